@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::threads::side_by_side;
 
-/// Copies of at least so many bytes go past the caches: beyond it an ordinary copy evicts more than it keeps. Measured by
+/// The bytes from which on copies go past the caches: beyond it an ordinary copy evicts more than it keeps. Measured by
 /// `bench_collectives --ops all_gather,send_recv --sizes 4194304,16777216,67108864`.
 pub(crate) const STREAMED: usize = 8 << 20;
 
@@ -19,7 +19,8 @@ pub(crate) fn copy_part(into: &mut [u8], from: &[u8], whole: usize) {
     }
 }
 
-/// Copies what a device and not the processor reads next: what is large in parts, by as many threads as the process may use.
+/// Copies bytes that a device and not the processor reads next: many of them in parts, by as many threads as the process may
+/// use.
 pub(crate) fn copy_in_parts(into: &mut [u8], from: &[u8]) {
     assert_eq!(into.len(), from.len(), "a copy has the size of what is copied");
     if into.len() <= STREAMED {

@@ -151,7 +151,7 @@ pub enum RuntimeError {
     /// The session was dropped before the step was done.
     #[error("the session was shut down before the step was done")]
     ShutDown,
-    /// The ranks have not alike what all must have.
+    /// The ranks differ in something that all must have alike.
     #[error("the ranks differ in what must be the same on all ({what}):\n{fields}")]
     Differ {
         /// The subject of the agreement.
@@ -223,7 +223,7 @@ pub enum RuntimeError {
 }
 
 impl RuntimeError {
-    /// The error that the system gave no thread for a rank.
+    /// Makes the error that the system gave no thread for a rank.
     pub(crate) fn from_thread_error(rank: u32, error: std::io::Error) -> Self {
         Self::Thread { rank, reason: crate::threads::explain_thread_error(error).to_string() }
     }

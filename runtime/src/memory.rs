@@ -65,7 +65,7 @@ pub struct Offered {
 }
 
 impl Offered {
-    /// Memory of so many bytes; `None` where the system gives none.
+    /// Allocates so many bytes; `None` where the system gives none.
     pub(crate) fn new(bytes: u64, outbox: &Arc<Outbox>) -> Option<Self> {
         let segment = SharedSegment::new(bytes.max(ALIGNMENT as u64)).ok()?;
         let number = outbox.lend_arena(&segment)?;
@@ -92,7 +92,7 @@ pub(crate) struct ArenaRange {
 }
 
 impl ArenaRange {
-    /// A part of it.
+    /// Returns the range of a part of it.
     pub(crate) fn subrange(self, range: &Range<usize>) -> ArenaRange {
         assert!(range.start <= range.end && range.end <= self.bytes, "part of a register");
         ArenaRange { offset: self.offset + range.start, bytes: range.len() }
@@ -117,7 +117,7 @@ unsafe impl Send for Lent<'_> {}
 unsafe impl Sync for Lent<'_> {}
 
 impl<'a> Lent<'a> {
-    /// Memory of another process's arena.
+    /// Returns memory of another process's arena.
     ///
     /// # Safety
     /// It is mapped, readable and writable, for `'a`, and its owner has lent it for the time that this is used.
@@ -125,7 +125,7 @@ impl<'a> Lent<'a> {
         Self { start, bytes, arena: PhantomData }
     }
 
-    /// The bytes, to be shown to others.
+    /// Returns the bytes, to be shown to others.
     pub(crate) fn bytes(&self) -> &'a [u8] {
         self.read(&(0..self.bytes))
     }
@@ -136,14 +136,14 @@ impl<'a> Lent<'a> {
         unsafe { self.start.as_ptr().add(range.start) }
     }
 
-    /// Bytes to be read.
+    /// Returns bytes to be read.
     pub(crate) fn read(&self, range: &Range<usize>) -> &'a [u8] {
         // SAFETY: inside the arena, initialized; ranks cut what is lent into parts, and no part has two ranks that touch
         // it, its owner included, until the exchange is over.
         unsafe { std::slice::from_raw_parts(self.address(range), range.len()) }
     }
 
-    /// Elements of four bytes to be read and written in turn; bytes beyond the last are left out.
+    /// Returns elements of four bytes to be read and written in turn; bytes beyond the last are left out.
     pub(crate) fn cells(&self, range: &Range<usize>) -> &'a [Cell<[u8; 4]>] {
         let elements = self.address(range).cast::<Cell<[u8; 4]>>();
         // SAFETY: as in `read`; cells have the layout of bytes, and one thread touches them.
@@ -155,7 +155,7 @@ impl<'a> Lent<'a> {
         (self.start, self.bytes) == (other.start, other.bytes)
     }
 
-    /// Bytes to be written.
+    /// Returns bytes to be written.
     pub(crate) fn write(&self, range: &Range<usize>) -> &'a mut [u8] {
         // SAFETY: as in `read`.
         unsafe { std::slice::from_raw_parts_mut(self.address(range), range.len()) }
@@ -172,7 +172,7 @@ pub(crate) struct ShardShape<'a> {
 }
 
 impl HostArena {
-    /// An arena of zeros; `None` where the system has not so much.
+    /// Makes an arena of zeros; `None` where the system has not so much.
     pub(crate) fn new(bytes: u64) -> Option<Self> {
         let bytes = usize::try_from(bytes).ok()?.max(ALIGNMENT);
         if bytes >= LARGE {
@@ -189,7 +189,8 @@ impl HostArena {
         Some(Self { start, bytes, owner: ArenaOwner::Heap { base, layout } })
     }
 
-    /// An arena of large pages, where the system has such: kernels that go through matrices find each of its pages at once.
+    /// Makes an arena of large pages, where the system has such: kernels that go through matrices find each of its pages at
+    /// once.
     fn of_pages(bytes: usize) -> Option<Self> {
         let map = MmapRaw::from(MmapOptions::new().len(bytes).map_anon().ok()?);
         #[cfg(target_os = "linux")]
@@ -198,14 +199,14 @@ impl HostArena {
         Some(Self { start, bytes, owner: ArenaOwner::Pages { map } })
     }
 
-    /// An arena in memory that a transport offers.
+    /// Makes an arena in memory that a transport offers.
     pub(crate) fn from_offered(offered: Offered) -> Option<Self> {
         let start = NonNull::new(offered.segment.start())?;
         let bytes = offered.segment.len();
         Some(Self { start, bytes, owner: ArenaOwner::Offered { offered } })
     }
 
-    /// Memory of arbitrary content in an outbox; `None` where that is full.
+    /// Allocates memory of arbitrary content in an outbox; `None` where that is full.
     pub(crate) fn in_outbox(bytes: u64, outbox: &Arc<Outbox>) -> Option<Self> {
         let (offset, start) = outbox.allocate_block(bytes)?;
         let owner = ArenaOwner::Outbox { outbox: Arc::clone(outbox), offset };
@@ -219,26 +220,26 @@ impl HostArena {
         unsafe { self.start.as_ptr().add(place.offset) }
     }
 
-    /// Bytes to be read.
+    /// Returns bytes to be read.
     pub(crate) fn read(&self, place: ArenaRange) -> &[u8] {
         // SAFETY: inside the allocation, initialized; nobody writes there, see the head of this file.
         unsafe { std::slice::from_raw_parts(self.address(place), place.bytes) }
     }
 
-    /// Bytes to be written.
+    /// Returns bytes to be written.
     #[expect(clippy::mut_from_ref, reason = "exclusive by the plan, see the head of this file")]
     pub(crate) fn write(&self, place: ArenaRange) -> &mut [u8] {
         // SAFETY: inside the allocation, initialized; nobody else reads or writes, see the head of this file.
         unsafe { std::slice::from_raw_parts_mut(self.address(place), place.bytes) }
     }
 
-    /// Bytes that other ranks may read and write.
+    /// Returns bytes that other ranks may read and write.
     pub(crate) fn lend(&self, place: ArenaRange) -> Lent<'_> {
         let start = NonNull::new(self.address(place)).expect("an address inside an allocation");
         Lent { start, bytes: place.bytes, arena: PhantomData }
     }
 
-    /// A shard to be read by a kernel.
+    /// Returns a shard to be read by a kernel.
     pub(crate) fn view<'a>(&'a self, place: ArenaRange, shape: ShardShape<'a>) -> View<'a> {
         check_shape(place, shape);
         let data = self.address(place);
@@ -247,7 +248,7 @@ impl HostArena {
         unsafe { View::new(shape.dtype, shape.extent, shape.global, shape.origin, data) }
     }
 
-    /// A shard to be written by a kernel.
+    /// Returns a shard to be written by a kernel.
     pub(crate) fn view_mut<'a>(&'a self, place: ArenaRange, shape: ShardShape<'a>) -> ViewMut<'a> {
         check_shape(place, shape);
         let data = self.address(place);
@@ -276,7 +277,7 @@ impl Drop for HostArena {
     }
 }
 
-/// The content of a file.
+/// Maps the content of a file.
 pub(crate) fn map_file(file: &File) -> std::io::Result<Mmap> {
     // SAFETY: the map is read at once and dropped; that nobody shortens a file while it is read is asked of the user, as
     // by every program that maps files.

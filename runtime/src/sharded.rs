@@ -27,12 +27,12 @@ use crate::tensor::{HostTensor, TensorError, write_element};
 #[derive(Clone, Debug, PartialEq)]
 pub struct ShardedTensor {
     layout: Layout,
-    /// In the order of the layout's ranks.
+    /// The shards, in the order of the layout's ranks.
     shards: Vec<HostTensor>,
 }
 
 impl ShardedTensor {
-    /// The tensor of this shape whose shards these are, in the order of the placement's ranks.
+    /// Builds the tensor of this shape from its shards, in the order of the placement's ranks.
     ///
     /// # Errors
     /// Where number, shapes or element types of the shards are not those of the layout.
@@ -47,7 +47,7 @@ impl ShardedTensor {
         Self::of_layout(laid_out(&ty, placement, sbp)?, shards)
     }
 
-    /// The tensor with this layout whose shards these are.
+    /// Builds the tensor with this layout from its shards.
     pub(crate) fn of_layout(layout: Layout, shards: Vec<HostTensor>) -> Result<Self, TensorError> {
         if shards.len() != layout.ranks.len() {
             let reason = format!("{} shards for {} ranks", shards.len(), layout.ranks.len());
@@ -63,7 +63,7 @@ impl ShardedTensor {
         Ok(Self { layout, shards })
     }
 
-    /// A whole tensor, laid out.
+    /// Lays out a whole tensor.
     ///
     /// # Errors
     /// Where the layout does not fit the tensor.
@@ -77,7 +77,8 @@ impl ShardedTensor {
         whole.redistribute(to)
     }
 
-    /// The same tensor on other ranks or in another layout. Ranks exchange the rectangles in which the layouts overlap.
+    /// Moves the tensor to other ranks or to another layout. Ranks exchange the rectangles in which the layouts
+    /// overlap.
     ///
     /// # Errors
     /// Where the layout does not fit the tensor.
@@ -85,7 +86,7 @@ impl ShardedTensor {
         self.redistribute(laid_out(&self.layout.ty(), placement, sbp)?)
     }
 
-    /// The whole tensor.
+    /// Gathers the whole tensor.
     ///
     /// # Errors
     /// Where its partial values are of several kinds.
@@ -94,13 +95,13 @@ impl ShardedTensor {
         Ok(whole.shards.swap_remove(0))
     }
 
-    /// The shard of a rank; `None` where the rank holds none.
+    /// Returns the shard of a rank; `None` where the rank holds none.
     pub fn local(&self, rank: u32) -> Option<&HostTensor> {
         let position = self.layout.ranks.iter().position(|&r| r == rank)?;
         Some(&self.shards[position])
     }
 
-    /// Where the shards lie.
+    /// Returns the layout of the shards.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -111,7 +112,7 @@ impl ShardedTensor {
         Ok(Self { layout: to, shards })
     }
 
-    /// What `rank` holds in another layout.
+    /// Returns the shard of `rank` in another layout.
     fn shard_in(&self, to: &Layout, rank: u32) -> Result<HostTensor, TensorError> {
         let target = rect_of(to, rank);
         let mut shard = HostTensor::zeros(to.dtype, target.extent.clone());
@@ -139,9 +140,9 @@ impl ShardedTensor {
 }
 
 impl HostTensor {
-    /// What `rank` holds in a layout of the tensor whose elements are this function of their row-major place in the whole;
-    /// `None` where it is not of the layout. In a partial layout the first rank holds the elements and the others what
-    /// changes nothing.
+    /// Returns the shard of `rank` of a tensor whose elements are this function of their row-major index in the whole;
+    /// `None` where the rank is not in the layout. In a partial layout the first rank holds the elements and the others
+    /// the identity of the reduction.
     pub fn generate_shard(
         layout: &Layout,
         rank: u32,
@@ -169,7 +170,7 @@ impl HostTensor {
         Some(shard)
     }
 
-    /// What `rank` holds of a whole tensor in a layout of it; as [`HostTensor::generate_shard`].
+    /// Returns the shard of `rank` of a whole tensor in a layout; as [`HostTensor::generate_shard`].
     pub fn shard_of(whole: &Self, layout: &Layout, rank: u32) -> Option<Self> {
         let rect = layout.rect(rank, 0, 1)?;
         let mut shard = Self::zeros(layout.dtype, rect.extent.clone());
@@ -185,7 +186,7 @@ impl HostTensor {
     }
 }
 
-/// The rectangle of a rank of the layout.
+/// Returns the rectangle of a rank of the layout.
 fn rect_of(layout: &Layout, rank: u32) -> Rect {
     layout.rect(rank, 0, 1).unwrap_or_else(|| Rect::whole(&layout.shape))
 }
@@ -201,7 +202,7 @@ fn host_layout(ty: &TensorType) -> Layout {
     }
 }
 
-/// The layout of a tensor of this type on a placement.
+/// Returns the layout of a tensor of this type on a placement.
 ///
 /// # Errors
 /// Where the mesh has another number of axes, a dim is split that the tensor lacks, or partial values are of several kinds.

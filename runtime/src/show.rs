@@ -8,7 +8,7 @@ use crate::tensor::{HostTensor, read_element};
 
 /// Elements up to which all are shown.
 const ALL: usize = 1000;
-/// Of longer tensors so many at each end of a dim.
+/// The number of elements that are shown at each end of a dim of longer tensors.
 const ENDS: usize = 3;
 
 impl Display for HostTensor {
@@ -34,7 +34,7 @@ struct ShownTensor<'a> {
 }
 
 impl ShownTensor<'_> {
-    /// What begins at element `at` and has the dims from `dim` on.
+    /// Writes the part that begins at element `at` and has the dims from `dim` on.
     fn write_dim(&self, dim: usize, at: usize, f: &mut Formatter<'_>) -> fmt::Result {
         let Some(&extent) = self.tensor.shape().get(dim) else { return self.write_number(at, f) };
         f.write_str("[")?;
@@ -51,7 +51,7 @@ impl ShownTensor<'_> {
         f.write_str("]")
     }
 
-    /// What stands between two parts of a dim.
+    /// Writes the separator between two parts of a dim.
     fn write_separator(&self, dim: usize, f: &mut Formatter<'_>) -> fmt::Result {
         let inner = self.tensor.shape().len() - dim - 1;
         match f.alternate() && inner > 0 {

@@ -11,12 +11,12 @@ pub(crate) struct Looks {
 }
 
 impl Looks {
-    /// The looks of a thread that looks several times in so long a time.
+    /// Starts to look, several times in so long a time.
     pub(crate) fn new(heartbeat: Duration) -> Self {
         Self { last: Instant::now(), long: heartbeat / 2 }
     }
 
-    /// A look at this time: how long this process has stood still since the last one, where it has.
+    /// Looks at this time, and returns how long this process has stood still since the last look, where it has.
     pub(crate) fn look(&mut self, now: Instant) -> Option<Duration> {
         let since = now.saturating_duration_since(self.last);
         self.last = now;
@@ -46,7 +46,7 @@ impl WaitingTime {
         Self { begun, looks, still: Duration::ZERO }
     }
 
-    /// The time that it has lasted.
+    /// Returns the time that it has lasted.
     #[inline]
     pub(crate) fn elapsed(&mut self) -> Duration {
         self.elapsed_at(Instant::now())

@@ -28,9 +28,9 @@ pub enum TensorError {
     /// Elements of another type than asked for.
     #[error("a tensor of {found} where {expected} is needed")]
     DType {
-        /// What was asked for.
+        /// The element type that was asked for.
         expected: DType,
-        /// What the tensor holds.
+        /// The element type of the tensor.
         found: DType,
     },
     /// Shards that do not fit their layout.
@@ -39,7 +39,7 @@ pub enum TensorError {
 }
 
 impl HostTensor {
-    /// A tensor of these bytes.
+    /// Makes a tensor of these bytes.
     ///
     /// # Errors
     /// Where their number is not that of the type.
@@ -56,14 +56,14 @@ impl HostTensor {
         Ok(Self { dtype, shape: ty.shape, bytes: Arc::new(bytes) })
     }
 
-    /// A tensor of zeros.
+    /// Makes a tensor of zeros.
     pub fn zeros(dtype: DType, shape: impl Into<Vec<usize>>) -> Self {
         let shape = shape.into();
         let bytes = vec![0; shape.iter().product::<usize>() * dtype.size()];
         Self { dtype, shape, bytes: Arc::new(bytes) }
     }
 
-    /// A tensor of `f32`.
+    /// Makes a tensor of `f32`.
     ///
     /// # Errors
     /// Where the number of elements is not that of the shape.
@@ -71,7 +71,7 @@ impl HostTensor {
         Self::new(DType::F32, shape, data.iter().flat_map(|x| x.to_ne_bytes()).collect())
     }
 
-    /// A tensor of `i64`.
+    /// Makes a tensor of `i64`.
     ///
     /// # Errors
     /// Where the number of elements is not that of the shape.
@@ -79,7 +79,7 @@ impl HostTensor {
         Self::new(DType::I64, shape, data.iter().flat_map(|x| x.to_ne_bytes()).collect())
     }
 
-    /// A tensor of any element type, each number rounded to it once (integers: towards zero).
+    /// Makes a tensor of any element type, each number rounded to it once (integers: towards zero).
     ///
     /// # Errors
     /// Where the number of elements is not that of the shape.
@@ -95,22 +95,22 @@ impl HostTensor {
         Self::new(dtype, shape, bytes)
     }
 
-    /// The element type.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The extent of each dim.
+    /// Returns the extent of each dim.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// The elements as bytes.
+    /// Returns the elements as bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The elements as bytes, to be written.
+    /// Returns the elements as bytes, to be written.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         Arc::make_mut(&mut self.bytes).as_mut_slice()
     }
@@ -120,12 +120,12 @@ impl HostTensor {
         is_finite(self.dtype(), self.bytes())
     }
 
-    /// Element type and shape.
+    /// Returns element type and shape.
     pub fn ty(&self) -> TensorType {
         TensorType { dtype: self.dtype, shape: self.shape.clone() }
     }
 
-    /// The elements of a tensor of `f32`.
+    /// Returns the elements of a tensor of `f32`.
     ///
     /// # Errors
     /// Where the element type is another.
@@ -134,7 +134,7 @@ impl HostTensor {
         Ok(iter_words(&self.bytes).map(f32::from_ne_bytes).collect())
     }
 
-    /// The elements of a tensor of `i64`.
+    /// Returns the elements of a tensor of `i64`.
     ///
     /// # Errors
     /// Where the element type is another.
@@ -143,7 +143,7 @@ impl HostTensor {
         Ok(iter_words(&self.bytes).map(i64::from_ne_bytes).collect())
     }
 
-    /// The elements of any element type as `f64` (integers beyond 2^53 are rounded).
+    /// Returns the elements of any element type as `f64` (integers beyond 2^53 are rounded).
     pub fn to_f64(&self) -> Vec<f64> {
         self.bytes.chunks_exact(self.dtype.size()).map(|e| read_element(self.dtype, e)).collect()
     }
@@ -156,7 +156,7 @@ impl HostTensor {
     }
 }
 
-/// The elements of `N` bytes each.
+/// Returns the elements of `N` bytes each.
 fn iter_words<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u8; N]> {
     bytes.as_chunks::<N>().0.iter().copied()
 }
@@ -180,7 +180,7 @@ fn are_finite_halves(bytes: &[u8], exponent: u16) -> bool {
     bytes.as_chunks::<2>().0.iter().all(|element| bits(element) != exponent)
 }
 
-/// One element as a number. `element` has the size of the element type.
+/// Reads one element as a number. `element` has the size of the element type.
 pub(crate) fn read_element(dtype: DType, element: &[u8]) -> f64 {
     let mut word = [0; 8];
     word[..element.len()].copy_from_slice(element);

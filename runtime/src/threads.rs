@@ -20,7 +20,7 @@ pub fn start_thread<T: Send + 'static>(
     Builder::new().name(name.into()).spawn(work).map_err(explain_thread_error)
 }
 
-/// Adds what can be done to what the system says where it gives no thread or no process; other errors stay as they are.
+/// Adds advice to the system's error where it gives no thread or no process; other errors stay as they are.
 pub fn explain_thread_error(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock => io::Error::new(
@@ -34,13 +34,14 @@ pub fn explain_thread_error(error: io::Error) -> io::Error {
     }
 }
 
-/// What a thread has said as it panicked.
+/// Returns the message of a thread that has panicked.
 pub fn panic_text(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a text")
 }
 
-/// The results of a number of tasks, in order, done by as many threads as the process may use, or as the system gives.
+/// Runs a number of tasks on as many threads as the process may use, or as the system gives, and returns their results
+/// in order.
 pub(crate) fn side_by_side<R: Send>(tasks: usize, task: impl Fn(usize) -> R + Sync) -> Vec<R> {
     /// The stack of a process's first thread: NVIDIA's compiler is made for that, and other threads of ours have less.
     const STACK: usize = 8 << 20;

@@ -161,7 +161,7 @@ pub enum CheckpointError {
 /// Names that an error lists.
 const LISTED: usize = 5;
 
-/// The names of so many variables, with the verb.
+/// Returns the names of so many variables, with the verb.
 fn names_of(names: &[String]) -> String {
     let first: Vec<String> = names.iter().take(LISTED).map(|name| format!("`{name}`")).collect();
     let more = names.len().saturating_sub(LISTED);

@@ -103,7 +103,7 @@ pub fn is_table(name: &str) -> bool {
     number.is_some_and(|number| number.parse::<usize>().is_ok())
 }
 
-/// The weight that a state is of: it is called `state.KIND.WEIGHT`.
+/// Returns the weight that a state is of: it is called `state.KIND.WEIGHT`.
 fn weight_of_state(state: &str) -> Option<&str> {
     Some(state.strip_prefix("state.")?.split_once('.')?.1)
 }

@@ -9,30 +9,31 @@ use super::CheckpointError;
 /// The file that makes a directory a checkpoint.
 pub(super) const MANIFEST: &str = "manifest.json";
 
-/// How the name begins under which a process finds out whether it may write.
+/// The prefix of the name of the file by which a process finds out whether it may write.
 pub(super) const PROBE: &str = ".writable-";
 
-/// The name of the checkpoint after this many steps.
+/// Returns the name of the checkpoint after this many steps.
 pub(super) fn checkpoint_name(step: u64) -> String {
     format!("step-{step:08}")
 }
 
-/// The name under which it is written.
+/// Returns the name under which a checkpoint is written.
 pub(super) fn partial_name(step: u64) -> String {
     format!(".step-{step:08}.partial")
 }
 
-/// The name of a rank's file.
+/// Returns the name of a rank's file.
 pub(super) fn shards_name(rank: u32) -> String {
     format!("rank-{rank:05}.safetensors")
 }
 
-/// The name of what a rank tells the one that gathers.
+/// Returns the name of the file by which a rank tells its part to the one that gathers.
 pub(super) fn part_name(rank: u32) -> String {
     format!("part-{rank:05}.json")
 }
 
-/// The complete checkpoints of a directory with their steps, in ascending order. None where there is no directory.
+/// Lists the complete checkpoints of a directory with their steps, in ascending order. None where there is no
+/// directory.
 pub(super) fn list_complete(directory: &Path) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
     let mut found = Vec::new();
     for (name, path) in list_entries(directory)? {
@@ -47,7 +48,7 @@ pub(super) fn list_complete(directory: &Path) -> Result<Vec<(u64, PathBuf)>, Che
     Ok(found)
 }
 
-/// The directories that are named like checkpoints and have no manifest, in ascending order of their steps.
+/// Lists the directories that are named like checkpoints and have no manifest, in ascending order of their steps.
 pub(super) fn list_incomplete(directory: &Path) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
     let is_checkpoint = |step: &u64, path: &Path| path.ends_with(checkpoint_name(*step));
     let step = |name: &str| name.strip_prefix("step-").and_then(|step| step.parse().ok());

@@ -23,7 +23,7 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// The checkpoint at `path`, or the latest complete one in the directory `path`.
+    /// Opens the checkpoint at `path`, or the latest complete one in the directory `path`.
     ///
     /// # Errors
     /// Where there is none, or its manifest is damaged or of another version. Other files are checked when they are
@@ -39,7 +39,7 @@ impl Checkpoint {
         Self::latest(path)?.ok_or_else(nothing)
     }
 
-    /// The latest complete checkpoint in a directory, which need not exist.
+    /// Opens the latest complete checkpoint in a directory, which need not exist.
     ///
     /// # Errors
     /// Where the directory cannot be read, or the checkpoint's manifest is damaged or of another version.
@@ -48,8 +48,8 @@ impl Checkpoint {
         last.map(|(_, path)| Self::from_directory(path)).transpose()
     }
 
-    /// The directories beside this checkpoint that are named like later ones and lack a manifest: somebody has removed it, as
-    /// graphc writes a checkpoint under another name until it is whole.
+    /// Returns the directories beside this checkpoint that are named like later ones and lack a manifest: somebody has
+    /// removed it, as graphc writes a checkpoint under another name until it is whole.
     ///
     /// # Errors
     /// Where the directory cannot be read.
@@ -64,17 +64,17 @@ impl Checkpoint {
         Ok(Self { path, manifest })
     }
 
-    /// Its directory.
+    /// Returns the checkpoint's directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Number of finished steps: the number of the next one.
+    /// Returns the number of finished steps: the number of the next one.
     pub fn step(&self) -> u64 {
         self.manifest.step
     }
 
-    /// The job's seed.
+    /// Returns the job's seed.
     pub fn seed(&self) -> u64 {
         self.manifest.seed
     }
@@ -85,12 +85,12 @@ impl Checkpoint {
         self.manifest.not_finite.iter().map(String::as_str)
     }
 
-    /// The name of the plan that was trained.
+    /// Returns the name of the plan that was trained.
     pub fn model(&self) -> &str {
         &self.manifest.model
     }
 
-    /// What it was trained with, where it says so.
+    /// Returns the settings of training that the checkpoint records, if it does.
     pub(crate) fn settings(&self) -> Option<&TrainingSettings> {
         self.manifest.settings.as_ref()
     }
@@ -99,12 +99,12 @@ impl Checkpoint {
         &self.manifest
     }
 
-    /// What it holds, by name.
+    /// Returns the records of its variables, by name.
     pub fn variables(&self) -> &BTreeMap<String, VariableRecord> {
         &self.manifest.variables
     }
 
-    /// Whole variables, by name.
+    /// Reads whole variables, by name.
     ///
     /// # Errors
     /// Where the checkpoint has none of that name or a file is damaged.

@@ -70,7 +70,7 @@ pub(super) struct VariablePiece {
     pub(super) tensor: String,
     #[serde(flatten)]
     pub(super) rect: Rect,
-    /// Combined with what the pieces before it brought: the variable lies as partial values.
+    /// The reduction that combines it with the pieces before it, where the variable lies as partial values.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) reduce: Option<ReduceKind>,
 }
@@ -104,7 +104,7 @@ pub(crate) struct ManifestHeader<'a> {
 }
 
 impl VariableRecord {
-    /// The type of the whole.
+    /// Returns the type of the whole.
     pub fn ty(&self) -> TensorType {
         TensorType { dtype: self.dtype, shape: self.shape.clone() }
     }
@@ -127,7 +127,7 @@ impl VariableRecord {
         everywhere && added.iter().all(|(at, &count)| count == times && rects.contains(at))
     }
 
-    /// Bytes of a piece; `None` where there are too many to count.
+    /// Returns the bytes of a piece; `None` where there are too many to count.
     fn count_piece_bytes(&self, piece: &VariablePiece) -> Option<u64> {
         let size = self.dtype.size() as u64;
         piece.rect.extent.iter().try_fold(size, |bytes, &extent| bytes.checked_mul(extent as u64))
@@ -167,7 +167,7 @@ fn is_grid(rects: &BTreeSet<Corners<'_>>, shape: &[usize]) -> bool {
 }
 
 impl Manifest {
-    /// The manifest of what all ranks have added.
+    /// Makes the manifest of what all ranks have added.
     ///
     /// # Errors
     /// Where ranks do not agree on a variable, or pieces of one are missing: what is wrong.
@@ -215,7 +215,7 @@ impl Manifest {
         })
     }
 
-    /// The file's content.
+    /// Returns the file's content.
     pub(super) fn to_json(&self) -> Result<String, serde_json::Error> {
         serde_json::to_string(&Self { sha256: self.compute_seal()?, ..self.clone() })
     }
@@ -276,14 +276,14 @@ impl Manifest {
         Ok(())
     }
 
-    /// SHA-256 of the manifest without it.
+    /// Computes SHA-256 of the manifest without it.
     fn compute_seal(&self) -> Result<String, serde_json::Error> {
         let unsealed = Self { sha256: String::new(), ..self.clone() };
         Ok(encode_hex(&Sha256::digest(serde_json::to_vec(&unsealed)?)))
     }
 }
 
-/// Bytes as text.
+/// Encodes bytes as text.
 pub(super) fn encode_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

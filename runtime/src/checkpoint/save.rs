@@ -48,7 +48,8 @@ pub struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// The directory at `path`, made where it does not exist. The last `keep` checkpoints (at least 1) are kept.
+    /// Opens the directory at `path`, which is made where it does not exist. The last `keep` checkpoints (at least 1)
+    /// are kept.
     ///
     /// # Errors
     /// Where it cannot be made or written to.
@@ -192,7 +193,7 @@ impl Checkpoints {
         let _ = folder::remove_directory(&self.partial_path(step));
     }
 
-    /// Where the checkpoint after so many steps lies.
+    /// Returns the path of the checkpoint after so many steps.
     pub fn path(&self, step: u64) -> PathBuf {
         self.directory.join(folder::checkpoint_name(step))
     }
@@ -208,10 +209,10 @@ impl Checkpoints {
     }
 }
 
-/// What the ranks of one process have written.
+/// The files that the ranks of one process have written, by rank.
 pub(crate) struct CheckpointParts(pub(super) BTreeMap<u32, CheckpointPart>);
 
-/// The parts of all ranks: those of other processes are read and removed.
+/// Gathers the parts of all ranks: those of other processes are read and removed.
 fn gather_parts(
     partial: &Path,
     world_size: usize,
@@ -238,7 +239,7 @@ fn gather_parts(
     (0..world_size as u32).map(part).collect()
 }
 
-/// What a shard adds to a checkpoint.
+/// Returns the rectangle that a shard adds to a checkpoint.
 fn stored_rectangle<'a>(shard: &Held<'a>) -> StoredRectangle<'a> {
     StoredRectangle {
         name: shard.name,
@@ -252,7 +253,7 @@ fn stored_rectangle<'a>(shard: &Held<'a>) -> StoredRectangle<'a> {
     }
 }
 
-/// `None` where a rank before this one holds the same; otherwise how the shard combines with those before it.
+/// Returns how the shard combines with those of ranks before it; `None` where one of them holds the same.
 fn first_replica(shard: &Held<'_>) -> Option<Option<ReduceKind>> {
     let coordinates = shard.layout.coordinates(shard.rank)?;
     let axes = || shard.layout.sbp.0.iter().zip(&coordinates);

@@ -17,8 +17,8 @@ use serde_json::Value;
 pub(crate) struct TrainingSettings(BTreeMap<String, Value>);
 
 impl TrainingSettings {
-    /// The optimizer with its numbers, schedule, clipping and groups, the loss, and the type of each input, whose first extent
-    /// is the batch.
+    /// Returns the settings that options tell: the optimizer with its numbers, schedule, clipping and groups, the loss, and
+    /// the type of each input, whose first extent is the batch.
     pub(crate) fn from_options(
         options: &CompileOptions,
         inputs: &BTreeMap<String, TensorType>,
@@ -51,8 +51,8 @@ impl TrainingSettings {
         Self(settings)
     }
 
-    /// With what the plan says besides: the parts of a batch, of which each has statistics of its own, the precision, and which
-    /// weights are trained.
+    /// Returns the settings of a plan: beside its options and inputs the parts of a batch, of which each has statistics of its
+    /// own, the precision, and which weights are trained.
     pub(crate) fn of_plan(plan: &Plan, inputs: &BTreeMap<String, TensorType>) -> Self {
         let mut settings = Self::from_options(&plan.options, inputs);
         let precision =
@@ -65,13 +65,13 @@ impl TrainingSettings {
         settings
     }
 
-    /// The weights that were trained, where the record names them.
+    /// Returns the weights that were trained, where the record names them.
     pub(super) fn trained_weights(&self) -> Option<impl Iterator<Item = &str>> {
         let names = self.0.get(TRAINED)?.as_array()?;
         Some(names.iter().filter_map(Value::as_str))
     }
 
-    /// The differences from `before`, in words.
+    /// Describes the differences from `before`.
     pub(crate) fn describe_changes(&self, before: &Self) -> Vec<String> {
         let text = |value: &Value| match value {
             Value::String(text) => text.clone(),
@@ -104,7 +104,7 @@ fn list_trained_weights(graph: &Graph) -> Vec<String> {
     graph.nodes.iter().filter_map(name).collect()
 }
 
-/// Which weights are trained in one of two records alone.
+/// Describes the weights that are trained in only one of two records.
 fn other_weights(was: &[Value], now: &[Value]) -> String {
     let alone = |one: &[Value], other: &[Value]| -> Vec<String> {
         let names = one.iter().filter(|name| !other.contains(name)).filter_map(Value::as_str);

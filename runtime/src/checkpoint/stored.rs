@@ -33,7 +33,7 @@ pub(super) struct StoredRectangle<'a> {
 }
 
 impl<'a> StoredRectangle<'a> {
-    /// A variable that lies whole in the memory of the host.
+    /// Describes a variable that lies whole in the memory of the host.
     pub(super) fn from_host_tensor(
         name: &'a str,
         kind: TensorKind,
@@ -64,9 +64,9 @@ impl<'a> StoredRectangle<'a> {
 
 /// The place of the elements.
 pub(super) enum StoredBytes<'a> {
-    /// In the memory of a rank.
+    /// Bytes in the memory of a rank.
     Of(&'a DeviceMemory, ArenaRange),
-    /// In the memory of the host.
+    /// Bytes in the memory of the host.
     Host(&'a [u8]),
 }
 
@@ -78,7 +78,7 @@ impl StoredBytes<'_> {
         }
     }
 
-    /// No stream may be in a step.
+    /// Calls `read` with the bytes. No stream may be in a step.
     fn read<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R {
         match self {
             Self::Of(memory, place) => memory.read(*place, read),
@@ -87,7 +87,7 @@ impl StoredBytes<'_> {
     }
 }
 
-/// Writes what a rank adds to a checkpoint, each rectangle that no rank before it has. What it has written.
+/// Writes what a rank adds to a checkpoint, each rectangle that no rank before it has, and returns what it has written.
 pub(super) fn write_rank_part(
     partial: &Path,
     rank: u32,
@@ -121,7 +121,8 @@ pub(super) fn write_rank_part(
     Ok(part)
 }
 
-/// Writes a safetensors file straight from memory, its hash taken on the way; the names of variables that a training has ruined.
+/// Writes a safetensors file straight from memory, its hash taken on the way; returns the names of variables that a training has
+/// ruined.
 fn write_safetensors(
     path: &Path,
     all: &[StoredRectangle<'_>],

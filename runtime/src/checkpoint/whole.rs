@@ -82,7 +82,7 @@ fn stored_whole<'a>(
 }
 
 impl Checkpoint {
-    /// All variables, whole, by name; they must be these, no more and no fewer.
+    /// Reads all variables, whole, by name; they must be these, no more and no fewer.
     ///
     /// # Errors
     /// Where the checkpoint has others, or a file is damaged.
@@ -98,8 +98,8 @@ impl Checkpoint {
         self.read(&variables.keys().copied().collect::<Vec<_>>())
     }
 
-    /// In which options that decide what a step does these differ from those that the checkpoint was trained with: see
-    /// [`Session::changes_since`](crate::Session::changes_since).
+    /// Describes the options that decide what a step does and differ from those that the checkpoint was trained with:
+    /// see [`Session::changes_since`](crate::Session::changes_since).
     pub fn describe_changes(
         &self,
         options: &CompileOptions,

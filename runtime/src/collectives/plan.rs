@@ -14,7 +14,7 @@ use super::through::Through;
 use crate::rectangles::{Move, along_axis, masked_kind, sums_wide};
 use crate::transport::Offer;
 
-/// All-reduce goes in one stage where that makes each rank read no more than this many bytes in all.
+/// The bytes that each rank may read in all where an all-reduce goes in one stage.
 const SMALL: usize = 32 << 10;
 
 /// A tensor that changes its layout along one axis.
@@ -26,7 +26,7 @@ pub(crate) struct LayoutChange<'a> {
     pub(crate) in_place: bool,
 }
 
-/// For whom a collective is worked out.
+/// The rank, axis and microbatch for which a collective is planned.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CollectiveScope {
     pub(crate) rank: u32,
@@ -37,7 +37,7 @@ pub(crate) struct CollectiveScope {
     pub(crate) direct: bool,
 }
 
-/// The ranks that take part.
+/// Returns the ranks that take part.
 ///
 /// # Errors
 /// Where the tensors do not have the same ranks along the axis.
@@ -57,7 +57,7 @@ pub(crate) fn group_of(
     Err("a collective of tensors on different ranks".into())
 }
 
-/// The stages of a collective.
+/// Plans the stages of a collective.
 ///
 /// # Errors
 /// Where the layouts do not fit the kind.
@@ -84,7 +84,7 @@ pub(crate) fn plan_collective(
     Ok(vec![CollectiveStage::Exchange(plan_exchange(changes, scope, &group)?)])
 }
 
-/// Whether the layouts fit the kind. Of an all-reduce how values are combined.
+/// Checks that the layouts fit the kind. Returns how an all-reduce combines values.
 ///
 /// # Errors
 /// Where they do not.
@@ -138,7 +138,7 @@ fn held_rect(layout: &Layout, rank: u32, scope: CollectiveScope) -> Result<Rect,
     rect.ok_or_else(|| format!("rank {rank} holds nothing"))
 }
 
-/// One stage in which rectangles go from rank to rank.
+/// Plans one stage in which rectangles go from rank to rank.
 fn plan_exchange(
     changes: &[LayoutChange<'_>],
     scope: CollectiveScope,
@@ -194,7 +194,7 @@ fn plan_exchange(
     Ok(stage)
 }
 
-/// What the peers want to see.
+/// Plans the pieces that this rank shows to its peers.
 fn plan_shows(
     stage: &mut ExchangeStage,
     changes: &[LayoutChange<'_>],
@@ -251,7 +251,7 @@ impl FlatTensor {
         Self { dtype: change.from.dtype, elements, in_place: change.in_place }
     }
 
-    /// The bytes that the rank at a coordinate reduces.
+    /// Returns the bytes that the rank at a coordinate reduces.
     fn chunk_range(&self, ranks: usize, coordinate: usize) -> Range<usize> {
         let range = split_range(self.elements, ranks, coordinate);
         range.start * self.dtype.size()..range.end * self.dtype.size()
@@ -269,13 +269,13 @@ impl FlatTensor {
     }
 }
 
-/// An all-reduce between ranks that write each other's memory.
+/// Plans an all-reduce between ranks that write each other's memory.
 fn plan_through(flats: &[FlatTensor], ranks: usize, me: usize, kind: ReduceKind) -> Through {
     let chunks = flats.iter().map(|flat| (flat.dtype, flat.chunk_range(ranks, me))).collect();
     Through { ranks, kind, chunks }
 }
 
-/// The first stage of an all-reduce: each rank reduces its chunk of every tensor.
+/// Plans the first stage of an all-reduce: each rank reduces its chunk of every tensor.
 fn reduce_flat(flats: &[FlatTensor], ranks: usize, me: usize, kind: ReduceKind) -> ExchangeStage {
     let mut stage = ExchangeStage { own_after: me, ..ExchangeStage::default() };
     for peer in (0..ranks).filter(|&peer| peer != me) {
@@ -306,7 +306,7 @@ fn reduce_flat(flats: &[FlatTensor], ranks: usize, me: usize, kind: ReduceKind) 
     stage
 }
 
-/// The second stage of an all-reduce: each rank copies the others' chunks.
+/// Plans the second stage of an all-reduce: each rank copies the others' chunks.
 fn gather_flat(flats: &[FlatTensor], ranks: usize, me: usize) -> ExchangeStage {
     let mut stage = ExchangeStage::default();
     let show = |(tensor, flat): (usize, &FlatTensor)| Show {

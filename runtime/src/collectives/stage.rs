@@ -27,13 +27,13 @@ pub(crate) enum CollectiveStage {
 pub(crate) struct ExchangeStage {
     /// Copies into the pack buffer before anything is shown.
     pub(super) packs: Vec<InputPack>,
-    /// What is shown.
+    /// The pieces that are shown.
     pub(super) shows: Vec<Show>,
     pub(super) offers: Vec<Offer>,
-    /// Whose pieces are read, in coordinate order, and what becomes of them.
+    /// The peers whose pieces are read, in coordinate order, and what becomes of them.
     pub(super) takes: Vec<usize>,
     pub(super) parts: Vec<Vec<ExchangePart>>,
-    /// What this rank contributes to its own result, and after how many takes.
+    /// The parts that this rank contributes to its own result, and after how many takes.
     pub(super) own: Vec<ExchangePart>,
     pub(super) own_after: usize,
     /// Bytes of outputs that are made in the staging buffers, because peers still read inputs in the same memory.
@@ -65,7 +65,7 @@ pub(super) enum ShownBuffer {
     Packed,
 }
 
-/// What becomes of one piece.
+/// The use of one piece: the bytes of an output that it is copied to or combined with.
 #[derive(Debug)]
 pub(super) struct ExchangePart {
     pub(super) tensor: usize,
@@ -104,7 +104,7 @@ impl CollectiveStage {
         }
     }
 
-    /// The bytes of the output that are made in a staging buffer: none beyond this many.
+    /// Returns the bytes of the output that are made in a staging buffer: none beyond this many.
     pub(crate) fn staged_bytes(&self, output: usize) -> usize {
         let Self::Exchange(exchange) = self else { return 0 };
         let ends = exchange.copy_back.iter().filter(|(tensor, _)| *tensor == output);
@@ -171,14 +171,14 @@ impl ExchangeStage {
     }
 }
 
-/// Where parts go.
+/// The memory that parts are written to.
 struct PartSink<'a> {
     arena: &'a HostArena,
     inputs: &'a [ArenaRange],
     outputs: &'a [ArenaRange],
-    /// Empty where outputs are written at once.
+    /// The staging buffers; empty where outputs are written at once.
     staging: &'a mut [Vec<u8>],
-    /// Empty where outputs are no sums of 16-bit numbers.
+    /// The buffers of sums; empty where outputs are no sums of 16-bit numbers.
     wide: &'a mut [Vec<f32>],
 }
 
@@ -212,7 +212,7 @@ impl PartSink<'_> {
     }
 }
 
-/// An empty list of slices in the memory of another.
+/// Empties a list of slices, and returns its memory for another.
 fn reuse_slices<'b>(mut pieces: Vec<&[u8]>) -> Vec<&'b [u8]> {
     pieces.clear();
     pieces.into_iter().map(|_| -> &[u8] { &[] }).collect()

@@ -22,7 +22,7 @@ const BLOCK: usize = 16 << 10;
 pub(crate) struct Through {
     pub(super) ranks: usize,
     pub(super) kind: ReduceKind,
-    /// Of each tensor the bytes that this rank reduces.
+    /// The bytes of each tensor that this rank reduces.
     pub(super) chunks: Vec<(DType, Range<usize>)>,
 }
 
@@ -84,7 +84,7 @@ impl Through {
     }
 }
 
-/// An empty list of pieces in the memory of another.
+/// Empties a list of pieces, and returns its memory for another.
 fn reuse_lent<'b>(mut lent: Vec<Lent<'_>>) -> Vec<Lent<'b>> {
     lent.clear();
     lent.into_iter().map(|_| -> Lent<'b> { unreachable!("the list is empty") }).collect()

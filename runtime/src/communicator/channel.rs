@@ -22,17 +22,17 @@ pub(crate) struct HostSend {
 
 struct SendTo {
     sender: Box<dyn Sender>,
-    /// Per microbatch, or one for all: bytes of the message and how it is packed.
+    /// The messages, per microbatch or one for all: the bytes of each and how it is packed.
     messages: Vec<(usize, Move)>,
 }
 
 /// A rank's receives of one channel.
 pub(crate) struct HostReceive {
     output: Port,
-    /// What the output holds where this rank's part of a partial layout is the identity.
+    /// The reduction whose identity the output holds, where this rank has no summand of a partial layout.
     identity: Option<ReduceKind>,
     peers: Vec<ReceiveFrom>,
-    /// Where sums of 16-bit numbers are made until all have come; empty where there are none.
+    /// The sums of 16-bit numbers until all have come; empty where there are none.
     wide: Vec<f32>,
 }
 
@@ -42,7 +42,7 @@ struct ReceiveFrom {
     messages: Vec<Move>,
 }
 
-/// What is the same for both ends of a channel.
+/// The data that both ends of a channel have in common.
 pub(super) struct ChannelEnds<'a> {
     pub(super) plan: &'a Plan,
     pub(super) channel: &'a Channel,
@@ -51,7 +51,7 @@ pub(super) struct ChannelEnds<'a> {
 }
 
 impl ChannelEnds<'_> {
-    /// What `to` gets, in the order in which it is combined.
+    /// Returns the contributions that `to` receives, in the order in which they are combined.
     pub(super) fn contributions_to(
         &self,
         to: u32,

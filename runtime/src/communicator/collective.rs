@@ -17,7 +17,7 @@ pub(crate) struct HostCollective {
     group: Box<dyn ExchangeGroup>,
     inputs: Vec<Port>,
     outputs: Vec<Port>,
-    /// Per microbatch, or one for all: its stages.
+    /// The stages, per microbatch or one for all.
     variants: Vec<Vec<CollectiveStage>>,
     staging: Vec<Vec<u8>>,
     wide: Vec<Vec<f32>>,
@@ -94,7 +94,7 @@ impl HostCollective {
     }
 }
 
-/// What happens to each tensor. If one result is made in place all of them go through staging buffers.
+/// Lists the change of layout of each tensor. If one result is made in place all of them go through staging buffers.
 fn list_layout_changes<'a>(call: &CollectiveCall<'a>) -> Result<Vec<LayoutChange<'a>>, String> {
     let CollectiveCall { inputs, outputs, layouts, kind, .. } = call;
     if inputs.len() != outputs.len() || inputs.is_empty() || layouts.len() != inputs.len() {

@@ -39,9 +39,9 @@ use channel::ChannelEnds;
 
 /// The way of one rank to the others.
 pub(crate) enum RankCommunicator {
-    /// By exchanges of host memory.
+    /// Communication by exchanges of host memory.
     Host(Arc<dyn Transport>),
-    /// From card to card; names of communicators go by the transport.
+    /// Communication from card to card; names of communicators go by the transport.
     Cards(Arc<dyn Transport>),
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct CollectiveCall<'a> {
     pub(crate) kind: BoxingKind,
     /// The mesh axis.
     pub(crate) axis: usize,
-    /// The same number on all ranks that take part.
+    /// The number of the call, the same on all ranks that take part.
     pub(crate) sequence: u32,
     pub(crate) microbatches: usize,
     /// The layouts of each tensor before and after.
@@ -60,7 +60,7 @@ pub(crate) struct CollectiveCall<'a> {
 }
 
 impl RankCommunicator {
-    /// The communicator for memory of a device.
+    /// Makes the communicator for memory of a device.
     pub(crate) fn new(device: &Device, transport: &Arc<dyn Transport>) -> Self {
         match device {
             Device::Cuda(cuda) if cuda.direct => Self::Cards(Arc::clone(transport)),
@@ -68,7 +68,7 @@ impl RankCommunicator {
         }
     }
 
-    /// Works out a collective. All ranks that take part do so with the same call.
+    /// Prepares a collective. All ranks that take part do so with the same call.
     ///
     /// # Errors
     /// Where the layouts do not fit what it does, or the group cannot be joined.
@@ -89,7 +89,7 @@ impl RankCommunicator {
         }
     }
 
-    /// Works out this rank's sends of a channel.
+    /// Prepares this rank's sends of a channel.
     ///
     /// # Errors
     /// Where the two layouts of the channel do not fit, or a peer cannot be reached.
@@ -111,7 +111,7 @@ impl RankCommunicator {
         }
     }
 
-    /// Works out this rank's receives of a channel.
+    /// Prepares this rank's receives of a channel.
     ///
     /// # Errors
     /// As of [`RankCommunicator::prepare_send`].
@@ -136,9 +136,9 @@ impl RankCommunicator {
 
 /// A collective of one rank, ready to run.
 pub(crate) enum Collective {
-    /// By exchanges of host memory.
+    /// A collective by exchanges of host memory.
     Host(Box<collective::HostCollective>),
-    /// From card to card.
+    /// A collective from card to card.
     Cards(Box<nccl::NcclCollective>),
 }
 
@@ -148,7 +148,7 @@ impl Collective {
         matches!(self, Self::Cards(_))
     }
 
-    /// Steps after which its registers' slots come again.
+    /// Returns the number of steps after which its registers' slots come again.
     pub(crate) fn slot_period(&self, microbatches: u64) -> u64 {
         match self {
             Self::Host(_) => 1,
@@ -182,9 +182,9 @@ impl Collective {
 
 /// A rank's sends of one channel, ready to run.
 pub(crate) enum Send {
-    /// From host memory.
+    /// A send from host memory.
     Host(channel::HostSend),
-    /// From a card.
+    /// A send from a card.
     Cards(Box<nccl::NcclSend>),
 }
 
@@ -205,7 +205,7 @@ impl Send {
         matches!(self, Self::Cards(_))
     }
 
-    /// The register that is sent from, where it is a card's.
+    /// Returns the register that is sent from, where it is a card's.
     pub(crate) fn port(&self) -> Option<&Port> {
         match self {
             Self::Host(_) => None,
@@ -255,9 +255,9 @@ impl Send {
 
 /// A rank's receives of one channel, ready to run.
 pub(crate) enum Receive {
-    /// To host memory.
+    /// A receive to host memory.
     Host(channel::HostReceive),
-    /// To a card.
+    /// A receive to a card.
     Cards(Box<nccl::NcclReceive>),
 }
 
@@ -278,7 +278,7 @@ impl Receive {
         matches!(self, Self::Cards(_))
     }
 
-    /// The register that is received to, where it is a card's.
+    /// Returns the register that is received to, where it is a card's.
     pub(crate) fn port(&self) -> Option<&Port> {
         match self {
             Self::Host(_) => None,

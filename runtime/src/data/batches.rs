@@ -60,7 +60,7 @@ impl Batches {
         Ok(Self { inputs: kept, samples, batch: batch.unwrap_or(1) })
     }
 
-    /// Number of samples of the data set.
+    /// Returns the number of samples of the data set.
     pub fn samples(&self) -> usize {
         self.samples
     }
@@ -70,7 +70,7 @@ impl Batches {
         self.batch
     }
 
-    /// The feeds of a step: samples `[step * batch, (step + 1) * batch)` of each tensor, wrapping.
+    /// Returns the feeds of a step: samples `[step * batch, (step + 1) * batch)` of each tensor, wrapping.
     pub fn feeds(&self, step: u64) -> BTreeMap<String, HostTensor> {
         self.inputs.iter().map(|held| (held.name.clone(), held.build_feed(step))).collect()
     }

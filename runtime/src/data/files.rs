@@ -2,7 +2,7 @@
 //!
 //! What is no file is refused, as opening a pipe waits and a device has no end. A file is written beside its place, under
 //! a random name that is made exclusively, and renamed. `import/file.rs` of the compiler reads files by the same rules;
-//! neither room knows the other.
+//! neither module knows the other.
 
 use std::fs::File;
 use std::io::{BufWriter, ErrorKind, Read, Write};
@@ -27,7 +27,7 @@ pub fn open_file(path: &Path) -> std::io::Result<File> {
     Ok(file)
 }
 
-/// The content of a file that has at most so many bytes: what its format may have at most.
+/// Reads the content of a file that has at most so many bytes: what its format may have at most.
 ///
 /// # Errors
 /// Where it cannot be read, is no file, is longer, or there is no memory for it.
@@ -57,8 +57,8 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), DataError> {
     write_with(path, |file| file.write_all(bytes))
 }
 
-/// [`write_file`] of bytes that come one after another, as what is too long to be made whole before: a buffer
-/// lies between them and the file.
+/// Writes as [`write_file`] bytes that come one after another, too many to be in memory at once: a buffer lies between
+/// them and the file.
 ///
 /// # Errors
 /// Where it cannot be written; nothing half-written is left.
@@ -90,12 +90,13 @@ fn write_buffered(
     buffer.flush()
 }
 
-/// Where a path leads: a rename would put a file in the place of a link.
+/// Follows the links of a path: a rename would put a file in the place of a link.
 fn resolve_link(path: &Path) -> PathBuf {
     std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// The name beside it is random and made anew: nobody can have put a link there that leads the bytes elsewhere.
+/// Replaces a file by one that is written beside it. Its name is random and new: nobody can have put a link there that
+/// leads the bytes elsewhere.
 fn replace_file(
     path: &Path,
     content: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
@@ -117,7 +118,7 @@ fn replace_file(
     Ok(())
 }
 
-/// Why no file can be made in a folder, without the name that it would have had for a moment.
+/// Returns the error that no file can be made in a folder, without the name that it would have had for a moment.
 fn without_name(folder: &Path, error: std::io::Error) -> std::io::Error {
     if !folder.is_dir() {
         let reason = format!("there is no folder {}", folder.display());

@@ -17,7 +17,7 @@ pub struct MetricsWriter {
 }
 
 impl MetricsWriter {
-    /// A new file; an old one of that name is overwritten.
+    /// Creates a file; an old one of that name is overwritten.
     ///
     /// # Errors
     /// Where it cannot be written.
@@ -26,7 +26,7 @@ impl MetricsWriter {
         Ok(Self { path: path.to_owned(), file })
     }
 
-    /// At the end of a file that may exist: for a resumed training.
+    /// Opens the end of a file that may exist: for a resumed training.
     ///
     /// # Errors
     /// Where it cannot be written.
@@ -36,8 +36,8 @@ impl MetricsWriter {
         Ok(Self { path: path.to_owned(), file })
     }
 
-    /// The file of a training that goes on at `step`: lines of earlier steps stay, those of later ones, which a killed
-    /// run may have written after its last checkpoint, go; so does a line that was cut off.
+    /// Opens the file of a training that goes on at `step`: lines of earlier steps stay, those of later ones, which a
+    /// killed run may have written after its last checkpoint, go; so does a line that was cut off.
     ///
     /// # Errors
     /// Where it cannot be read or written.

@@ -17,7 +17,7 @@ pub use tensors::{load_safetensors, order_in_file, save_each, save_safetensors};
 
 use graphc_ir::types::TensorType;
 
-/// What can go wrong with files and data sets.
+/// The errors of reading files and data sets.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
@@ -26,7 +26,7 @@ pub enum DataError {
     Read {
         /// The file.
         path: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// A file that cannot be written; nothing half-written is left.
@@ -34,7 +34,7 @@ pub enum DataError {
     Write {
         /// The file.
         path: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// An element type that graphc lacks.
@@ -52,9 +52,9 @@ pub enum DataError {
     InputMissing {
         /// The input.
         name: String,
-        /// What the graph needs, for a batch.
+        /// The type that the graph needs, for a batch.
         ty: TensorType,
-        /// What the data has.
+        /// The tensors that the data has.
         found: Vec<String>,
     },
     /// A tensor of which no batches can be made.
@@ -62,11 +62,11 @@ pub enum DataError {
     InputType {
         /// The input.
         name: String,
-        /// What the graph needs, for a batch.
+        /// The type that the graph needs, for a batch.
         expected: TensorType,
-        /// What the data has.
+        /// The type that the data has.
         found: TensorType,
-        /// What does not fit.
+        /// The reason why it does not fit.
         reason: String,
     },
     /// Tensors of a data set with different numbers of samples.
@@ -80,9 +80,9 @@ pub enum DataError {
     Whole {
         /// The input.
         name: String,
-        /// What the graph needs.
+        /// The type that the graph needs.
         expected: TensorType,
-        /// What the data has.
+        /// The type that the data has.
         found: TensorType,
     },
 }

@@ -2,11 +2,11 @@
 
 use graphc_ir::types::TensorType;
 
-/// How the samples of a tensor lie along a dim: in blocks, one for each element of the dims before it, of which each has
-/// a piece of every sample, in order.
+/// The arrangement of a tensor's samples along a dim: in blocks, one for each element of the dims before it, each with a
+/// piece of every sample, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pieces {
-    /// How many blocks there are.
+    /// The number of blocks.
     pub blocks: usize,
     /// Bytes of a piece.
     pub bytes: usize,
@@ -16,14 +16,14 @@ pub struct Pieces {
 pub type From<B> = (B, usize, usize);
 
 impl Pieces {
-    /// Those of a tensor along one of its dims.
+    /// Returns the pieces of a tensor along one of its dims.
     pub fn along_dim(ty: &TensorType, dim: usize) -> Self {
         let (before, after) = (&ty.shape[..dim], &ty.shape[dim + 1..]);
         let bytes = after.iter().product::<usize>() * ty.dtype.size();
         Self { blocks: before.iter().product(), bytes }
     }
 
-    /// Bytes of a sample.
+    /// Returns the bytes of a sample.
     pub fn sample_bytes(self) -> usize {
         self.blocks * self.bytes
     }

@@ -12,7 +12,7 @@ use super::tensors::dtype_of;
 use super::{DataError, Pieces, open_file};
 use crate::tensor::HostTensor;
 
-/// As long as the format lets a header be.
+/// The greatest number of bytes that the format allows for a header.
 const MOST_HEADER: u64 = 100_000_000;
 
 /// A safetensors file that stays where it is: rows of its tensors are read as they are asked for.
@@ -21,7 +21,7 @@ pub struct TensorFile {
     path: String,
     file: File,
     tensors: BTreeMap<String, TensorType>,
-    /// Where each of them begins in the file.
+    /// The offset in the file at which each of them begins, in bytes.
     begins: BTreeMap<String, u64>,
 }
 
@@ -45,7 +45,7 @@ impl TensorFile {
         Ok(Self { path: path.display().to_string(), file, tensors, begins })
     }
 
-    /// The tensors, by name.
+    /// Returns the tensors, by name.
     pub fn tensors(&self) -> &BTreeMap<String, TensorType> {
         &self.tensors
     }
@@ -86,7 +86,7 @@ impl TensorFile {
         Ok(tensor)
     }
 
-    /// A tensor's type, and where it begins.
+    /// Finds a tensor's type, and where it begins.
     fn find_tensor(&self, name: &str) -> Result<(&TensorType, u64), DataError> {
         let known = self.tensors.get(name).zip(self.begins.get(name).copied());
         known.ok_or_else(|| self.read_error(format!("it has no tensor `{name}`")))
@@ -97,7 +97,7 @@ impl TensorFile {
     }
 }
 
-/// The header of a file, and where its data begins.
+/// Reads the header of a file, and returns where its data begins.
 fn read_header(file: &File) -> Result<(Metadata, u64), String> {
     let said = |e: std::io::Error| e.to_string();
     let length = file.metadata().map_err(said)?.len();

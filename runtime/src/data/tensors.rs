@@ -12,7 +12,7 @@ use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorInfo};
 use super::{DataError, open_file, write_with};
 use crate::tensor::HostTensor;
 
-/// All tensors of a file, by name.
+/// Loads all tensors of a file, by name.
 ///
 /// # Errors
 /// Where the file cannot be read, is no safetensors file, or has an element type that graphc lacks.
@@ -46,7 +46,7 @@ fn parse_tensors(
     Ok(tensors)
 }
 
-/// The bytes in memory of their own. What a file is said to hold may be more than there is.
+/// Copies the bytes to memory of their own. The file may claim more than there is.
 fn copy_bytes(bytes: &[u8]) -> Result<Vec<u8>, String> {
     let mut copy = Vec::new();
     copy.try_reserve_exact(bytes.len()).map_err(|e| format!("{} bytes: {e}", bytes.len()))?;
@@ -54,7 +54,7 @@ fn copy_bytes(bytes: &[u8]) -> Result<Vec<u8>, String> {
     Ok(copy)
 }
 
-/// The element type that a name in files means.
+/// Returns the element type that a name in files means.
 pub(super) fn dtype_of(dtype: Dtype) -> Option<DType> {
     Some(match dtype {
         Dtype::F32 => DType::F32,
@@ -68,7 +68,7 @@ pub(super) fn dtype_of(dtype: Dtype) -> Option<DType> {
     })
 }
 
-/// The element type's name in files.
+/// Returns the element type's name in files.
 pub(crate) fn file_dtype(dtype: DType) -> Dtype {
     match dtype {
         DType::F32 => Dtype::F32,
@@ -97,8 +97,8 @@ pub fn save_safetensors(
     save_each(path, &types, of)
 }
 
-/// [`save_safetensors`] of tensors that need not be in memory at one time: `bytes` is called with the name of each of
-/// them, in the order of [`order_in_file`], and calls what it is given once, with the tensor's elements.
+/// Saves as [`save_safetensors`] tensors that need not be in memory at one time: `bytes` is called with the name of
+/// each of them, in the order of [`order_in_file`], and calls what it is given once, with the tensor's elements.
 ///
 /// # Errors
 /// Where `bytes` fails, gives other bytes than the type has, or the file cannot be written; nothing half-written is left.
@@ -127,20 +127,22 @@ pub fn save_each<E: Display>(
     })
 }
 
-/// The names of tensors in the order in which they lie in a file: the widest elements first, so that all are aligned.
+/// Returns the names of tensors in the order in which they lie in a file: the widest elements first, so that all are
+/// aligned.
 pub fn order_in_file(types: &BTreeMap<String, TensorType>) -> Vec<&str> {
     let mut names: Vec<&str> = types.keys().map(String::as_str).collect();
     names.sort_by_key(|&name| place_in_file(types[name].dtype, name));
     names
 }
 
-/// By what tensors of a file are sorted, as safetensors' own writer does: the wider of two element types comes first.
+/// Returns the key by which tensors of a file are sorted, as safetensors' own writer does: the wider of two element
+/// types comes first.
 pub(crate) fn place_in_file(dtype: DType, name: &str) -> (Reverse<Dtype>, &str) {
     (Reverse(file_dtype(dtype)), name)
 }
 
-/// What a file begins with: names, element types and shapes of its tensors, which are in the order of [`place_in_file`].
-/// Their elements follow without gaps.
+/// Returns the head of a file: names, element types and shapes of its tensors, which are in the order of
+/// [`place_in_file`]. Their elements follow without gaps.
 ///
 /// # Errors
 /// Where that is no head of a safetensors file.

@@ -35,7 +35,7 @@ pub(crate) enum Unprepared {
     /// The device has no kernel for it.
     #[error(transparent)]
     Kernel(#[from] KernelError),
-    /// Its registers do not fit what it does.
+    /// The registers do not fit the call.
     #[error("{0}")]
     Registers(String),
     /// The device or one of its libraries does not take it.
@@ -49,8 +49,8 @@ pub(crate) struct ProductPair<'a> {
     /// Both factors.
     pub(crate) factors: Vec<Port>,
     pub(crate) with: With<'a>,
-    /// Of a chain its results, and behind them the product where it keeps a value; of sums the product and the sums; of
-    /// an update the product, whose content then means nothing, and the update's results.
+    /// The results: those of a chain, and behind them the product where it keeps a value; the product and the sums; or
+    /// the product, whose content then means nothing, and the update's results.
     pub(crate) results: Vec<Port>,
 }
 
@@ -61,7 +61,7 @@ pub(crate) enum With<'a> {
         chain: &'a FusedOp,
         /// The chain's operands.
         operands: Vec<Port>,
-        /// Which of them is the product.
+        /// The index of the operand that is the product.
         product: usize,
         /// A value of the chain that others read in the product's place.
         keeps: Option<FusedArg>,
@@ -70,7 +70,7 @@ pub(crate) enum With<'a> {
     },
     /// Sums of a factor.
     Sums {
-        /// Which factor.
+        /// The index of the factor that is summed.
         factor: usize,
         /// The tensor that is summed, the same memory.
         operand: Port,

@@ -4,14 +4,14 @@ use super::{cpu, cuda};
 
 /// A call that was prepared.
 pub(crate) enum DeviceLaunch {
-    /// For the processor.
+    /// A launch on the processor.
     Cpu(cpu::CpuLaunch),
     /// The launch of a card.
     Cuda(cuda::CardLaunch),
 }
 
 impl DeviceLaunch {
-    /// Steps after which its registers' slots come again.
+    /// Returns the number of steps after which its registers' slots come again.
     pub(crate) fn slot_period(&self, microbatches: u64) -> u64 {
         match self {
             Self::Cpu(_) => 1,

@@ -12,7 +12,7 @@ use crate::rectangles::masked_kind;
 pub(super) struct LocalBoxing {
     /// The reduction whose identity the result holds, where that is this rank's part of a partial layout.
     pub(super) identity: Option<ReduceKind>,
-    /// Per microbatch, or one for all: what is held and what is kept of it.
+    /// The rectangles that are held and those kept of them, per microbatch or one for all.
     pub(super) rects: Vec<(Rect, Rect)>,
 }
 

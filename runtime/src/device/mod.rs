@@ -1,7 +1,7 @@
 //! Devices: the memory, streams, events and launches of ranks.
 //!
 //! A device is what a rank computes on. Whatever touches a rank's memory (sessions, variables, feeds, fetches, channels,
-//! checkpoints) does so through this room. No communication here: what crosses ranks is `communicator`'s.
+//! checkpoints) does so through this module. No communication here: what crosses ranks is `communicator`'s.
 //!
 //! An actor is *prepared* once, when its plan is loaded, into a [`DeviceLaunch`]: kernels, element types, extents and addresses
 //! are known from then on. An action only launches it on a [`DeviceStream`]. A launch may end later than the call that makes
@@ -178,8 +178,8 @@ impl Device {
         }
     }
 
-    /// How many operands of an update or a cast are its own, where those of several variables can be one launch; operands
-    /// behind these they have in common.
+    /// Returns how many operands of an update or a cast are its own, where those of several variables can be one launch;
+    /// `None` where they cannot. The operands behind these they have in common.
     pub(crate) fn joinable_tensors(&self, op: &Op) -> Option<usize> {
         match self {
             // There a launch is a call, and each of them is shared by all threads.

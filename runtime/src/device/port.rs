@@ -8,7 +8,7 @@ use graphc_ir::types::DType;
 use crate::error::RuntimeError;
 use crate::memory::{ALIGNMENT, ArenaRange, ShardShape};
 
-/// When an action takes place.
+/// The time of an action: its step and its microbatch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn {
     /// The step, counted from the session's first.
@@ -32,7 +32,7 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// The register as `rank` has it.
+    /// Resolves the register as `rank` has it.
     ///
     /// # Errors
     /// Where it does not fit its layout or the arena.
@@ -80,7 +80,7 @@ impl Port {
         })
     }
 
-    /// A register of one slot, for every step, that lies at this offset.
+    /// Makes a register of one slot, for every step, that lies at this offset.
     pub(crate) fn of_region(region: &Region, offset: usize) -> Self {
         let bytes = region.rect.elements() * region.dtype.size();
         Self {
@@ -95,7 +95,7 @@ impl Port {
         }
     }
 
-    /// Where the content that an action reads or makes lies.
+    /// Returns the bytes of the arena with the content that an action reads or writes.
     #[inline]
     pub(crate) fn content_range(&self, turn: Turn) -> ArenaRange {
         if self.slots == 1 {
@@ -109,7 +109,7 @@ impl Port {
         ArenaRange { offset: self.offset + slot * self.slot_bytes, bytes: self.bytes }
     }
 
-    /// Steps after which the slots of all of these come again.
+    /// Returns the number of steps after which the slots of all of these come again.
     pub(crate) fn period_of<'p>(ports: impl Iterator<Item = &'p Port>, microbatches: u64) -> u64 {
         let period = |port: &Port| match port.rate {
             Rate::Step => port.slots,
@@ -121,24 +121,24 @@ impl Port {
         ports.map(period).fold(1, least_common_multiple)
     }
 
-    /// All bytes of the register, from its first slot to its last.
+    /// Returns all bytes of the register, from its first slot to its last.
     pub(crate) fn span(&self) -> ArenaRange {
         let bytes = (self.slots as usize - 1) * self.slot_bytes + self.bytes;
         ArenaRange { offset: self.offset, bytes }
     }
 
-    /// The part of the whole tensor.
+    /// Returns the shard's rectangle in the whole tensor.
     #[inline]
     pub(crate) fn rect(&self, microbatch: usize) -> &Rect {
         &self.rects[if self.rects.len() == 1 { 0 } else { microbatch }]
     }
 
-    /// How many different rectangles it has: one per microbatch, or one.
+    /// Returns the number of different rectangles: one for each microbatch, or one for all.
     pub(crate) fn count_variants(&self) -> usize {
         self.rects.len()
     }
 
-    /// What a kernel is told.
+    /// Returns the shape of the shard as kernels take it.
     #[inline]
     pub(crate) fn shape(&self, microbatch: usize) -> ShardShape<'_> {
         let rect = self.rect(microbatch);
@@ -150,13 +150,13 @@ impl Port {
         }
     }
 
-    /// The shape of the whole tensor.
+    /// Returns the shape of the whole tensor.
     pub(crate) fn global_shape(&self) -> &[usize] {
         &self.global
     }
 }
 
-/// The least common multiple; as large as it gets where it is larger.
+/// Returns the least common multiple; as large as it gets where it is larger.
 pub(crate) fn least_common_multiple(a: u64, b: u64) -> u64 {
     let (mut x, mut y) = (a, b);
     while y > 0 {
@@ -165,7 +165,7 @@ pub(crate) fn least_common_multiple(a: u64, b: u64) -> u64 {
     (a / x.max(1)).saturating_mul(b)
 }
 
-/// The rectangle of each microbatch, or one where all have the same.
+/// Returns the rectangle of each microbatch, or one where all have the same.
 fn microbatch_rects(layout: &Layout, rank: u32, microbatches: usize) -> Option<Vec<Rect>> {
     let variants = if layout.microbatch_dim.is_some() { microbatches.max(1) } else { 1 };
     (0..variants).map(|microbatch| layout.rect(rank, microbatch, microbatches.max(1))).collect()

@@ -15,10 +15,10 @@ pub(crate) enum DeviceStream {
     Cuda(Box<cuda::CardStream>),
 }
 
-/// Something that has come when all launches before it on its stream have ended.
+/// An event that has come when all launches before it on its stream have ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum DeviceEvent {
-    /// It has come: on a processor launches end before they return.
+    /// An event that has come: on a processor launches end before they return.
     Past,
     /// An event of a card.
     Cuda(cuda::CardEvent),
@@ -27,21 +27,21 @@ pub(crate) enum DeviceEvent {
 /// Launches that were recorded, to be begun all at once.
 #[derive(Debug)]
 pub(crate) enum DeviceRecording {
-    /// Of a card.
+    /// A recording of a card.
     Cuda(cuda::CardRecording),
 }
 
-/// Takes the time of what stands between two places of a stream.
+/// A stopwatch of the time between two places of a stream.
 #[derive(Debug)]
 pub(crate) enum DeviceStopwatch {
-    /// By the clock: since it was begun, and when it has ended what it took.
+    /// The clock's time at which it was begun, and what it took once it has ended.
     Cpu(Instant, Duration),
-    /// By the events of a card.
+    /// A stopwatch by the events of a card.
     Cuda(cuda::CardStopwatch),
 }
 
 impl DeviceStopwatch {
-    /// What it has taken; all launches have ended.
+    /// Returns the time that was taken; all launches have ended.
     ///
     /// # Errors
     /// Where the device does not tell.
@@ -56,30 +56,30 @@ impl DeviceStopwatch {
 /// Memory of the host through which one content goes to or from a device, the same in each step.
 #[derive(Debug)]
 pub(crate) enum Passage {
-    /// Which a card reaches.
+    /// Pinned memory, which a card reaches.
     Cuda(cuda::Pinned),
 }
 
 impl Passage {
-    /// The first bytes. No copy may be under way.
+    /// Returns the first bytes. No copy may be under way.
     pub(crate) fn content(&self, bytes: usize) -> &[u8] {
         let Self::Cuda(pinned) = self;
         pinned.slice(bytes)
     }
 
-    /// As [`Passage::content`].
+    /// Returns the first bytes to be written, as [`Passage::content`].
     pub(crate) fn content_mut(&mut self, bytes: usize) -> &mut [u8] {
         let Self::Cuda(pinned) = self;
         pinned.slice_mut(bytes)
     }
 }
 
-/// What no caller does: streams, launches and memory of one rank are of one device.
+/// The error that no caller causes: streams, launches and memory of one rank are of one device.
 const MIXED: &str = "a launch of another device";
 
 impl DeviceStream {
-    /// What is launched from now on belongs to this step, counted from 0 of the whole training, with the learning rate that is given
-    /// for it, if one is.
+    /// Begins a step: later launches belong to it. The step is counted from 0 of the whole training; `rate` is the learning rate
+    /// that is given for it, if one is.
     pub(crate) fn begin_step(&mut self, step: u64, rate: Option<GivenRate>) {
         match self {
             Self::Cpu(stream) => (stream.step, stream.rate) = (step, rate),
@@ -120,7 +120,7 @@ impl DeviceStream {
         }
     }
 
-    /// What was recorded.
+    /// Ends recording and returns the launches that were recorded.
     ///
     /// # Errors
     /// Where something was launched that cannot be recorded.
@@ -142,7 +142,7 @@ impl DeviceStream {
         }
     }
 
-    /// The event of all launches so far.
+    /// Records an event behind all launches so far.
     #[inline]
     pub(crate) fn record_event(&mut self) -> DeviceEvent {
         match self {
@@ -162,8 +162,8 @@ impl DeviceStream {
         }
     }
 
-    /// The event of all launches so far, of an action by its place among those of a step. In the next step it stands for
-    /// the same place.
+    /// Records an event behind all launches so far, of an action by its place among those of a step. In the next step it
+    /// stands for the same place.
     pub(crate) fn record_at(&mut self, place: usize) -> DeviceEvent {
         match self {
             Self::Cpu(_) => DeviceEvent::Past,
@@ -173,7 +173,7 @@ impl DeviceStream {
         }
     }
 
-    /// A stopwatch of this stream.
+    /// Makes a stopwatch of this stream.
     ///
     /// # Errors
     /// Where the device has none.
@@ -210,7 +210,8 @@ impl DeviceStream {
         Ok(())
     }
 
-    /// Memory through which a content of so many bytes goes; `None` where the host reaches the device's memory itself.
+    /// Allocates memory through which a content of so many bytes goes; `None` where the host reaches the device's
+    /// memory itself.
     ///
     /// # Errors
     /// Where there is not so much.
@@ -309,7 +310,7 @@ impl DeviceStream {
         }
     }
 
-    /// Memory that the host and its peers reach in place, in which these places have what all launches so far have written.
+    /// Brings what all launches so far have written in these places to memory that the host and its peers reach in place.
     #[inline]
     pub(crate) fn sync_to_host<'m>(
         &mut self,

@@ -148,7 +148,7 @@ impl Group {
         self.run_collective(what, |ends, call| all_reduce(ends, call, buffer))
     }
 
-    /// The data of all ranks, which may differ in length.
+    /// Gathers the data of all ranks, which may differ in length.
     ///
     /// # Errors
     /// As [`Group::barrier`].
@@ -158,8 +158,8 @@ impl Group {
         })
     }
 
-    /// As [`Group::all_gather`], one after the other in `into`. All ranks bring the same number of elements, or `counts` says
-    /// how many each.
+    /// Gathers as [`Group::all_gather`], into one buffer, rank after rank. All ranks bring the same number of elements, or
+    /// `counts` says how many each.
     ///
     /// # Errors
     /// As [`Group::barrier`]; and where the sizes do not fit.
@@ -180,7 +180,7 @@ impl Group {
         })
     }
 
-    /// The data of all ranks on the root, which may differ in length; `None` elsewhere.
+    /// Gathers the data of all ranks on the root, which may differ in length; `None` elsewhere.
     ///
     /// # Errors
     /// As [`Group::broadcast`].
@@ -195,7 +195,8 @@ impl Group {
         })
     }
 
-    /// As [`Group::gather`], one after the other in the root's `into`; of the same size on all ranks.
+    /// Gathers as [`Group::gather`], into the root's buffer, rank after rank; all ranks bring the same number of
+    /// elements.
     ///
     /// # Errors
     /// As [`Group::gather`]; and where the sizes do not fit, or the root gives no memory.
@@ -244,7 +245,7 @@ impl Group {
         self.run_collective(call, |ends, call| scatter_lists(ends, call, parts, root))
     }
 
-    /// As [`Group::scatter`], of the root's `data`, cut into equal parts.
+    /// Scatters as [`Group::scatter`], the root's `data` cut into equal parts.
     ///
     /// # Errors
     /// As [`Group::scatter`]; and where the sizes do not fit.
@@ -274,7 +275,7 @@ impl Group {
         })
     }
 
-    /// This rank's part of the reduction of all ranks' `data`. All ranks' data are of one size; the parts are equal, or
+    /// Reduces all ranks' `data` and returns this rank's part. All ranks' data are of one size; the parts are equal, or
     /// `counts` says how many elements each rank gets.
     ///
     /// # Errors
@@ -291,8 +292,8 @@ impl Group {
         Ok(data[start..end].to_vec())
     }
 
-    /// As [`Group::reduce_scatter`], with this rank's part reduced where it lies; returns which bytes of `data` these are.
-    /// The others are arbitrary afterwards.
+    /// Reduces as [`Group::reduce_scatter`], this rank's part in its place in `data`; returns the range of its bytes. The
+    /// others are arbitrary afterwards.
     ///
     /// # Errors
     /// As [`Group::reduce_scatter`].
@@ -322,8 +323,8 @@ impl Group {
         self.run_collective(call, |ends, call| all_to_all(ends, call, parts))
     }
 
-    /// As [`Group::all_to_all`], cut out of `data` and one after the other in `into`: equal parts, or as many elements to and
-    /// from each rank as `counts` says.
+    /// Exchanges as [`Group::all_to_all`], from one buffer into another, rank after rank: equal parts, or as many elements to
+    /// and from each rank as `counts` says.
     ///
     /// # Errors
     /// As [`Group::all_to_all`]; and where the sizes do not fit.
@@ -347,7 +348,7 @@ impl Group {
     }
 }
 
-/// What is checked before anything is communicated.
+/// The collectives, each checked before anything is communicated.
 impl Group {
     pub(super) fn run_collective<R>(
         &self,
@@ -421,7 +422,7 @@ impl Group {
         Err(self.usage_error(what.op, format!("the root brings no {name}")))
     }
 
-    /// The bytes of each rank's part of so many.
+    /// Returns the bytes of each rank's part of so many.
     fn part_ranges(
         &self,
         what: What,
@@ -452,7 +453,7 @@ impl Group {
     }
 }
 
-/// The parts of a buffer.
+/// Splits a buffer into parts.
 fn split_buffer<'a>(mut bytes: &'a mut [u8], sizes: &[Range<usize>]) -> Vec<Option<&'a mut [u8]>> {
     let take = |range: &Range<usize>| {
         let (part, rest) = std::mem::take(&mut bytes).split_at_mut(range.len());

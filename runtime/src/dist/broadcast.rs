@@ -7,10 +7,10 @@ use super::error::DistError;
 use super::header::GroupCall;
 use crate::transport::Body;
 
-/// Up to so many bytes it is a tree.
+/// The bytes up to which a broadcast is a tree.
 const TREE: usize = 32 << 10;
 
-/// The root's buffer on all ranks.
+/// Sends the root's buffer to all ranks.
 pub(super) fn broadcast_buffer(
     ends: &mut CollectiveEnds,
     call: &GroupCall,
@@ -33,7 +33,7 @@ pub(super) fn broadcast_buffer(
     }
 }
 
-/// The root's part of a broadcast.
+/// Sends the root's buffer to its children.
 fn send_from_root(
     ends: &mut CollectiveEnds,
     call: &GroupCall,
@@ -53,7 +53,7 @@ fn send_from_root(
     children.iter().filter(|_| lent).try_for_each(|&child| ends.settle_loans(call, child))
 }
 
-/// That of the others: each part is passed on as it comes.
+/// Receives on the other ranks: each part is passed on as it comes.
 fn relay_parts(
     ends: &mut CollectiveEnds,
     call: &GroupCall,
@@ -93,7 +93,7 @@ fn send_on(
     children.iter().try_for_each(|&child| ends.send(call, (GroupLane::First, child), part))
 }
 
-/// Parent and children of a place in a binomial tree, the farthest child first.
+/// Returns parent and children of a place in a binomial tree, the farthest child first.
 fn tree_links(place: usize, n: usize) -> (Option<usize>, Vec<usize>) {
     let lowest = if place == 0 { n.next_power_of_two() } else { place & place.wrapping_neg() };
     let parent = (place > 0).then(|| place - lowest);

@@ -34,33 +34,33 @@ const WHOLE_OF_TWO: usize = 64 << 10;
 pub(super) enum Expect {
     Nothing,
     Bytes(usize),
-    /// As many bytes as it sends.
+    /// All bytes that it sends.
     Any,
 }
 
 /// One exchange: what goes to whom, and what becomes of what comes.
 pub(super) trait ExchangeFlow {
-    /// The bytes for `peer`, if any.
+    /// Returns the bytes for `peer`, if any.
     fn outgoing(&self, peer: usize) -> Option<&[u8]>;
 
-    /// The bytes for all peers, where these are alike.
+    /// Returns the bytes for all peers, where these are alike.
     fn for_all(&self) -> Option<&[u8]> {
         None
     }
 
-    /// The bytes that `peer` is to send.
+    /// Returns the bytes that `peer` is to send.
     fn expect_from(&self, peer: usize) -> Expect;
 
-    /// A part from `peer`, which sends `bytes` in all, from `offset` on.
+    /// Takes a part from `peer`, which sends `bytes` in all, from `offset` on.
     fn take_part(&mut self, peer: usize, bytes: usize, offset: usize, part: Body<'_>);
 
-    /// This rank's turn between its peers', in round `round`.
+    /// Takes this rank's turn between its peers', in round `round`.
     fn own_turn(&mut self, _round: usize) {}
 
-    /// All peers' segments of this round were taken.
+    /// Ends a round: all peers' segments of it were taken.
     fn end_round(&mut self, _round: usize) {}
 
-    /// All that comes was taken.
+    /// Finishes the exchange: all that comes was taken.
     fn finish(&mut self) {}
 
     /// Whether what goes out stays as it is until the exchange is over, so that peers may read it where it lies.
@@ -69,7 +69,7 @@ pub(super) trait ExchangeFlow {
     }
 }
 
-/// The peers of `me`, those after it first, so that not all send to the same one.
+/// Returns the peers of `me`, those after it first, so that not all send to the same one.
 fn iter_peers(me: usize, n: usize) -> impl Iterator<Item = usize> {
     (1..n).map(move |step| (me + step) % n)
 }
@@ -77,12 +77,12 @@ fn iter_peers(me: usize, n: usize) -> impl Iterator<Item = usize> {
 /// The bytes that have come from a peer.
 #[derive(Clone, Copy)]
 struct IncomingBytes {
-    /// All that it sends.
+    /// The bytes that the peer sends.
     bytes: usize,
     taken: usize,
 }
 
-/// Does one exchange.
+/// Runs one exchange.
 pub(super) fn run_exchange(
     ends: &mut CollectiveEnds,
     call: &GroupCall,
@@ -114,7 +114,8 @@ pub(super) fn run_exchange(
     iter_peers(me, n).filter(|&peer| lent[peer]).try_for_each(|peer| ends.settle_loans(call, peer))
 }
 
-/// To whom what goes out is lent. That is settled before the first part goes: a peer may say meanwhile that it can read it.
+/// Finds the peers to which outgoing bytes are lent. That is settled before the first part goes: a peer may say meanwhile
+/// that it can read it.
 fn find_lent_peers(
     ends: &mut CollectiveEnds,
     call: &GroupCall,
@@ -129,7 +130,7 @@ fn find_lent_peers(
     Ok(lent)
 }
 
-/// Sends part `round` to all for whom there is one. Whether there was any.
+/// Sends part `round` to all for whom there is one, and returns whether there was any.
 fn send_round(
     ends: &mut CollectiveEnds,
     call: &GroupCall,
@@ -195,8 +196,8 @@ fn receive_part(
     Ok(())
 }
 
-/// Each rank's contribution to what this rank keeps, reduced in the order of the ranks. In `whole` the parts of all ranks;
-/// this rank's is reduced in place.
+/// An exchange that reduces each rank's contribution to this rank's part, in the order of the ranks. In `whole` the parts
+/// of all ranks; this rank's is reduced in place.
 pub(super) struct ReduceFlow<'a> {
     pub(super) whole: &'a mut [u8],
     /// The part of each rank; of this one the part that is reduced here, if any.
@@ -250,7 +251,7 @@ impl ExchangeFlow for ReduceFlow<'_> {
     }
 }
 
-/// The bytes that go to every rank, if they are the same memory.
+/// Returns the bytes that go to every rank, if they are the same memory.
 fn common_bytes<'a>(outgoing: &[Option<&'a [u8]>]) -> Option<&'a [u8]> {
     let first = (*outgoing.first()?)?;
     let alike = |bytes: &Option<&[u8]>| bytes.is_some_and(|bytes| std::ptr::eq(bytes, first));
@@ -262,7 +263,7 @@ pub(super) struct CopyFlow<'a> {
     pub(super) call: GroupCall,
     /// The bytes that go to each rank.
     pub(super) outgoing: Vec<Option<&'a [u8]>>,
-    /// The place of what comes from each rank.
+    /// The memory for what comes from each rank.
     pub(super) into: Vec<Option<&'a mut [u8]>>,
     /// The bytes that this rank keeps, and where.
     pub(super) own: Option<(&'a [u8], &'a mut [u8])>,
@@ -271,7 +272,7 @@ pub(super) struct CopyFlow<'a> {
 }
 
 impl CopyFlow<'_> {
-    /// Copies a part of what this rank keeps.
+    /// Copies a part of the piece that this rank keeps.
     fn keep_part(&mut self, range: impl FnOnce(usize) -> Range<usize>) {
         if let Some((from, into)) = &mut self.own {
             let (range, whole) = (range(from.len()), from.len());
@@ -317,7 +318,7 @@ impl ExchangeFlow for CopyFlow<'_> {
 /// Lets the last argument write the memory for so many bytes from a peer.
 pub(super) type Grow<'a> = dyn FnMut(usize, usize, &mut dyn FnMut(&mut [u8])) + 'a;
 
-/// As [`Copy`], with the sizes that the peers say. `grow` makes the memory for what comes from a peer.
+/// An exchange as [`CopyFlow`], of sizes that the peers tell. `grow` makes the memory for the bytes of a peer.
 pub(super) struct Collect<'a> {
     pub(super) call: GroupCall,
     pub(super) outgoing: Vec<Option<&'a [u8]>>,
@@ -352,7 +353,7 @@ impl ExchangeFlow for Collect<'_> {
     }
 }
 
-/// All ranks' buffers reduced, for all ranks or for `call.root` alone; elsewhere the content is arbitrary afterwards.
+/// Reduces all ranks' buffers, for all ranks or for `call.root` alone; elsewhere the content is arbitrary afterwards.
 pub(super) fn all_reduce(
     ends: &mut CollectiveEnds,
     call: &GroupCall,
@@ -371,7 +372,7 @@ pub(super) fn all_reduce(
     run_exchange(ends, call, &mut flow)
 }
 
-/// The part of rank `index` of `n` in block `block`: parts are of equal size but for the last block's.
+/// Returns the part of rank `index` of `n` in block `block`: parts are of equal size but for the last block's.
 fn part_range(bytes: usize, size: usize, n: usize, (block, index): (usize, usize)) -> Range<usize> {
     let start = (block * n * SEGMENT).min(bytes);
     let end = (start + n * SEGMENT).min(bytes);
@@ -380,7 +381,7 @@ fn part_range(bytes: usize, size: usize, n: usize, (block, index): (usize, usize
     at..(at + each).min(end)
 }
 
-/// All-reduce by reduce-scatter and all-gather of one block after the other, one block ahead.
+/// Runs an all-reduce by reduce-scatter and all-gather of one block after the other, one block ahead.
 fn in_blocks(
     ends: &mut CollectiveEnds,
     call: &GroupCall,

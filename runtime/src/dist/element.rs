@@ -1,5 +1,5 @@
 //! Elements that can be communicated: slices and vectors of the element types, and host tensors. The `unsafe` of this
-//! room is here: elements are seen as the bytes that they are.
+//! module is here: elements are seen as the bytes that they are.
 
 use graphc_ir::types::DType;
 use half::{bf16, f16};
@@ -54,13 +54,13 @@ pub trait TensorElement: sealed::Sealed + Copy + Default + Send + Sync + 'static
 
 /// Memory that holds elements of one type.
 pub trait ElementBuffer: sealed::Sealed {
-    /// The element type.
+    /// Returns the element type.
     fn dtype(&self) -> DType;
 
-    /// The elements.
+    /// Returns the elements as bytes.
     fn as_bytes(&self) -> &[u8];
 
-    /// The elements, to be written.
+    /// Returns the elements as bytes, to be written.
     ///
     /// # Safety
     /// What is written are elements: truth values are 0 or 1.
@@ -128,7 +128,8 @@ impl ElementBuffer for HostTensor {
     }
 }
 
-/// A buffer's elements to be written by this room, which writes elements alone ([`write_elements`], [`crate::rectangles::fold`]).
+/// Returns a buffer's elements to be written by this module, which writes elements alone ([`write_elements`],
+/// [`crate::rectangles::fold`]).
 pub(super) fn writable_bytes<B: ElementBuffer + ?Sized>(buffer: &mut B) -> &mut [u8] {
     // SAFETY: `write_elements` makes truth values of what peers send, and folds of truth values are truth values.
     unsafe { buffer.as_bytes_mut() }

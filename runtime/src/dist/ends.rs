@@ -23,10 +23,10 @@ use crate::transport::{Body, Receiver, Sender, Transport, TransportError};
 /// Bytes of a segment: large messages go in parts of this size, which stay in a core's second-level cache between the one
 /// that writes and the one that reads.
 pub(super) const SEGMENT: usize = 128 << 10;
-/// Messages of such sizes are lent: the receiver copies them out of the sender's own memory, once. Shorter ones are sooner
-/// copied twice than waited for; of longer ones both copies go on at once, on two cores, which is faster than one.
+/// The sizes of messages that are lent: the receiver copies them out of the sender's own memory, once. Shorter ones are
+/// sooner copied twice than waited for; of longer ones both copies go on at once, on two cores, which is faster than one.
 pub(super) const LENT: Range<usize> = 16 << 10..4 << 20;
-/// Parts of such sizes that go to several peers are copied once for all of them.
+/// The sizes of parts that are copied once for all of several peers.
 const STAGED: RangeInclusive<usize> = 4 << 10..=SEGMENT;
 /// Messages that a queue holds. Collectives rely on at least two: a rank sends the next segment before it reads this one.
 pub(super) const SLOTS: usize = 4;
@@ -49,9 +49,9 @@ pub(super) const TAGS: u32 = 3;
 /// A group's queues between a pair of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GroupLane {
-    /// Point to point.
+    /// The lane of messages point to point.
     Pair,
-    /// Collectives go here.
+    /// The lane of collectives.
     First,
     /// The second half of collectives that have two: so it can overtake the first.
     Second,
@@ -82,7 +82,7 @@ impl GroupMembers {
         self.transport.open_receiver(self.tag + lane as u32, self.ranks[peer], SLOTS)
     }
 
-    /// The error of an operation, from that of a queue.
+    /// Returns the error of an operation, from that of a queue.
     pub(super) fn operation_error(
         &self,
         op: &str,
@@ -98,7 +98,7 @@ impl GroupMembers {
         DistError::Transport { op, peer, source }
     }
 
-    /// The error of two ranks that do not do the same. The job ends, so that nobody waits for what does not come.
+    /// Ends the job, as two ranks do not do the same, and returns the error. So nobody waits for what does not come.
     pub(super) fn end_on_mismatch(
         &self,
         peer: usize,
@@ -135,7 +135,8 @@ pub(super) fn send_part(
     sent.map(|_| ())
 }
 
-/// The part of a message of so many bytes that goes out as number `index`, if there is one. Messages that are lent go whole.
+/// Returns the part of a message of so many bytes that goes out as number `index`, if there is one. Messages that are lent
+/// go whole.
 pub(super) fn outgoing_range(bytes: usize, lent: bool, index: usize) -> Option<Range<usize>> {
     match lent {
         true => (index == 0).then_some(0..bytes),
@@ -143,13 +144,13 @@ pub(super) fn outgoing_range(bytes: usize, lent: bool, index: usize) -> Option<R
     }
 }
 
-/// The range of segment `index` of `bytes` bytes.
+/// Returns the range of segment `index` of `bytes` bytes.
 pub(super) fn segment_range(bytes: usize, index: usize) -> Range<usize> {
     let start = (index * SEGMENT).min(bytes);
     start..(start + SEGMENT).min(bytes)
 }
 
-/// The number of segments of so many bytes: one at least, for the header.
+/// Returns the number of segments of so many bytes: one at least, for the header.
 pub(super) fn count_segments(bytes: usize) -> usize {
     bytes.div_ceil(SEGMENT).max(1)
 }
@@ -164,8 +165,8 @@ pub(super) struct CollectiveEnds {
     stages: [LaneStaging; 2],
 }
 
-/// Where a lane's parts lie that go to all peers: as many places for a segment as a queue has slots, used in turn. Every such
-/// part goes to all peers, so a queue with room for the next has been read up to the one that lay in the same place.
+/// The memory of a lane's parts that go to all peers: as many places for a segment as a queue has slots, used in turn. Every
+/// such part goes to all peers, so a queue with room for the next has been read up to the one that lay in the same place.
 #[derive(Default)]
 struct LaneStaging {
     memory: Option<HostArena>,
@@ -192,7 +193,7 @@ impl CollectiveEnds {
         Self { members, of_one_host, senders, receivers, stages: Default::default() }
     }
 
-    /// The sender to a peer.
+    /// Returns the sender to a peer.
     fn sender_to(
         &mut self,
         call: &GroupCall,
@@ -258,7 +259,7 @@ impl CollectiveEnds {
         sent.map_err(|error| self.members.operation_error(call.op.name(), peer, error))
     }
 
-    /// Whether a peer can read what is lent to it, so that it need not be copied before.
+    /// Returns whether a peer can read what is lent to it, so that it need not be copied before.
     pub(super) fn can_lend(&mut self, call: &GroupCall, peer: usize) -> Result<bool, DistError> {
         Ok(self.sender_to(call, (GroupLane::First, peer))?.can_lend())
     }
@@ -271,7 +272,7 @@ impl CollectiveEnds {
         settled.map_err(|error| members.operation_error(call.op.name(), peer, error))
     }
 
-    /// An operation has failed: what it has lent may change.
+    /// Withdraws what a failed operation has lent: it may change.
     pub(super) fn withdraw_loans(&mut self) {
         self.senders.iter_mut().flatten().flatten().for_each(|sender| sender.withdraw_loans());
     }

@@ -27,12 +27,12 @@ pub(super) struct CollectiveEngine {
 struct EngineState {
     ends: CollectiveEnds,
     number: u64,
-    /// After a failure the queues hold half a collective: nothing goes any more.
+    /// The failure after which nothing goes any more: the queues hold half a collective.
     failed: Option<DistError>,
     activity: Option<Arc<Activity>>,
 }
 
-/// What a collective does, but for its number.
+/// The description of a collective, without its number.
 #[derive(Clone, Copy)]
 pub(super) struct What {
     pub(super) op: GroupOp,

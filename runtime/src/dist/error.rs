@@ -8,7 +8,7 @@ use crate::transport::TransportError;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DistError {
-    /// The ranks have not alike what all must have.
+    /// The ranks differ in something that all must have alike.
     #[error("the ranks differ in what must be the same on all ({what}):\n{fields}")]
     Differ {
         /// The subject of the agreement.

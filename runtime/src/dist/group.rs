@@ -17,7 +17,7 @@ use crate::job::{Agreement, Job, list_differences};
 use crate::transport::Transport;
 use crate::transport::in_process::Hub;
 
-/// How long a group that is dropped waits for what was started and not waited for.
+/// The longest wait of a group that is dropped for work that nobody waits for.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Ranks that communicate with each other, seen from one of them; a cheap handle. All ranks of a group call the same
@@ -36,7 +36,7 @@ struct Inner {
     world: Arc<GroupWorld>,
 }
 
-/// What all groups of a rank have in common.
+/// The data that all groups of a rank share.
 struct GroupWorld {
     /// `None` where the ranks are threads.
     job: Option<Arc<Job>>,
@@ -63,13 +63,14 @@ impl Drop for Inner {
 }
 
 impl Group {
-    /// All ranks of a job, which may run sessions beside it. Called by all of them, in the same order among their sessions.
+    /// Makes the group of all ranks of a job, which may run sessions beside it. Called by all of them, in the same order
+    /// among their sessions.
     pub fn on(job: &Arc<Job>, timeout: Duration) -> Self {
         let transport = job.new_transport(timeout);
         Self::whole_world(Some(Arc::clone(job)), transport, job.world_size())
     }
 
-    /// All ranks of a hub of threads.
+    /// Makes the group of all ranks of a hub of threads.
     pub(super) fn of_threads(hub: &Arc<Hub>, rank: u32, size: u32) -> Self {
         Self::whole_world(None, hub.new_transport(rank), size)
     }
@@ -88,22 +89,22 @@ impl Group {
         Self { inner: Arc::new(Inner { engine, background, pairs, members, world }) }
     }
 
-    /// Number of ranks of this group.
+    /// Returns the number of ranks of this group.
     pub fn world_size(&self) -> usize {
         self.inner.members.len()
     }
 
-    /// This rank's index in the group.
+    /// Returns this rank's index in the group.
     pub fn rank(&self) -> usize {
         self.inner.members.me
     }
 
-    /// The ranks of the job that form the group, in its order.
+    /// Returns the ranks of the job that form the group, in its order.
     pub fn ranks(&self) -> &[u32] {
         &self.inner.members.ranks
     }
 
-    /// This process's number on its host; of threads: the rank.
+    /// Returns this process's number on its host; of threads: the rank.
     pub fn local_rank(&self) -> usize {
         match &self.inner.world.job {
             Some(job) => job.local_rank() as usize,
@@ -111,7 +112,7 @@ impl Group {
         }
     }
 
-    /// Number of hosts of the job.
+    /// Returns the number of hosts of the job.
     pub fn node_count(&self) -> usize {
         match &self.inner.world.job {
             Some(job) => job.nodes() as usize,
@@ -119,7 +120,7 @@ impl Group {
         }
     }
 
-    /// The job that the ranks are processes of; `None` where they are threads.
+    /// Returns the job that the ranks are processes of; `None` where they are threads.
     pub fn job(&self) -> Option<&Arc<Job>> {
         self.inner.world.job.as_ref()
     }
@@ -133,13 +134,13 @@ impl Group {
         self.inner.members.transport.end_job(RuntimeError::Program { reason });
     }
 
-    /// Why the job has ended, if it has.
+    /// Returns the reason why the job has ended, if it has.
     pub fn end_reason(&self) -> Option<RuntimeError> {
         self.inner.members.transport.end_reason()
     }
 
-    /// A group of some of this group's ranks, given by their index here, in this order. All ranks of this group call it, with
-    /// the same list; those that are not in it get `None`.
+    /// Makes a group of some of this group's ranks, given by their index here, in this order. All ranks of this group call
+    /// it, with the same list; those that are not in it get `None`.
     ///
     /// # Errors
     /// Where a rank is named twice or does not exist, or the ranks do not agree.
@@ -184,7 +185,7 @@ impl Group {
         }
     }
 
-    /// Who is in it, and its place among the job's tags.
+    /// Returns its ranks, with its place among the job's tags.
     pub(crate) fn members(&self) -> &GroupMembers {
         &self.inner.members
     }

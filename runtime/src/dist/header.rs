@@ -57,7 +57,7 @@ impl GroupOp {
         }
     }
 
-    /// All of them, in the order of [`GroupOp::index`].
+    /// Returns the names of all, in the order of [`GroupOp::index`].
     pub(super) fn all_names() -> Vec<String> {
         OPS.iter().map(|op| op.name().to_owned()).collect()
     }
@@ -80,7 +80,7 @@ pub(super) struct GroupCall {
 }
 
 impl GroupCall {
-    /// The header of `bytes` bytes to one peer.
+    /// Encodes the header of `bytes` bytes to one peer.
     pub(super) fn encode_header(&self, bytes: usize) -> [u8; HEADER] {
         let mut header = [0; HEADER];
         header[0] = self.op as u8;
@@ -92,7 +92,7 @@ impl GroupCall {
         header
     }
 
-    /// How many bytes the peer sends, whose header this is; or what this rank does and what the peer does.
+    /// Checks a peer's header and returns how many bytes the peer sends; or what this rank does and what the peer does.
     pub(super) fn check_header(
         &self,
         theirs: &[u8],
@@ -119,7 +119,7 @@ fn read_word(header: &[u8; HEADER], at: usize) -> u64 {
     header[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-/// `does all_reduce(sum) of f32[4] as operation 7 of the group`.
+/// Describes a header: `does all_reduce(sum) of f32[4] as operation 7 of the group`.
 fn describe_header(header: &[u8; HEADER]) -> String {
     let op = OPS.iter().find(|&&op| op as u8 == header[0]).map_or("something else", |op| op.name());
     let reduce = match header[1] {

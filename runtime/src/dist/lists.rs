@@ -6,7 +6,8 @@ use super::ends::CollectiveEnds;
 use super::error::DistError;
 use super::header::GroupCall;
 
-/// What `outgoing` sends to each rank; what comes from those that are wanted, this rank's own as it is.
+/// Sends `outgoing`, a part for each rank, and returns the lists of the ranks that are `wanted`, this rank's own as it
+/// is.
 fn collect_lists<T: TensorElement>(
     ends: &mut CollectiveEnds,
     call: GroupCall,

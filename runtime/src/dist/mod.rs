@@ -15,7 +15,7 @@
 //! ```
 //!
 //! The ranks are processes that a launcher has started ([`init`]) or that know where to meet ([`init_at`]), or threads of
-//! this process ([`spawn`]). This room knows no plan. Everything goes through the queues of [`crate::transport`], so
+//! this process ([`spawn`]). This module knows no plan. Everything goes through the queues of [`crate::transport`], so
 //! results are the same bits over memory and network.
 //!
 //! Every wait ends: with the peer's answer, with the job's failure, or after the group's timeout. A rank whose
@@ -59,8 +59,8 @@ pub use work::{PendingWork, wait_all};
 /// The time for which a communication waits for a peer before it fails.
 pub const TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
-/// The ranks that the launcher's environment describes ([`JobOptions::from_environment`]); this process alone where it was
-/// started alone.
+/// Joins the ranks that the launcher's environment describes ([`JobOptions::from_environment`]); this process alone where
+/// it was started alone.
 ///
 /// # Errors
 /// [`DistError::Job`] where the environment makes no sense or the ranks do not meet.
@@ -71,10 +71,10 @@ pub fn init() -> Result<Group, DistError> {
     })
 }
 
-/// The ranks that meet at `url`: `tcp://host:port`, where rank 0 listens, or `file:///path`, a file that all processes of
-/// this user see. `GRAPHC_JOB_TOKEN` is the secret that ranks show each other; at a host that others reach it must be
-/// set, and a file brings a secret of its own. Where the ranks are on several hosts `NODE_COUNT` says how many; otherwise a
-/// file leads to the loopback alone. [`init_with`] takes all of this from the program.
+/// Joins the ranks that meet at `url`: `tcp://host:port`, where rank 0 listens, or `file:///path`, a file that all
+/// processes of this user see. `GRAPHC_JOB_TOKEN` is the secret that ranks show each other; at a host that others reach it
+/// must be set, and a file brings a secret of its own. Where the ranks are on several hosts `NODE_COUNT` says how many;
+/// otherwise a file leads to the loopback alone. [`init_with`] takes all of this from the program.
 ///
 /// # Errors
 /// [`DistError::Job`] where the URL or the rank makes no sense, or the ranks do not meet.
@@ -82,7 +82,7 @@ pub fn init_at(url: &str, rank: u32, world_size: u32) -> Result<Group, DistError
     init_with(JobOptions::at_with_environment(url, rank, world_size)?)
 }
 
-/// The ranks that options describe: where they meet, what secret they show, how long they wait.
+/// Joins the ranks that options describe: where they meet, what secret they show, how long they wait.
 ///
 /// # Errors
 /// [`DistError::Job`] where the ranks do not meet.
@@ -146,7 +146,7 @@ pub fn run<T: Send, E: Display>(
     }
 }
 
-/// One rank of [`spawn`].
+/// Runs one rank of [`spawn`].
 fn on_rank<T, E: Display>(
     hub: &Arc<Hub>,
     (rank, ranks): (u32, u32),

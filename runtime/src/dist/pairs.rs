@@ -34,7 +34,7 @@ impl QueueEnd {
     }
 }
 
-/// Which way a line goes.
+/// The direction of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LineDirection {
     To,
@@ -145,7 +145,7 @@ impl TransferLine {
         }
     }
 
-    /// Whether the peer can read what is lent to it.
+    /// Returns whether the peer can read what is lent to it.
     fn can_lend(&mut self, members: &GroupMembers) -> Result<bool, DistError> {
         let peer = self.peer;
         match self
@@ -184,8 +184,8 @@ impl TransferLine {
         settled.map_err(|error| members.operation_error("send", self.peer, error))
     }
 
-    /// Moves what it can of what waits, and more while `patient` says so. How many transfers are done, and whether anything
-    /// was moved.
+    /// Moves what it can of the waiting transfers, and more while `patient` says so. Returns how many are done, and whether
+    /// anything was moved.
     fn advance(&mut self, members: &GroupMembers, patient: &dyn Fn() -> bool) -> (usize, bool) {
         let (mut finished, mut moved) = (0, false);
         while let Some(mut item) = self.waiting.pop_front() {
@@ -225,7 +225,7 @@ impl TransferLine {
         (finished, moved)
     }
 
-    /// Nothing goes this way any more. How many transfers that ends.
+    /// Ends this line, as nothing goes this way any more, and returns how many transfers that ends.
     fn fail(&mut self, members: &GroupMembers, error: &DistError) -> usize {
         if let Some(QueueEnd::Sender(sender)) = &mut self.end {
             sender.withdraw_loans();
@@ -257,7 +257,7 @@ impl TransferBytes<'_> {
     }
 }
 
-/// Receives a part; how many bytes are done then, or what the two ranks do, where it differs.
+/// Receives a part; returns how many bytes are done then, or what the two ranks do, where it differs.
 fn receive_part(
     receiver: &mut dyn Receiver,
     (call, done): (&GroupCall, Option<usize>),
@@ -297,7 +297,7 @@ impl PairLines {
         &self.lines[peer + if way == LineDirection::From { self.members.len() } else { 0 }]
     }
 
-    /// Transfers borrowed memory, after what waits before it.
+    /// Transfers borrowed memory, after the transfers that wait before it.
     fn transfer_borrowed(
         &self,
         (way, peer): (LineDirection, usize),
@@ -405,7 +405,7 @@ impl PairLines {
         self.members.transport.wake_waiters();
     }
 
-    /// The pump: until the group goes and nothing waits.
+    /// Runs the pump until the group goes and nothing waits.
     fn run_pump(&self) {
         loop {
             let mut waiting = lock_mutex(&self.waiting);
@@ -422,7 +422,7 @@ impl PairLines {
         }
     }
 
-    /// Moves what can be moved. Whether anything was.
+    /// Moves the transfers that can be moved, and returns whether any was.
     fn advance_lines(&self) -> bool {
         let mut any = false;
         for line in &self.lines {

@@ -11,9 +11,9 @@ use crate::rectangles::{
 };
 use crate::transport::Body;
 
-/// How the contributions of the ranks become one. They are combined in the order of the ranks, element by element, whatever
-/// the algorithm and the transport: the result is the same bits always, and on all ranks. Sums and products of 16-bit
-/// numbers are kept as `f32` until all ranks have contributed, and rounded once. Integers wrap.
+/// The op that combines the contributions of the ranks. They are combined in the order of the ranks, element by element,
+/// whatever the algorithm and the transport: the result is the same bits always, and on all ranks. Sums and products of
+/// 16-bit numbers are kept as `f32` until all ranks have contributed, and rounded once. Integers wrap.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ReduceOp {
     /// The sum; of truth values: whether any is true.
@@ -68,7 +68,7 @@ impl ReduceOp {
         }
     }
 
-    /// Why elements of this type cannot be reduced so, if they cannot.
+    /// Returns the reason why elements of this type cannot be reduced so, if they cannot.
     pub(super) fn refusal(self, dtype: DType) -> Option<String> {
         let whole = |factor: f64| factor.fract() == 0.0 && factor.abs() < 9e18;
         match self {
@@ -85,7 +85,7 @@ impl ReduceOp {
         }
     }
 
-    /// To be applied to a rank's own contribution first.
+    /// Prepares a rank's own contribution, before others are combined with it.
     pub(super) fn prepare_own(self, dtype: DType, own: &mut [u8]) {
         if let Self::PremulSum(factor) = self {
             scale_elements(dtype, factor, own);
@@ -107,7 +107,7 @@ pub(super) struct RankReduction {
     pub(super) me: usize,
     /// The own contribution, put aside until its turn.
     pub(super) own: Vec<u8>,
-    /// Of 16-bit numbers: what the contributions so far make.
+    /// The combined contributions so far, of 16-bit numbers.
     pub(super) wide: Vec<f32>,
 }
 
@@ -141,7 +141,7 @@ impl RankReduction {
         fold_elements(dtype, op, peer == 0, into, from);
     }
 
-    /// The own contribution's turn.
+    /// Combines the own contribution, at its turn.
     pub(super) fn own_turn(&mut self, into: &mut [u8]) {
         if self.keeps_wide() {
             return self.take_wide(into);
@@ -151,7 +151,7 @@ impl RankReduction {
         }
     }
 
-    /// All have contributed.
+    /// Finishes the reduction, after all have contributed.
     pub(super) fn finish(&mut self, into: &mut [u8]) {
         if self.keeps_wide() {
             if self.op == ReduceOp::Avg {

@@ -42,17 +42,17 @@ impl DistributedSampler {
         self.epoch = epoch;
     }
 
-    /// This rank's samples of the epoch that was set.
+    /// Returns this rank's samples of the epoch that was set.
     pub fn indices(&self) -> Vec<usize> {
         self.epoch(self.epoch)
     }
 
-    /// The number of samples of the data set.
+    /// Returns the number of samples of the data set.
     pub fn samples(&self) -> usize {
         self.samples
     }
 
-    /// The number of samples of a rank in an epoch.
+    /// Returns the number of samples of a rank in an epoch.
     pub fn len(&self) -> usize {
         match self.remainder {
             Remainder::Wrap => self.samples.div_ceil(self.ranks),
@@ -65,14 +65,14 @@ impl DistributedSampler {
         self.len() == 0
     }
 
-    /// This rank's samples of an epoch.
+    /// Returns this rank's samples of an epoch.
     pub fn epoch(&self, epoch: u64) -> Vec<usize> {
         let order = self.epoch_order(epoch);
         let places = (0..self.len()).map(|place| place * self.ranks + self.rank);
         places.map(|place| order[place % self.samples]).collect()
     }
 
-    /// All samples in the order of an epoch, by Fisher and Yates.
+    /// Returns all samples in the order of an epoch, by Fisher and Yates.
     fn epoch_order(&self, epoch: u64) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.samples).collect();
         let Some(seed) = self.shuffle else { return order };
@@ -92,7 +92,7 @@ impl IntoIterator for &DistributedSampler {
     type Item = usize;
     type IntoIter = std::vec::IntoIter<usize>;
 
-    /// This rank's samples of the epoch that was set.
+    /// Iterates over this rank's samples of the epoch that was set.
     fn into_iter(self) -> Self::IntoIter {
         self.indices().into_iter()
     }

@@ -52,7 +52,7 @@ pub(crate) struct Activities {
 }
 
 impl Activities {
-    /// A new one, e.g. `stream 0`.
+    /// Adds an activity, e.g. `stream 0`.
     pub(crate) fn add(&self, name: String, actions: Vec<String>) -> Arc<Activity> {
         let (at, wait) = ([AtomicU64::new(0), AtomicU64::new(0)], Mutex::default());
         let activity = Arc::new(Activity { name, actions, at, wait });
@@ -62,7 +62,7 @@ impl Activities {
         activity
     }
 
-    /// One line each.
+    /// Returns a line for each activity.
     pub(crate) fn status_lines(&self) -> Vec<String> {
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().filter_map(Weak::upgrade).map(|activity| activity.status_line()).collect()
@@ -78,7 +78,7 @@ pub(crate) fn enter_activity(activity: Arc<Activity>) {
     CURRENT.with(|current| *current.borrow_mut() = Some(activity));
 }
 
-/// Notes that this thread waits; until what is returned is dropped.
+/// Notes that this thread waits, until the returned value is dropped.
 pub(crate) fn note_waiting(what: impl FnOnce() -> String) -> WaitGuard {
     let activity = CURRENT.with(|current| current.borrow().clone());
     if let Some(activity) = &activity {

@@ -31,7 +31,7 @@ struct AgreementField {
 }
 
 impl Agreement {
-    /// An agreement of nothing yet.
+    /// Makes an empty agreement.
     pub fn new() -> Self {
         Self::default()
     }
@@ -61,12 +61,13 @@ impl Agreement {
         self
     }
 
-    /// The bytes to be sent.
+    /// Returns the bytes to be sent.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    /// The agreement that was sent. All ranks run one version, they could not have met otherwise; so it can be read.
+    /// Reads the agreement that was sent. All ranks run one version, they could not have met otherwise; so it can be
+    /// read.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Self {
         serde_json::from_slice(bytes).unwrap_or_default()
     }
@@ -124,7 +125,7 @@ impl Job {
     }
 }
 
-/// A line for each field that is not the same on all ranks.
+/// Lists the fields that are not the same on all ranks, a line each.
 pub(crate) fn list_differences(all: &[Agreement]) -> Option<String> {
     let mut names: Vec<&str> = Vec::new();
     for field in all.iter().flat_map(|agreement| &agreement.0) {
@@ -158,7 +159,7 @@ fn describe_difference(name: &str, all: &[Agreement]) -> Option<String> {
     Some(format!("  {name}: {}", parts.join("; ")))
 }
 
-/// `rank 3`, or `ranks 0-2, 5`.
+/// Formats ranks: `rank 3`, or `ranks 0-2, 5`.
 fn format_ranks(ranks: &[usize]) -> String {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for &rank in ranks {

@@ -15,11 +15,11 @@ use super::wire::{ControlMessage, Member, read_message, write_message};
 use crate::standstill::Looks;
 use crate::threads;
 
-/// How long members may take to say what they were doing when the job ended.
+/// The time that members have to say what they were doing when the job ended.
 const ACCOUNT: Duration = Duration::from_millis(800);
-/// How long a write to a member may take.
+/// The longest time that a write to a member may take.
 const WRITE: Duration = Duration::from_secs(2);
-/// How often the watch looks.
+/// The time between two looks of the watch.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The service. Dropping it waits until all members have left.
@@ -34,7 +34,7 @@ pub(super) struct Coordinator {
 struct CoordinatorShared {
     world: u32,
     heartbeat: Duration,
-    /// Since when all are waited for, and how long.
+    /// The beginning of the wait for all, and how long it may take.
     join: (Instant, Duration),
     state: Mutex<CoordinatorState>,
     changed: Condvar,
@@ -55,9 +55,9 @@ struct Peer {
     stream: TcpStream,
     member: Member,
     heard: Instant,
-    /// It said goodbye.
+    /// The member said goodbye.
     left: bool,
-    /// It is dead or silent.
+    /// The member is dead or silent.
     lost: bool,
 }
 
@@ -120,7 +120,7 @@ impl CoordinatorShared {
         self.stop.load(Ordering::SeqCst)
     }
 
-    /// Somebody of this job has come. Where there is no thread for it that is said to it.
+    /// Admits a rank of this job. Where there is no thread for it, it is told so.
     fn admit_rank(self: &Arc<Self>, stream: TcpStream, rank: u32) {
         let (shared, answer) = (Arc::clone(self), stream.try_clone());
         let serving =
@@ -331,7 +331,7 @@ impl CoordinatorShared {
 }
 
 impl CoordinatorState {
-    /// A write that fails is noticed by the reader of the same connection.
+    /// Sends a message to all. A write that fails is noticed by the reader of the same connection.
     fn tell_all(&mut self, message: &ControlMessage, bytes: &[u8]) {
         for peer in self.peers.values_mut().filter(|peer| !peer.lost) {
             let _ = write_message(&mut peer.stream, message, bytes);

@@ -42,7 +42,7 @@ impl Door {
         Ok(Self { listener, address, token, patience, closing })
     }
 
-    /// The address of the door.
+    /// Returns the address of the door.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -74,7 +74,7 @@ impl Door {
         }
     }
 
-    /// Waits until somebody comes or speaks, or the time of one is over. Who speaks.
+    /// Waits until somebody comes or speaks, or the time of one is over, and returns who speaks.
     fn wait_for_guests(&self, guests: &[Guest]) -> Vec<bool> {
         let now = Instant::now();
         let times = guests.iter().map(|guest| guest.deadline().saturating_duration_since(now));
@@ -116,7 +116,7 @@ impl Door {
         remain
     }
 
-    /// Takes in those who have come. Where there is no room those go who have said nothing for longest.
+    /// Takes in those who have come. Where the door is full those go who have said nothing for longest.
     fn take_in_guests(&self, guests: &mut Vec<Guest>) {
         for _ in 0..AT_ONCE {
             match self.listener.accept() {

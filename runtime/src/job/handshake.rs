@@ -28,7 +28,7 @@ pub(super) struct Guest {
 }
 
 impl Guest {
-    /// A guest that has just come, and may take so long.
+    /// Begins with a guest that has just come, and may take so long.
     pub(super) fn new(stream: TcpStream, patience: Duration) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
@@ -36,12 +36,12 @@ impl Guest {
         Ok(Self { stream, until, heard: Vec::new(), asked: None })
     }
 
-    /// Its connection.
+    /// Returns its connection.
     pub(super) fn stream(&self) -> &TcpStream {
         &self.stream
     }
 
-    /// The time when its patience is over.
+    /// Returns the time when its patience is over.
     pub(super) fn deadline(&self) -> Instant {
         self.until
     }
@@ -51,7 +51,8 @@ impl Guest {
         self.asked.is_some()
     }
 
-    /// Takes in what has come. The rank that it claims to be, once it has shown that it knows the token, which vouches for it.
+    /// Takes in what has come. Returns the rank that it claims to be, once it has shown that it knows the token, which vouches
+    /// for it.
     ///
     /// # Errors
     /// Where it does not know the token, hangs up, or speaks something else.
@@ -99,7 +100,7 @@ impl Guest {
         }
     }
 
-    /// The connection of who was let in.
+    /// Returns the connection of who was let in.
     pub(super) fn into_stream(self) -> io::Result<TcpStream> {
         self.stream.set_nonblocking(false)?;
         Ok(self.stream)

@@ -13,12 +13,12 @@ use crate::error::RuntimeError;
 use crate::standstill::{Looks, WaitingTime};
 use crate::threads;
 
-/// How long messages of a rank that has left may still be under way: a few retransmissions of TCP.
+/// The longest time that messages of a rank that has left may still be under way: a few retransmissions of TCP.
 const UNDER_WAY: Duration = Duration::from_secs(3);
-/// How long the account of a job that ends may take to come.
+/// The longest wait for the account of a job that ends.
 const ACCOUNT: Duration = Duration::from_millis(2500);
 
-/// What a process knows of its job's state.
+/// A process's knowledge of its job's state.
 #[derive(Debug)]
 pub(crate) struct JobLine {
     pub(crate) activities: Activities,
@@ -26,7 +26,7 @@ pub(crate) struct JobLine {
     heartbeat: Duration,
     writer: Mutex<TcpStream>,
     over: AtomicBool,
-    /// Why it ended, as known here first.
+    /// The reason why it ended, as known here first.
     reason: OnceLock<RuntimeError>,
     inbox: Mutex<LineInbox>,
     changed: Condvar,
@@ -134,7 +134,7 @@ impl JobLine {
         self.changed.notify_all();
     }
 
-    /// Why the job has ended, if it has. The account of all ranks may take a moment to come.
+    /// Returns the reason why the job has ended, if it has. The account of all ranks may take a moment to come.
     pub(crate) fn end_reason(&self) -> Option<RuntimeError> {
         if !self.is_over() {
             return None;
@@ -158,7 +158,7 @@ impl JobLine {
         self.wait_for_inbox(timeout, |inbox| inbox.shares.clone())
     }
 
-    /// All ranks' parts, once all have come; `None` where the job ends before.
+    /// Waits for all ranks' parts, and returns them once all have come; `None` where the job ends before.
     pub(super) fn wait_for_gathered(&self, key: &str) -> Option<Vec<Vec<u8>>> {
         self.wait_for_inbox(Duration::MAX, |inbox| inbox.gathered.remove(key))
     }
@@ -245,7 +245,7 @@ impl JobLine {
         self.changed.notify_all();
     }
 
-    /// Rank 0 is gone: the account is what this process knows.
+    /// Ends the job, as rank 0 is gone: the account is what this process knows.
     fn report_lost(&self, how: &str) {
         let mut inbox = self.lock_inbox();
         #[cfg(feature = "mpi")]

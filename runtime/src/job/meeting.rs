@@ -32,7 +32,7 @@ fn is_loopback(host: &str) -> bool {
     addresses.is_ok_and(|mut addresses| addresses.all(|address| address.ip().is_loopback()))
 }
 
-/// Rank 0 begins to lead; the others learn where it is.
+/// Brings the ranks together: rank 0 begins to lead; the others learn where it is.
 pub(super) fn assemble_job(
     mut options: JobOptions,
 ) -> Result<(JobOptions, Option<Coordinator>), JobError> {
@@ -57,7 +57,7 @@ fn assemble_by_mpi(mut options: JobOptions) -> Result<(JobOptions, Option<Coordi
     Ok((options, Some(leading?)))
 }
 
-/// Rank 0 listens where the others will look for it.
+/// Starts rank 0's service, where the others will look for it.
 fn start_leading(options: &mut JobOptions) -> Result<Coordinator, JobError> {
     let (listener, address) = match &options.meeting {
         Meeting::Tcp { host, port } => (listen_at(host, *port), format!("{host}:{port}")),
@@ -96,8 +96,8 @@ fn listen_at(host: &str, port: u16) -> io::Result<TcpListener> {
     }
 }
 
-/// Where processes on so many hosts reach this one: by the loopback where there is but this host, by its name where there
-/// are more, and by all addresses only where the name leads nowhere.
+/// Returns the address at which processes on so many hosts reach this one: the loopback where there is but this host, its
+/// name where there are more, and all addresses only where the name leads nowhere.
 fn own_address(nodes: u32) -> IpAddr {
     if nodes <= 1 {
         return Ipv4Addr::LOCALHOST.into();
@@ -145,7 +145,7 @@ pub(super) fn reach_leader(
     }
 }
 
-/// The first success, or the last failure.
+/// Returns the first success, or the last failure.
 fn first_success<T>(tries: impl Iterator<Item = io::Result<T>>) -> io::Result<T> {
     let mut last = io::Error::other("the name has no address");
     for result in tries {
@@ -157,7 +157,7 @@ fn first_success<T>(tries: impl Iterator<Item = io::Result<T>>) -> io::Result<T>
     Err(last)
 }
 
-/// The places where rank 0 may be, and what it wants to be shown.
+/// Returns the places where rank 0 may be, and the token that it wants to be shown.
 fn leader_addresses(
     options: &JobOptions,
     own: Option<SocketAddr>,

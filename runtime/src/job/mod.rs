@@ -56,7 +56,8 @@ pub use port::free_port;
 pub use scheduler::{Environment, SchedulerTask, find_task};
 pub(crate) use wire::Member;
 
-/// Reads the bytes of the control plane, for those who try what a process does with nonsense: how many messages they are.
+/// Reads the bytes of the control plane and returns how many messages they are, for those who try what a process does
+/// with nonsense.
 ///
 /// # Errors
 /// Where they are none.
@@ -79,7 +80,7 @@ pub struct Job {
     gathers: AtomicU64,
     transports: AtomicU32,
     sessions: AtomicU64,
-    /// Rank 0's.
+    /// The coordinator, on rank 0 alone.
     coordinator: Mutex<Option<Coordinator>>,
 }
 
@@ -146,27 +147,27 @@ impl Job {
         Ok(Arc::new(Self { options, line, fabric, gathers, transports, sessions, coordinator }))
     }
 
-    /// This process's rank.
+    /// Returns this process's rank.
     pub fn rank(&self) -> u32 {
         self.options.rank
     }
 
-    /// Number of processes.
+    /// Returns the number of processes.
     pub fn world_size(&self) -> u32 {
         self.options.world_size
     }
 
-    /// This process's number on its host, as the launcher counts.
+    /// Returns this process's number on its host, as the launcher counts.
     pub fn local_rank(&self) -> u32 {
         self.options.local_rank
     }
 
-    /// The number of ranks, this one among them, that are joined by this host's memory.
+    /// Returns the number of ranks, this one among them, that are joined by this host's memory.
     pub fn neighbours(&self) -> usize {
         self.fabric.neighbours()
     }
 
-    /// Number of hosts.
+    /// Returns the number of hosts.
     pub fn nodes(&self) -> u32 {
         self.options.nodes
     }
@@ -203,22 +204,22 @@ impl Job {
         self.line.fail(RuntimeError::Program { reason: reason.to_string() });
     }
 
-    /// The activities of this process's workers, and for whom they wait: a line each.
+    /// Returns the activities of this process's workers, and for whom they wait: a line each.
     pub fn activity_lines(&self) -> Vec<String> {
         self.line.activities.status_lines()
     }
 
-    /// The reason why the job has ended, if it has: who, where, why, and what each rank was doing.
+    /// Returns the reason why the job has ended, if it has: who, where, why, and what each rank was doing.
     pub fn end_reason(&self) -> Option<RuntimeError> {
         self.line.end_reason()
     }
 
-    /// The number of the session that begins; all ranks make theirs in the same order.
+    /// Returns the number of the session that begins; all ranks make theirs in the same order.
     pub(crate) fn next_session(&self) -> u64 {
         self.sessions.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A transport with tags of its own; all ranks make theirs in the same order.
+    /// Makes a transport with tags of its own; all ranks make theirs in the same order.
     pub(crate) fn new_transport(&self, timeout: Duration) -> Arc<dyn Transport> {
         let number = self.transports.fetch_add(1, Ordering::Relaxed);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -279,12 +280,13 @@ fn meet_peers(
     parts.join_peers(rank, &options.token, roster, &shares, line).map_err(system)
 }
 
-/// The version that must be the same build: other versions may take the same plan for something else.
+/// Returns the version that must be the same build: other versions may take the same plan for something else.
 fn protocol_version() -> String {
     format!("{}, plans of version {PLAN_VERSION}", env!("CARGO_PKG_VERSION"))
 }
 
-/// The name of the host, for processes that can see each other's memory: one kernel, one set of process numbers, one network.
+/// Returns the name of the host, for processes that can see each other's memory: one kernel, one set of process numbers, one
+/// network.
 fn host_name() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let space = |name: &str| {

@@ -11,20 +11,20 @@ use super::coordinator::Coordinator;
 use super::{JobError, JobOptions, Meeting, TransportLinks};
 use crate::mpi::MpiWorld;
 
-/// What MPI's launchers call rank and size.
+/// The variables in which MPI's launchers give rank and size.
 const NAMES: [[&str; 2]; 2] =
     [["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"], ["PMI_RANK", "PMI_SIZE"]];
 /// Bytes of the broadcast: a name of a host is at most 255.
 const INVITATION: usize = 2048;
 
-/// Where rank 0 listens and what it wants to hear, or why it does not.
+/// The address and token of rank 0 for those who join, or why there is none.
 #[derive(Serialize, Deserialize)]
 enum MpiInvitation {
     Come { host: String, port: u16, token: String },
     Fail(String),
 }
 
-/// The number of processes that MPI has started, this one among them, where it is the one to join them.
+/// Returns the number of processes that MPI has started, this one among them, where it is the one to join them.
 pub(super) fn world_size(links: TransportLinks) -> Result<Option<String>, JobError> {
     let find = |[rank, size]: &[&str; 2]| Some((env::var(rank).ok()?, env::var(size).ok()?));
     let started = NAMES.iter().find_map(find);
@@ -43,7 +43,7 @@ pub(super) fn world_size(links: TransportLinks) -> Result<Option<String>, JobErr
     }
 }
 
-/// Options of this process, which MPI has started.
+/// Reads the options of this process, which MPI has started.
 pub(super) fn read_options(links: TransportLinks) -> Result<JobOptions, JobError> {
     let world = open_world()?;
     let mut options = JobOptions::from_url("tcp://mpi:0", world.rank, world.size)?;
@@ -54,12 +54,12 @@ pub(super) fn read_options(links: TransportLinks) -> Result<JobOptions, JobError
     Ok(options)
 }
 
-/// MPI, started.
+/// Starts MPI.
 pub(super) fn open_world() -> Result<Arc<MpiWorld>, JobError> {
     MpiWorld::start_once().map_err(|reason| JobError::Mpi { reason })
 }
 
-/// MPI, whose ranks must be those of the job.
+/// Starts MPI, whose ranks must be those of the job.
 pub(super) fn world_of(options: &JobOptions) -> Result<Arc<MpiWorld>, JobError> {
     let world = open_world()?;
     if (world.rank, world.size) != (options.rank, options.world_size) {
@@ -79,7 +79,7 @@ pub(super) fn end_mpi(rank: u32) -> Result<(), JobError> {
     owner?.join().map_err(|_| JobError::Mpi { reason: format!("rank {rank} cannot end it") })
 }
 
-/// A secret, where the user has given none.
+/// Draws a secret, where the user has given none.
 pub(super) fn draw_token(options: &mut JobOptions) -> Result<(), JobError> {
     if options.token.is_empty() {
         let mut bytes = [0; 16];
@@ -89,7 +89,7 @@ pub(super) fn draw_token(options: &mut JobOptions) -> Result<(), JobError> {
     Ok(())
 }
 
-/// Rank 0 tells the others where it listens, or that it does not.
+/// Tells the others where rank 0 listens, or that it does not.
 pub(super) fn invite_ranks(
     options: &JobOptions,
     leading: &Result<Coordinator, JobError>,
@@ -114,7 +114,7 @@ pub(super) fn invite_ranks(
     broadcast_bytes(options, bytes).map(|_| ())
 }
 
-/// The others hear where rank 0 listens.
+/// Takes from rank 0 where it listens.
 pub(super) fn accept_invitation(options: &mut JobOptions) -> Result<(), JobError> {
     let bytes = broadcast_bytes(options, vec![b' '; INVITATION])?;
     match serde_json::from_slice(&bytes) {

@@ -12,7 +12,7 @@ use super::{JobError, scheduler};
 /// The place where the processes of a job meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Meeting {
-    /// Rank 0 listens there.
+    /// A host and port at which rank 0 listens.
     Tcp {
         /// Host name or address of rank 0.
         host: String,
@@ -38,7 +38,7 @@ impl fmt::Display for Meeting {
     }
 }
 
-/// Which memory or network messages take.
+/// The memory or network that messages take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TransportLinks {
     /// Shared memory between processes of one host; between hosts TCP, or MPI where it has started the processes.
@@ -51,7 +51,7 @@ pub enum TransportLinks {
     Mpi,
 }
 
-/// Who a process is, and how it finds the others.
+/// The identity of a process, and how it finds the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobOptions {
     /// This process's rank.
@@ -71,12 +71,12 @@ pub struct JobOptions {
     pub join_timeout: Duration,
     /// The time without a sign of life after which a process counts as dead.
     pub heartbeat_timeout: Duration,
-    /// Which of shared memory, TCP and MPI messages take.
+    /// The choice among shared memory, TCP and MPI for messages.
     pub links: TransportLinks,
 }
 
 impl JobOptions {
-    /// Options for a rank of a job that meets at `url`: `tcp://host:port` or `file:///path`.
+    /// Makes options for a rank of a job that meets at `url`: `tcp://host:port` or `file:///path`.
     ///
     /// # Errors
     /// [`JobError::Environment`] where the URL is neither, or the rank is beyond the world.
@@ -110,11 +110,11 @@ impl JobOptions {
         })
     }
 
-    /// Options as the launcher says: RANK, WORLD_SIZE, LOCAL_RANK, NODE_COUNT, MASTER_ADDR, MASTER_PORT, GRAPHC_JOB_TOKEN;
+    /// Reads options as the launcher says: RANK, WORLD_SIZE, LOCAL_RANK, NODE_COUNT, MASTER_ADDR, MASTER_PORT, GRAPHC_JOB_TOKEN;
     /// and what the user may: GRAPHC_TRANSPORT (`auto`, `tcp` or `mpi`), GRAPHC_HEARTBEAT_TIMEOUT and GRAPHC_JOIN_TIMEOUT
-    /// (seconds). Without WORLD_SIZE those that `srun` or `mpirun` of Open MPI or PMI has given; their ranks meet on the machine of rank 0
-    /// (MASTER_ADDR and MASTER_PORT say otherwise). `None` where nothing is said: the program was started alone. With the feature `mpi`, where
-    /// `mpirun` has started the process, rank, size and the place to meet are MPI's.
+    /// (seconds). Without WORLD_SIZE those that `srun` or `mpirun` of Open MPI or PMI has given; their ranks meet on the machine of
+    /// rank 0 (MASTER_ADDR and MASTER_PORT say otherwise). `None` where nothing is said: the program was started alone. With the
+    /// feature `mpi`, where `mpirun` has started the process, rank, size and the place to meet are MPI's.
     ///
     /// # Errors
     /// [`JobError::Environment`] where a variable is missing or makes no sense.
@@ -136,7 +136,7 @@ impl JobOptions {
         options.with_place()?.with_wishes().map(Some)
     }
 
-    /// Options of a process that Slurm's `srun` or `mpirun` has started by itself.
+    /// Makes options of a process that Slurm's `srun` or `mpirun` has started by itself.
     fn from_scheduler(links: TransportLinks) -> Result<Option<Self>, JobError> {
         let Some(task) = scheduler::find_started_task(&of_process)? else { return Ok(None) };
         let (host, port) = scheduler::meeting_address(&of_process, &task)?;
@@ -151,7 +151,7 @@ impl JobOptions {
         options.with_wishes().map(Some)
     }
 
-    /// How many processes the environment speaks of; `None` where the program was started alone.
+    /// Returns the number of processes that the environment tells; `None` where the program was started alone.
     ///
     /// # Errors
     /// [`JobError::Environment`] where a variable makes no sense.
@@ -182,8 +182,8 @@ impl JobOptions {
         self.meeting == Meeting::Mpi && !self.by_mpi()
     }
 
-    /// Options for a rank of a job that meets at `url`, as [`JobOptions::from_url`], and what the environment says besides:
-    /// LOCAL_RANK, NODE_COUNT, and what the user may set, as [`JobOptions::from_environment`].
+    /// Makes options for a rank of a job that meets at `url`, as [`JobOptions::from_url`], and what the environment says
+    /// besides: LOCAL_RANK, NODE_COUNT, and what the user may set, as [`JobOptions::from_environment`].
     ///
     /// # Errors
     /// [`JobError::Environment`] where URL, rank or a variable makes no sense.
@@ -193,7 +193,7 @@ impl JobOptions {
         options.with_place()?.with_wishes()
     }
 
-    /// Which of its host's processes this is, and how many hosts there are.
+    /// Adds the process's number on its host, and the number of hosts.
     fn with_place(mut self) -> Result<Self, JobError> {
         if let Ok(text) = env::var("LOCAL_RANK") {
             self.local_rank = parse_number("LOCAL_RANK", &text)?;
@@ -216,19 +216,19 @@ impl JobOptions {
     }
 }
 
-/// A variable of this process's environment.
+/// Returns a variable of this process's environment.
 fn of_process(name: &str) -> Option<String> {
     env::var(name).ok()
 }
 
-/// A number of ranks or machines, which a job has not more of than it may have ranks.
+/// Checks a number of ranks or machines: a job has not more of them than it may have ranks.
 fn narrow_rank_count(number: usize) -> Result<u32, JobError> {
     let size = u32::try_from(number).unwrap_or(u32::MAX);
     check_world_size(size)?;
     Ok(size)
 }
 
-/// Checked before it is believed: a mesh of so many ranks is made.
+/// Checks a number of ranks before it is believed: a mesh of so many ranks is made.
 fn check_world_size(size: u32) -> Result<(), JobError> {
     if size as usize <= MOST_RANKS {
         return Ok(());
@@ -237,7 +237,7 @@ fn check_world_size(size: u32) -> Result<(), JobError> {
     Err(JobError::Environment { reason })
 }
 
-/// The links that GRAPHC_TRANSPORT asks for.
+/// Reads the links that GRAPHC_TRANSPORT asks for.
 fn read_links() -> Result<TransportLinks, JobError> {
     let reason = match env::var("GRAPHC_TRANSPORT").as_deref() {
         Err(_) | Ok("auto" | "") => return Ok(TransportLinks::Auto),

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Ports that Linux gives to no socket on its own: those begin at 32,768 (`net.ipv4.ip_local_port_range`).
 const PORTS: Range<u16> = 15_000..32_000;
 
-/// A port of this host at which nobody listens, for a rank 0 that will listen there soon ([`JobOptions::from_url`]).
+/// Finds a port of this host at which nobody listens, for a rank 0 that will listen there soon
+/// ([`JobOptions::from_url`]).
 ///
 /// It is none that the system would give to another socket in between, and this process gets each once. Two processes that
 /// ask at the same time begin their search at random, so that both get the same one hardly ever.

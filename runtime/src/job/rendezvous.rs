@@ -26,7 +26,7 @@ pub(super) struct FileInvitation {
 }
 
 impl FileInvitation {
-    /// An invitation to come to `at`, with a fresh secret.
+    /// Makes an invitation to come to `at`, with a fresh secret.
     pub(super) fn new(at: SocketAddr) -> io::Result<Self> {
         let name = rustix::system::uname();
         let host = name.nodename().to_string_lossy();
@@ -64,7 +64,7 @@ pub(super) fn write_invitation(path: &Path, invitation: &FileInvitation) -> io::
     written
 }
 
-/// Whether nothing is lost where the file is replaced.
+/// Checks that nothing is lost where the file is replaced.
 fn check_place(path: &Path) -> io::Result<()> {
     let found = match path.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -114,7 +114,7 @@ fn read_text(file: File) -> io::Result<String> {
     Ok(text)
 }
 
-/// The content of a complete file.
+/// Parses the content of a complete file.
 fn parse_invitation(text: &str) -> Option<FileInvitation> {
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     let secret = lines.pop()?.strip_prefix(SECRET)?.to_owned();
@@ -122,7 +122,7 @@ fn parse_invitation(text: &str) -> Option<FileInvitation> {
     is_whole.then_some(FileInvitation { addresses: lines, secret })
 }
 
-/// Whether only this user can have written and read the file.
+/// Checks that only this user can have written and read the file.
 fn check_owner(path: &Path, file: &File) -> io::Result<()> {
     let found = file.metadata()?;
     let own = found.uid() == rustix::process::geteuid().as_raw();

@@ -5,7 +5,7 @@
 
 use super::JobError;
 
-/// What the environment says, or why it makes no sense.
+/// A finding in the environment, or why it makes no sense.
 type Result<T> = std::result::Result<T, JobError>;
 
 /// Looks up a variable of the environment.
@@ -14,15 +14,15 @@ pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 /// The one rank of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchedulerTask {
-    /// Among all ranks.
+    /// The rank among all ranks.
     pub rank: usize,
     /// Ranks of the job.
     pub size: usize,
-    /// Among the ranks of this machine.
+    /// The rank among those of this machine.
     pub local_rank: usize,
     /// Ranks of this machine.
     pub local_size: usize,
-    /// Which machine this is.
+    /// The number of this machine.
     pub node: usize,
     /// Machines of the job.
     pub nodes: usize,
@@ -30,7 +30,8 @@ pub struct SchedulerTask {
     pub host: Option<String>,
 }
 
-/// The rank that Open MPI, Slurm or another MPI (PMI) has given this process; `None` where none of them started it.
+/// Finds the rank that Open MPI, Slurm or another MPI (PMI) has given this process; `None` where none of them started
+/// it.
 ///
 /// mpirun in a Slurm allocation leaves Slurm's variables of its own daemon in place, so those of MPI come first; where
 /// both say the same it was Slurm that started the ranks, and Slurm says more.
@@ -52,8 +53,8 @@ pub fn find_task(environment: Environment<'_>) -> Result<Option<SchedulerTask>> 
     Ok(None)
 }
 
-/// The rank of a program that was started without a launcher; `None` where it is alone. A batch script is no step of Slurm's: a program
-/// in it runs once, whatever the tasks of its job.
+/// Finds the rank of a program that was started without a launcher; `None` where it is alone. A batch script is no step of Slurm's:
+/// a program in it runs once, whatever the tasks of its job.
 pub(super) fn find_started_task(environment: Environment<'_>) -> Result<Option<SchedulerTask>> {
     let by_mpi =
         ["OMPI_COMM_WORLD_RANK", "PMI_RANK"].iter().any(|&name| environment(name).is_some());
@@ -63,7 +64,8 @@ pub(super) fn find_started_task(environment: Environment<'_>) -> Result<Option<S
     Ok(find_task(environment)?.filter(|task| task.size > 1))
 }
 
-/// Where the ranks of such programs meet: the machine of rank 0, and the port that MASTER_PORT says or the job's name gives.
+/// Returns where the ranks of such programs meet: the machine of rank 0, and the port that MASTER_PORT says or the job's
+/// name gives.
 pub(super) fn meeting_address(
     environment: Environment<'_>,
     task: &SchedulerTask,
@@ -87,8 +89,8 @@ pub(super) fn meeting_address(
     Ok((host, port))
 }
 
-/// Where ranks meet that torchrun may have started. It listens at MASTER_PORT itself, so they meet at another port; where all are on one
-/// machine, at its loopback.
+/// Returns the meeting place of ranks that torchrun may have started. It listens at MASTER_PORT itself, so they meet at another
+/// port; where all are on one machine, at its loopback.
 pub(super) fn beside_torchrun(
     environment: Environment<'_>,
     (host, port): (String, u16),
@@ -106,14 +108,14 @@ pub(super) fn beside_torchrun(
 /// The first port of jobs that say none, and how many there are: below those that systems give to whoever asks.
 const PORTS: (u16, u32) = (20_000, 12_000);
 
-/// A port that all ranks of a job work out alike, and jobs of one machine hardly share.
+/// Returns a port that all ranks of a job work out alike, and jobs of one machine hardly share.
 fn port_of(environment: Environment<'_>) -> u16 {
     let names = ["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "SLURM_JOB_ID", "SLURM_STEP_ID"];
     let name: Vec<String> = names.iter().filter_map(|name| environment(name)).collect();
     hash_port(&name.join("."))
 }
 
-/// A port by a job's name.
+/// Returns a port by a job's name.
 fn hash_port(name: &str) -> u16 {
     PORTS.0 + (crc32fast::hash(name.as_bytes()) % PORTS.1) as u16
 }
@@ -186,7 +188,7 @@ fn read_optional_number(environment: Environment<'_>, name: &str) -> Result<Opti
         .map_err(|_| environment_error(format!("{name} is `{text}`: no number")))
 }
 
-/// The first host of a list such as `a,b`, `n[01-03,07]` or `rack[1-2]-n[4,6]x`.
+/// Returns the first host of a list such as `a,b`, `n[01-03,07]` or `rack[1-2]-n[4,6]x`.
 fn first_host(list: &str) -> Result<String> {
     let (mut host, mut rest) = (String::new(), list);
     loop {
@@ -220,7 +222,7 @@ fn environment_error(reason: String) -> JobError {
     JobError::Environment { reason }
 }
 
-/// The number at a place of a list such as `2(x3),1`: 2, 2, 2, 1.
+/// Returns the number at a place of a list such as `2(x3),1`: 2, 2, 2, 1.
 fn tasks_of(list: &str, node: usize) -> Result<Option<usize>> {
     let bad = || environment_error(format!("`{list}` is no list of tasks per node"));
     let mut passed = 0usize;

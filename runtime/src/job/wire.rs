@@ -9,7 +9,7 @@ const MAX_HEAD: u32 = 64 << 20;
 /// The longest bytes.
 const MAX_BYTES: u64 = 16 << 30;
 
-/// What members and the coordinator say to each other.
+/// A message between members and the coordinator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum ControlMessage {
     /// A member: here I am.
@@ -45,7 +45,7 @@ pub(super) enum ControlMessage {
 pub(crate) struct Member {
     pub(crate) rank: u32,
     pub(crate) world_size: u32,
-    /// Where the others reach it; the coordinator fills in the address as it sees it.
+    /// The address at which the others reach it; the coordinator fills it in as it sees it.
     pub(crate) address: String,
     pub(crate) port: u16,
     /// Processes with the same host name can see each other's memory.
@@ -53,7 +53,7 @@ pub(crate) struct Member {
     pub(crate) pid: u32,
     /// The file descriptor of its shared memory and how large it is.
     pub(crate) segment: Option<(i32, u64)>,
-    /// Of graphc.
+    /// The version of graphc.
     #[serde(default)]
     pub(crate) version: String,
 }

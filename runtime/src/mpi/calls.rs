@@ -27,16 +27,16 @@ unsafe impl Sync for MpiCommunicator {}
 #[derive(Debug)]
 pub(crate) struct Flying {
     request: ffi::MPI_Request,
-    /// Until the call is done.
+    /// The buffer, until the call is done.
     buffer: Option<Vec<u8>>,
-    /// How many bytes the buffer holds then.
+    /// The number of bytes that the buffer holds then.
     length: usize,
 }
 
 // SAFETY: as for `MpiCommunicator`; the buffer is this structure's own.
 unsafe impl Send for Flying {}
 
-/// Whether a call went well; if not, the library's text.
+/// Checks that a call went well; if not, returns the library's text.
 fn check_code(code: c_int) -> io::Result<()> {
     if code == ffi::MPI_SUCCESS as c_int {
         return Ok(());
@@ -78,7 +78,7 @@ impl MpiCommunicator {
     }
 
     /// Begins to receive the next message of anybody, if one has come, into a buffer that `buffer` gives for its length.
-    /// From whom it is.
+    /// Returns from whom it is.
     ///
     /// # Errors
     /// Where the library says so.
@@ -155,7 +155,7 @@ impl Flying {
         Ok(flying)
     }
 
-    /// The buffer, if the call is done. Not to be asked again then.
+    /// Takes the buffer, if the call is done. Not to be asked again then.
     ///
     /// # Errors
     /// Where the library says so.

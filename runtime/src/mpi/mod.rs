@@ -87,7 +87,7 @@ fn start_mpi() -> Result<Arc<MpiWorld>, String> {
     Ok(Arc::new(world))
 }
 
-/// The life of the owner.
+/// Runs the thread that owns MPI.
 fn run_owner(found: &Sender<Result<MpiWorld, String>>, work: &Receiver<Work>) {
     let universe = match initialize_mpi() {
         Ok((universe, world)) => {

@@ -7,7 +7,7 @@ use graphc_kernels::{narrow_to_halves, widen_halves};
 use super::reduce::{combine_halves, combine_pairs, greater_or_nan, less_or_nan};
 use super::wide::join_wide;
 
-/// What two elements become.
+/// The op that makes one element of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FoldOp {
     Sum,
@@ -64,7 +64,7 @@ pub(crate) fn fold_wide(dtype: DType, op: FoldOp, into: &mut [f32], from: &[u8])
     }
 }
 
-/// The choice between two 16-bit numbers.
+/// Returns the op for two 16-bit numbers, as `f32`.
 fn choose_wide_fold(op: FoldOp, before: bool) -> fn(f32, f32) -> f32 {
     match (op, before) {
         (FoldOp::Max, false) => greater_or_nan,
@@ -79,7 +79,7 @@ fn choose_wide_fold(op: FoldOp, before: bool) -> fn(f32, f32) -> f32 {
     }
 }
 
-/// For one type of integers.
+/// Implements the ops for one type of integers.
 macro_rules! integers {
     ($type:ty, $op:expr, $into:expr, $from:expr) => {{
         let (read, write) = (<$type>::from_ne_bytes, <$type>::to_ne_bytes);

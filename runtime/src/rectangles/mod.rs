@@ -2,7 +2,7 @@
 //! goes where.
 //!
 //! No communication and no threads here: collectives, channels, sessions and global tensors all move data by what this
-//! room works out. Start reading with [`list_contributions`], then [`Move`].
+//! module works out. Start reading with [`list_contributions`], then [`Move`].
 
 mod fold;
 mod moves;

@@ -29,7 +29,7 @@ struct Loop {
 }
 
 impl Move {
-    /// The copy of `part`, which lies in both `from` and `to`; all three in the whole tensor's coordinates.
+    /// Makes the copy of `part`, which lies in both `from` and `to`; all three in the whole tensor's coordinates.
     pub(crate) fn new(dtype: DType, part: &Rect, from: &Rect, to: &Rect) -> Self {
         let size = dtype.size();
         let (from_strides, to_strides) =
@@ -52,38 +52,38 @@ impl Move {
         result
     }
 
-    /// Where it begins on both sides, and how many bytes it copies, where they stand side by side on both.
+    /// Returns where it begins on both sides and how many bytes it copies, where they are contiguous on both.
     pub(crate) fn as_run(&self) -> Option<(usize, usize, usize)> {
         self.loops.is_empty().then_some((self.from, self.to, self.run))
     }
 
-    /// The copy of this many bytes from beginning to beginning.
+    /// Makes the copy of this many bytes from beginning to beginning.
     pub(crate) fn contiguous(dtype: DType, bytes: usize) -> Self {
         Self { dtype, run: bytes, loops: Vec::new(), from: 0, to: 0 }
     }
 
-    /// The copy of `part` out of `from` to memory that holds nothing else, at this offset.
+    /// Makes the copy of `part` out of `from` to memory that holds nothing else, at this offset.
     pub(crate) fn new_pack(dtype: DType, part: &Rect, from: &Rect, offset: usize) -> Self {
         let mut result = Self::new(dtype, part, from, part);
         result.to += offset;
         result
     }
 
-    /// The copy of `part` into `to` from memory that holds nothing else, at this offset.
+    /// Makes the copy of `part` into `to` from memory that holds nothing else, at this offset.
     pub(crate) fn new_unpack(dtype: DType, part: &Rect, to: &Rect, offset: usize) -> Self {
         let mut result = Self::new(dtype, part, part, to);
         result.from += offset;
         result
     }
 
-    /// Copies.
+    /// Copies the bytes.
     pub(crate) fn copy(&self, from: &[u8], to: &mut [u8]) {
         self.visit_runs(&mut |source, target, run| {
             to[target..target + run].copy_from_slice(&from[source..source + run]);
         });
     }
 
-    /// Combines what is there with what comes.
+    /// Combines the elements of the target with those of the source.
     pub(crate) fn combine(&self, kind: ReduceKind, from: &[u8], to: &mut [u8]) {
         self.visit_runs(&mut |source, target, run| {
             combine_elements(
@@ -95,7 +95,7 @@ impl Move {
         });
     }
 
-    /// Copies, or combines where `kind` is given.
+    /// Copies the bytes, or combines them where `kind` is given.
     pub(crate) fn apply(&self, kind: Option<ReduceKind>, from: &[u8], to: &mut [u8]) {
         match kind {
             None => self.copy(from, to),

@@ -48,7 +48,7 @@ pub(crate) fn combine_elements(dtype: DType, kind: ReduceKind, into: &mut [u8], 
     }
 }
 
-/// `into` becomes the combination of `a` with `b`.
+/// Sets `into` to the combination of `a` with `b`.
 pub(crate) fn combine_into(dtype: DType, kind: ReduceKind, into: &mut [u8], a: &[u8], b: &[u8]) {
     if (dtype, kind) == (DType::F32, ReduceKind::Sum) {
         return graphc_kernels::sum_of_two(into, a, b);
@@ -73,12 +73,12 @@ fn combine_by_kind<T: Copy + PartialOrd, const N: usize>(
     }
 }
 
-/// The greater; a NaN wins.
+/// Returns the greater of two; a NaN wins.
 pub(super) fn greater_or_nan<T: Copy + PartialOrd>(a: T, b: T) -> T {
     if is_nan(a) || a > b { a } else { b }
 }
 
-/// The lesser; a NaN wins.
+/// Returns the lesser of two; a NaN wins.
 pub(super) fn less_or_nan<T: Copy + PartialOrd>(a: T, b: T) -> T {
     if is_nan(a) || a < b { a } else { b }
 }

@@ -20,11 +20,11 @@ pub(crate) struct Contribution {
     pub(crate) source: u32,
     /// The rectangle, in the whole tensor's coordinates.
     pub(crate) part: Rect,
-    /// Combined with what earlier contributions brought instead of copied.
+    /// The reduction that combines it with earlier contributions; without one it is copied.
     pub(crate) combine: Option<ReduceKind>,
 }
 
-/// How the partial axes of a layout combine; `None` where there are none.
+/// Returns how the partial axes of a layout combine; `None` where there are none.
 ///
 /// # Errors
 /// Where axes differ: a maximum of sums is no sum of maxima.
@@ -40,7 +40,7 @@ pub(crate) fn partial_kind(sbp: &NdSbp) -> Result<Option<ReduceKind>, String> {
     Ok(first)
 }
 
-/// The kind of the identity that `rank` holds in a partial layout; `None` where it holds a value.
+/// Returns the kind of the identity that `rank` holds in a partial layout; `None` where it holds a value.
 pub(crate) fn masked_kind(layout: &Layout, rank: u32) -> Option<ReduceKind> {
     let coordinates = layout.coordinates(rank)?;
     layout.sbp.0.iter().zip(coordinates).find_map(|(sbp, coordinate)| match sbp {
@@ -49,7 +49,7 @@ pub(crate) fn masked_kind(layout: &Layout, rank: u32) -> Option<ReduceKind> {
     })
 }
 
-/// The contributions that `rank` of `to` gets from the ranks of `from`, in the order in which they are combined.
+/// Lists the contributions that `rank` of `to` gets from the ranks of `from`, in the order in which they are combined.
 ///
 /// # Errors
 /// Where the layouts are not of one tensor or `rank` is not of `to`.
@@ -91,7 +91,8 @@ pub(crate) fn list_contributions(
     Ok(result)
 }
 
-/// The ranks that hold the same as the one at `coordinates`: those that differ from it along broadcast axes alone.
+/// Lists the ranks that hold the same as the one at `coordinates`: those that differ from it along broadcast axes
+/// alone.
 fn list_replicas(layout: &Layout, coordinates: &[usize]) -> Vec<u32> {
     let same = |position: &usize| {
         let other = unravel_position(*position, &layout.hierarchy);
@@ -101,7 +102,8 @@ fn list_replicas(layout: &Layout, coordinates: &[usize]) -> Vec<u32> {
     (0..layout.ranks.len()).filter(same).map(|position| layout.ranks[position]).collect()
 }
 
-/// The contributions to `rank` where only `axis` changes, from the ranks along that axis: in a slice or a mask from itself alone.
+/// Returns the contributions to `rank` where only `axis` changes, from the ranks along that axis: in a slice or a mask from
+/// itself alone.
 ///
 /// # Errors
 /// Where the layouts do not differ as a step along one axis does.
@@ -140,7 +142,7 @@ pub(crate) fn along_axis(
     Ok(result)
 }
 
-/// Every element of the target is copied once; what is combined comes on top.
+/// Checks that every element of the target is copied once; what is combined comes on top.
 fn check_covered(target: &Rect, contributions: &[Contribution]) -> Result<(), String> {
     let copied = contributions.iter().filter(|c| c.combine.is_none());
     let elements: usize = copied.map(|c| c.part.elements()).sum();

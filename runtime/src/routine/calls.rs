@@ -20,7 +20,7 @@ use crate::transport::{Receiver, Sender, TransportError};
 pub struct RoutineCall<'a> {
     /// The text for people: `add(f32[4, 4] S(0), f32[4, 4] B)`.
     pub text: &'a str,
-    /// Stands for all of it, numbers among the arguments included.
+    /// The digest of all of it, numbers among the arguments included.
     pub digest: u64,
 }
 
@@ -136,7 +136,7 @@ impl Calls {
         RuntimeError::Differ { what, fields: fields.join("\n") }
     }
 
-    /// The bytes that each rank brings, in their order.
+    /// Gathers the bytes that each rank brings, in their order.
     ///
     /// # Errors
     /// Where a rank does not answer.
@@ -175,7 +175,7 @@ impl Calls {
     }
 }
 
-/// Who waits for a rank that makes no more calls is told.
+/// Tells the ranks that wait for this one that it makes no more calls.
 impl Drop for Calls {
     fn drop(&mut self) {
         if self.members.transport.end_reason().is_some() || std::thread::panicking() {
@@ -192,7 +192,7 @@ impl Drop for Calls {
     }
 }
 
-/// The digest of a list of numbers, from that of all but the last.
+/// Returns the digest of a list of numbers, from that of all but the last.
 fn mix_digest(history: u64, digest: u64) -> u64 {
     let mixed = (history.rotate_left(5) ^ digest).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     mixed ^ mixed >> 29

@@ -17,7 +17,7 @@ use crate::transport::{
 /// An endpoint that several routines hold.
 type Common<T> = Arc<Mutex<Box<T>>>;
 
-/// How many sets of ranks have a group: tags of groups lie apart by this factor.
+/// The greatest number of sets of ranks that have a group: tags of groups lie apart by this factor.
 const MOST_SETS: u32 = 1 << 12;
 
 /// A transport whose ranks are indices in a group, and whose endpoints are made once.
@@ -53,7 +53,7 @@ impl SharedEnds {
         }
     }
 
-    /// The tag of a set's group.
+    /// Returns the tag of a set's group.
     fn group_tag(&self, known: &KnownEnds, ranks: &[u32]) -> Result<u32, TransportError> {
         let set = known.sets.get(ranks).copied().filter(|&set| set < MOST_SETS);
         let tag = set.and_then(|set| self.members.tag.checked_mul(MOST_SETS)?.checked_add(set));
@@ -69,7 +69,7 @@ impl SharedEnds {
     }
 }
 
-/// The sets of ranks that collectives of a plan join.
+/// Lists the sets of ranks that collectives of a plan join.
 fn list_rank_sets(plan: &Plan) -> Vec<Vec<u32>> {
     let mut sets = Vec::new();
     for program in &plan.programs {

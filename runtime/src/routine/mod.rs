@@ -35,7 +35,7 @@ pub struct Routines {
     ends: Arc<SharedEnds>,
     device: Device,
     stream: DeviceStream,
-    /// Keeps its tags.
+    /// The group, whose tags are kept by it.
     group: Group,
 }
 
@@ -71,12 +71,12 @@ impl Routines {
         Ok(Self { calls, ends, device, stream, group })
     }
 
-    /// This rank's index in the group.
+    /// Returns this rank's index in the group.
     pub fn rank(&self) -> u32 {
         self.group.rank() as u32
     }
 
-    /// Number of ranks of the group.
+    /// Returns the number of ranks of the group.
     pub fn world_size(&self) -> usize {
         self.group.world_size()
     }
@@ -98,7 +98,7 @@ impl Routines {
         compared.map_err(|error| self.fail(error))
     }
 
-    /// The bytes that each rank brings, in the order of the ranks, behind a call in which all take part.
+    /// Gathers the bytes that each rank brings, in the order of the ranks, behind a call in which all take part.
     ///
     /// # Errors
     /// Where the job ends.
@@ -153,7 +153,7 @@ impl Routines {
     }
 }
 
-/// A failure of the group in the runtime's words.
+/// Puts a failure of the group into the runtime's words.
 fn of_group(error: DistError) -> RuntimeError {
     match error {
         DistError::Ended { reason, .. } => reason,

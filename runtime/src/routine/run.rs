@@ -20,7 +20,7 @@ use crate::worker::{ActorResolver, PreparedWork};
 pub struct Routine {
     memory: DeviceMemory,
     steps: Vec<RoutineStep>,
-    /// How often it was run.
+    /// The number of runs so far.
     turns: u64,
     result: ResultShard,
 }
@@ -28,7 +28,7 @@ pub struct Routine {
 /// A rank's part of the result.
 struct ResultShard {
     ty: TensorType,
-    /// Where another rank holds the value, and this one what changes nothing.
+    /// The reduction whose identity this rank holds, where another rank holds the value.
     identity: Option<ReduceKind>,
 }
 
@@ -134,7 +134,7 @@ impl ResultShard {
     }
 }
 
-/// What is left to do of an actor, if anything.
+/// Builds the step of an actor, if it leaves anything to do.
 fn build_step(work: PreparedWork) -> Option<RoutineStep> {
     Some(match work {
         PreparedWork::Kernel(launch) | PreparedWork::Local(launch) => RoutineStep::Launch(launch),

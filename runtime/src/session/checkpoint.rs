@@ -92,15 +92,15 @@ impl Session {
         Ok(())
     }
 
-    /// What checkpoints hold: tables are computed again.
+    /// Returns the shards that checkpoints hold: tables are computed again.
     fn stored_shards(&self) -> impl Iterator<Item = Held<'_>> {
         self.variables.iter_shards().filter(|held| held.kind != TensorKind::Table)
     }
 
-    /// In which options that decide what a step does (the optimizer with its numbers and schedule, the loss, the inputs'
-    /// types and so the batch) this session differs from the one that saved a checkpoint: a sentence each. All of them
-    /// may be changed; who did not mean to wants to know. Nothing is known of checkpoints of versions that did not record
-    /// it.
+    /// Describes the options that decide what a step does (the optimizer with its numbers and schedule, the loss, the
+    /// inputs' types and so the batch) in which this session differs from the one that saved a checkpoint: a sentence
+    /// each. All of them may be changed; who did not mean to wants to know. Nothing is known of checkpoints of versions
+    /// that did not record it.
     pub fn changes_since(&self, checkpoint: &Checkpoint) -> Vec<String> {
         checkpoint.settings().map_or(Vec::new(), |before| self.settings().describe_changes(before))
     }
@@ -109,7 +109,7 @@ impl Session {
         TrainingSettings::of_plan(&self.plan, self.inputs())
     }
 
-    /// The variables of all ranks, whether this session holds them or not, and what lies beside them.
+    /// Returns the variables of all ranks, whether this session holds them or not, and what lies beside them.
     fn expected_variables(&self) -> BTreeMap<&str, ExpectedVariable> {
         let updated = self.plan.updated_variables();
         let registers = self.plan.programs.iter().flat_map(|program| &program.registers);

@@ -17,10 +17,10 @@ use crate::rectangles::Move;
 use crate::transport::{Receiver, Transport, TransportError};
 use crate::worker::{Report, StepState, WorkerRequest};
 
-/// Tags of outputs lie beyond those of channels.
+/// The first tag of outputs, beyond those of channels.
 const FIRST_TAG: u32 = 1 << 31;
 
-/// The tag of an output.
+/// Returns the tag of an output.
 pub(crate) fn output_tag(output: usize) -> u32 {
     FIRST_TAG + output as u32
 }
@@ -32,7 +32,7 @@ struct Fetch<'a> {
     microbatches: Vec<u32>,
 }
 
-/// Where and when `rank` fetches an output; `None` where it does not.
+/// Finds the layout and the microbatches in which `rank` fetches an output; `None` where it does not.
 fn find_fetch<'a>(plan: &'a Plan, rank: u32, name: &str) -> Option<Fetch<'a>> {
     let program = plan.programs.get(plan.ranks.get(rank as usize)?.program.index())?;
     let is_it = |action: &Action| matches!(action, Action::Fetch { output, .. } if output == name);
@@ -56,12 +56,12 @@ pub(super) fn ranks_hold_same(layout: &Layout, a: u32, b: u32) -> bool {
     splits.zip(a.iter().zip(&b)).all(|(split, (a, b))| !split || a == b)
 }
 
-/// The first rank of the layout that holds what `rank` holds.
+/// Returns the first rank of the layout that holds what `rank` holds.
 pub(super) fn first_holder(layout: &Layout, rank: u32) -> Option<u32> {
     layout.ranks.iter().copied().find(|&other| ranks_hold_same(layout, rank, other))
 }
 
-/// To which ranks `rank` sends its part of an output, and how many messages a step.
+/// Returns the ranks to which `rank` sends its part of an output, and how many messages a step.
 pub(crate) fn output_readers(
     plan: &Plan,
     rank: u32,
@@ -118,7 +118,7 @@ impl OutputCollector {
         Ok(Self { transport: Arc::clone(transport), parts })
     }
 
-    /// The rank for which it collects.
+    /// Returns the rank for which it collects.
     pub(super) fn rank(&self) -> u32 {
         self.transport.rank()
     }

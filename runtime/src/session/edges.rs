@@ -17,18 +17,19 @@ use crate::worker::Edges;
 pub(crate) struct Sockets {
     pub(super) inputs: BTreeMap<String, TensorType>,
     pub(super) outputs: BTreeMap<String, TensorType>,
-    /// Which dims of inputs count samples.
+    /// The dims of inputs that count samples.
     pub(super) samples: BTreeMap<String, Samples>,
-    /// Which dims of outputs do.
+    /// The dims of outputs that count samples.
     pub(super) output_samples: BTreeMap<String, Samples>,
-    /// Of each input with a dim of samples: the rows that the ranks of this process read.
+    /// The rows of each input with a dim of samples that the ranks of this process read.
     pub(super) rows: BTreeMap<String, Fed>,
     /// The names of `outputs`, in order.
     pub(super) output_names: Arc<[String]>,
 }
 
 impl Sockets {
-    /// The tensors that the actors of a plan feed and fetch, and the rows of them that `ranks` feed, those of this process.
+    /// Collects the tensors that the actors of a plan feed and fetch, and the rows of them that `ranks` feed, those of this
+    /// process.
     pub(crate) fn from_plan(plan: &Plan, ranks: &[u32]) -> Self {
         let (mut inputs, mut outputs) = (BTreeMap::new(), BTreeMap::new());
         let (mut samples, mut output_samples) = (BTreeMap::new(), BTreeMap::new());
@@ -62,8 +63,8 @@ impl Sockets {
         Self { inputs, outputs, samples, output_samples, rows, output_names }
     }
 
-    /// The place of each name among a step's feeds and outputs.
-    /// `remote`: where ranks are processes, which of them want outputs.
+    /// Returns the place of each name among a step's feeds and outputs. `remote`: where ranks are processes, which of
+    /// them want outputs.
     pub(crate) fn edges(&self, remote: Option<OutputsAt>) -> Edges {
         let places = |map: &BTreeMap<String, TensorType>| {
             map.keys().enumerate().map(|(place, name)| (name.clone(), place)).collect()
@@ -84,7 +85,7 @@ pub(crate) struct Fed {
     pub(crate) rows: Rows,
 }
 
-/// The rows of an input that these ranks feed, in all microbatches.
+/// Returns the rows of an input that these ranks feed, in all microbatches.
 fn rows_of(plan: &Plan, ranks: &[u32], input: &str, dim: usize) -> Rows {
     let mut all = Vec::new();
     for &rank in ranks {
@@ -99,7 +100,7 @@ fn rows_of(plan: &Plan, ranks: &[u32], input: &str, dim: usize) -> Rows {
     merge_ranges(all)
 }
 
-/// The layouts in which a rank feeds an input.
+/// Returns the layouts in which a rank feeds an input.
 fn fed_layouts<'a>(plan: &'a Plan, rank: u32, input: &str) -> impl Iterator<Item = &'a Layout> {
     let program = plan.program_of(rank);
     let is_it =
@@ -110,7 +111,7 @@ fn fed_layouts<'a>(plan: &'a Plan, rank: u32, input: &str) -> impl Iterator<Item
     registers.filter_map(|register| plan.layouts.get(register.layout as usize))
 }
 
-/// The same rows as few ranges, ascending.
+/// Merges rows into as few ranges as possible, ascending.
 fn merge_ranges(mut ranges: Rows) -> Rows {
     ranges.retain(|range| !range.is_empty());
     ranges.sort_by_key(|range| range.start);
@@ -124,8 +125,8 @@ fn merge_ranges(mut ranges: Rows) -> Rows {
     result
 }
 
-/// The feeds of a step in the order of the inputs, each whole or the rows of this process alone. An input that the graph has
-/// but nobody reads may be fed.
+/// Orders the feeds of a step as the inputs, each whole or the rows of this process alone. An input that the graph has but
+/// nobody reads may be fed.
 pub(super) fn order_feeds(
     plan: &Plan,
     sockets: &Sockets,

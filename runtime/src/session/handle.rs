@@ -20,7 +20,7 @@ pub struct StepHandle {
 }
 
 impl StepHandle {
-    /// The step's number.
+    /// Returns the step's number.
     pub fn step(&self) -> u64 {
         self.number
     }
@@ -51,7 +51,8 @@ impl StepHandle {
     }
 }
 
-/// What [`StepHandle::wait`] returns, once the step is done. It is not to be polled again after that: its outputs have been taken.
+/// A future of what [`StepHandle::wait`] returns. It is not to be polled again after the step is done: its outputs have been
+/// taken.
 impl Future for StepHandle {
     type Output = Result<BTreeMap<String, HostTensor>, RuntimeError>;
 

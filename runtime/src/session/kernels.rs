@@ -13,12 +13,12 @@ use crate::error::RuntimeError;
 use crate::transport::in_process::{Hub, Patience};
 use crate::worker::ActorResolver;
 
-/// What was compiled.
+/// The counts of kernels that were compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PreparedKernels {
     /// Kernels of the plans.
     pub kernels: usize,
-    /// How many of them were not in the folder yet.
+    /// The number of them that were not in the folder yet.
     pub compiled: usize,
 }
 
@@ -45,7 +45,7 @@ pub fn prepare_kernels<'a>(
     Ok(PreparedKernels { kernels: sources.len(), compiled })
 }
 
-/// The sources of the kernels of all ranks.
+/// Lists the sources of the kernels of all ranks.
 fn list_sources(
     plan: &VerifiedPlan,
     capability: (i32, i32),

@@ -60,11 +60,11 @@ pub struct Session {
     seed: u64,
     first_step: u64,
     begun: u64,
-    /// What says the learning rate.
+    /// The source of the learning rate.
     rates: RateSource,
-    /// Of how many parts each output consists, in the order of the plan's outputs.
+    /// The number of parts of each output, in the order of the plan's outputs.
     parts: Vec<usize>,
-    /// Which outputs the next step fetches, in that order.
+    /// The flags of the outputs that the next step fetches, in that order.
     fetched: Arc<[bool]>,
     last: Option<Arc<StepState>>,
 }
@@ -72,7 +72,7 @@ pub struct Session {
 /// The session's end of a worker.
 struct WorkerSeat {
     rank: usize,
-    /// None when the worker is to end.
+    /// The sender of requests, none when the worker is to end.
     jobs: Option<Sender<WorkerRequest>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -121,8 +121,8 @@ impl Session {
         session
     }
 
-    /// [`Session::on`] with a job, [`Session::new`] without: for a program that runs alone and under the launcher alike, with
-    /// the job of [`Job::from_environment`](crate::job::Job::from_environment).
+    /// Starts a session as [`Session::on`] with a job, as [`Session::new`] without: for a program that runs alone and under
+    /// the launcher alike, with the job of [`Job::from_environment`](crate::job::Job::from_environment).
     ///
     /// # Errors
     /// As theirs.
@@ -143,39 +143,39 @@ impl Session {
         self.ranks().any(|rank| rank == 0)
     }
 
-    /// The ranks of the plan that this session executes.
+    /// Returns the ranks of the plan that this session executes.
     pub fn ranks(&self) -> impl Iterator<Item = u32> {
         self.transports.iter().map(|transport| transport.rank())
     }
 
-    /// What must be fed, by name.
+    /// Returns the types of the inputs that must be fed, by name.
     pub fn inputs(&self) -> &BTreeMap<String, TensorType> {
         &self.sockets.inputs
     }
 
-    /// Which dim of each input counts samples.
+    /// Returns the dim of each input that counts samples.
     pub fn samples(&self) -> &BTreeMap<String, Samples> {
         &self.sockets.samples
     }
 
-    /// Of each input with a dim of samples: the rows of it that the ranks of this session read, as ascending ranges. Where the
-    /// ranks are processes, each may be fed these rows alone, one after the other, instead of the whole tensor.
+    /// Returns the rows of each input with a dim of samples that the ranks of this session read, as ascending ranges. Where
+    /// the ranks are processes, each may be fed these rows alone, one after the other, instead of the whole tensor.
     pub fn feed_rows(&self) -> BTreeMap<String, Vec<Range<usize>>> {
         let rows = self.sockets.rows.iter();
         rows.map(|(name, fed)| (name.clone(), fed.rows.clone())).collect()
     }
 
-    /// What a step gives back, by name, unless [`Session::fetch_only`] says otherwise.
+    /// Returns the types of a step's outputs, by name, whether or not [`Session::fetch_only`] leaves some out.
     pub fn outputs(&self) -> &BTreeMap<String, TensorType> {
         &self.sockets.outputs
     }
 
-    /// Which dim of each output counts samples, in a plan of inference.
+    /// Returns the dim of each output that counts samples, in a plan of inference.
     pub fn output_samples(&self) -> &BTreeMap<String, Samples> {
         &self.sockets.output_samples
     }
 
-    /// All variables, by name: parameters, tables and states of the optimizer.
+    /// Returns all variables, by name: parameters, tables and states of the optimizer.
     pub fn variables(&self) -> BTreeMap<String, (TensorKind, TensorType)> {
         self.variables.list()
     }
@@ -212,7 +212,7 @@ impl Session {
         Ok(())
     }
 
-    /// The number of the step that is begun next.
+    /// Returns the number of the step that is begun next.
     pub fn next_step(&self) -> u64 {
         self.first_step + self.begun
     }
@@ -244,9 +244,10 @@ impl Session {
         self.begin_step(feeds_by_name, |state| state)
     }
 
-    /// As [`Session::step`], and times each action ([`ActorStatistics::apart`]): on cards launches are given one by one
-    /// instead of being replayed, and nothing else is launched meanwhile, unless ranks send to each other; on processors
-    /// the clock tells, and streams go on beside each other. The step computes what any step does, bit for bit.
+    /// Begins a step as [`Session::step`], and times each action ([`ActorStatistics::apart`]): on cards launches are
+    /// given one by one instead of being replayed, and nothing else is launched meanwhile, unless ranks send to each
+    /// other; on processors the clock tells, and streams go on beside each other. The step computes what any step does,
+    /// bit for bit.
     ///
     /// # Errors
     /// As [`Session::step`].
@@ -257,10 +258,10 @@ impl Session {
         self.begin_step(feeds_by_name, StepState::taken_apart)
     }
 
-    /// As [`Session::step`], and calls `ready` with each output, by name, as soon as it is whole, while the step goes on.
-    /// It is called on a worker's thread, which computes nothing meanwhile, once for each output that is fetched and
-    /// comes to this process. In what order is the plan's: an output is fetched right after it was computed, where the
-    /// graph has no updates.
+    /// Begins a step as [`Session::step`], and calls `ready` with each output, by name, as soon as it is whole, while the
+    /// step goes on. It is called on a worker's thread, which computes nothing meanwhile, once for each output that is
+    /// fetched and comes to this process. The order is the plan's: an output is fetched right after it was computed,
+    /// where the graph has no updates.
     ///
     /// # Errors
     /// As [`Session::step`].
@@ -305,7 +306,7 @@ impl Session {
         Ok(StepHandle { number, state, names: Arc::clone(&self.sockets.output_names) })
     }
 
-    /// The content of a variable after all steps begun so far.
+    /// Gathers the content of a variable after all steps begun so far.
     ///
     /// # Errors
     /// Where there is none of that name, or a rank has failed.
@@ -352,7 +353,7 @@ impl Session {
         names.into_iter().try_for_each(|name| self.variables.copy_from(&mut from.variables, name))
     }
 
-    /// What was measured in all steps begun so far.
+    /// Returns the measurements of all steps begun so far.
     ///
     /// # Errors
     /// Where a rank has failed.

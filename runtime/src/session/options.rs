@@ -21,9 +21,9 @@ pub struct SessionOptions {
     pub queue: usize,
     /// The number of the first step: not 0 where a training is resumed.
     pub first_step: u64,
-    /// Where ranks are processes: which of them get a step's outputs.
+    /// The ranks that get a step's outputs, where ranks are processes.
     pub outputs_at: OutputsAt,
-    /// For tests: a random delay before each action, drawn from this seed.
+    /// The seed of a random delay before each action, for tests.
     pub shuffle_delays: Option<u64>,
     /// Whether steps after the first are replayed, on devices that record launches.
     pub replay: bool,
@@ -48,7 +48,7 @@ impl Default for SessionOptions {
     }
 }
 
-/// Which processes get a step's outputs; on the others they are zeros.
+/// The processes that get a step's outputs; on the others they are zeros.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OutputsAt {
     /// All: every process sees the same.

@@ -11,7 +11,7 @@ use graphc_ir::plan::Plan;
 use super::Session;
 use crate::error::RuntimeError;
 
-/// What says the learning rate of the next steps.
+/// The source of the learning rate of the next steps.
 #[derive(Clone, Default)]
 pub(super) enum RateSource {
     /// The plan.
@@ -36,8 +36,8 @@ impl Session {
         Ok(())
     }
 
-    /// As [`Session::set_learning_rate`], with a rate for each step: `schedule` is called with its number when it is begun, from
-    /// [`SessionOptions::first_step`](super::SessionOptions::first_step) on.
+    /// Sets the learning rate as [`Session::set_learning_rate`], for each step its own: `schedule` is called with its number
+    /// when it is begun, from [`SessionOptions::first_step`](super::SessionOptions::first_step) on.
     ///
     /// # Errors
     /// Where the plan has no optimizer, or one whose learning rate is 0. What `schedule` gives is looked at when a step is begun.
@@ -68,14 +68,15 @@ impl Session {
         Ok(())
     }
 
-    /// The learning rate with which the next step trains variables that are in no group; `None` where the plan has no optimizer.
+    /// Returns the learning rate with which the next step trains variables that are in no group; `None` where the plan has no
+    /// optimizer.
     pub fn learning_rate(&self) -> Option<f64> {
         let step = self.next_step();
         let planned = self.plan.options.learning_rate(step)?;
         Some(self.rates.rate_at(step).unwrap_or(planned))
     }
 
-    /// The rate of the step that is begun now, where it is not the plan's.
+    /// Returns the rate of the step that is begun now, where it is not the plan's.
     pub(super) fn given_rate(&self) -> Result<Option<GivenRate>, RuntimeError> {
         let rate = self.rates.rate_at(self.next_step());
         rate.map(|rate| build_given_rate(&self.plan, rate)).transpose()
@@ -102,7 +103,7 @@ fn build_given_rate(plan: &Plan, rate: f64) -> Result<GivenRate, RuntimeError> {
     }
 }
 
-/// The base that the plan has for variables which are in no group.
+/// Returns the base that the plan has for variables which are in no group.
 fn planned_rate(plan: &Plan) -> Result<f64, RuntimeError> {
     let optimizer = plan.options.optimizer.ok_or_else(|| {
         rate_error("the plan has no optimizer; compile it with one (CompileOptions::optimizer)")

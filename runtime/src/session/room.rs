@@ -37,7 +37,7 @@ fn check_available(
     Ok(())
 }
 
-/// Bytes of memory and swap space of this machine; `None` where the system does not say.
+/// Returns the bytes of memory and swap space of this machine; `None` where the system does not say.
 #[cfg(target_os = "linux")]
 pub fn memory_and_swap() -> Option<u64> {
     let system = rustix::system::sysinfo();
@@ -45,7 +45,7 @@ pub fn memory_and_swap() -> Option<u64> {
     pages.checked_mul(system.mem_unit.max(1).into())
 }
 
-/// Bytes of memory and swap space of this machine; `None` where the system does not say.
+/// Returns the bytes of memory and swap space of this machine; `None` where the system does not say.
 #[cfg(not(target_os = "linux"))]
 pub fn memory_and_swap() -> Option<u64> {
     None

@@ -34,7 +34,7 @@ use crate::worker::{
 /// Ranks that may be threads of one process: each has a mailbox for each.
 const MOST_THREADS: usize = 1024;
 
-/// A session whose ranks are threads of this process, or, with a job, processes of which this is one.
+/// Starts a session whose ranks are threads of this process, or, with a job, processes of which this is one.
 pub(super) fn start_session(
     plan: &VerifiedPlan,
     weights: &BTreeMap<String, HostTensor>,
@@ -131,7 +131,7 @@ pub(super) fn start_session(
     Ok(session)
 }
 
-/// All processes must run one plan.
+/// Checks that all processes run one plan.
 fn check_job(plan: &Plan, job: &Job) -> Result<(), RuntimeError> {
     let (world, job) = (plan.world_size, job.world_size());
     if world == job as usize {
@@ -151,7 +151,7 @@ fn seat_collector(collector: OutputCollector, queue: usize) -> Result<WorkerSeat
     Ok(WorkerSeat { rank: rank as usize, jobs: Some(sender), thread: Some(thread) })
 }
 
-/// Spinning pays where every worker has a core; otherwise it keeps the peer from answering.
+/// Chooses how waits spin: it pays where every worker has a core; otherwise it keeps the peer from answering.
 fn choose_patience(plan: &Plan, cores: usize, options: &SessionOptions) -> Patience {
     let streams = |rank: usize| plan.program_of(rank as u32).streams.len();
     let workers: usize = (0..plan.world_size).map(streams).sum();
@@ -222,7 +222,7 @@ impl LoadedRank {
         Ok(())
     }
 
-    /// One worker per stream, and the queue of its jobs.
+    /// Builds one worker per stream, and the queue of its jobs.
     fn build_workers(
         self,
         plan: &Plan,

@@ -42,8 +42,8 @@ pub struct ActorStatistics {
     pub name: String,
     /// Time in its actions, without waiting.
     pub time: Duration,
-    /// Of steps taken apart ([`Session::step_apart`](super::Session::step_apart)): each action, from where it is launched
-    /// to its end, with waiting for other ranks.
+    /// The times of each action in steps taken apart ([`Session::step_apart`](super::Session::step_apart)), from where it
+    /// is launched to its end, with waiting for other ranks.
     pub apart: Vec<Duration>,
     /// The actor whose launch does what this one says, where several are launched as one: its actions are theirs.
     pub joined: Option<ActorId>,

@@ -26,7 +26,8 @@ const MIN_DRAWN: usize = 1 << 16;
 /// Variables that an error names.
 const NAMED: usize = 5;
 
-/// Of a model's weights those that a plan has variables for: one of inference, say, lacks what training alone reads.
+/// Returns those of a model's weights that a plan has variables for: one of inference, say, lacks what training alone
+/// reads.
 pub fn known_weights(
     plan: &Plan,
     weights: &BTreeMap<String, HostTensor>,
@@ -39,7 +40,7 @@ pub fn known_weights(
 /// All variables of a plan.
 pub(super) struct Variables {
     by_name: BTreeMap<String, VariableEntry>,
-    /// To the processes that hold the other shards.
+    /// The links to the processes that hold the other shards.
     others: Option<Others>,
 }
 
@@ -59,7 +60,7 @@ struct VariableEntry {
     updated: bool,
     init: Init,
     layout: Layout,
-    /// Where each rank of the layout that is here keeps its shard, in that order once all are there.
+    /// The shards of the layout's ranks that are here, in the layout's order once all are there.
     shards: Vec<VariableShard>,
 }
 
@@ -71,7 +72,7 @@ struct VariableShard {
 }
 
 impl Variables {
-    /// The variables of all ranks, without memory.
+    /// Lists the variables of all ranks, without memory.
     ///
     /// # Errors
     /// Where ranks do not agree on a variable's layout.
@@ -98,7 +99,7 @@ impl Variables {
         Ok(Self { by_name, others: None })
     }
 
-    /// Other processes have shards too.
+    /// Joins the other processes, which have shards too.
     ///
     /// # Errors
     /// Where they cannot be reached.
@@ -197,7 +198,7 @@ impl Variables {
         self.by_name.iter().map(entry).collect()
     }
 
-    /// The whole of a variable. No worker may be in a step.
+    /// Gathers the whole of a variable. No worker may be in a step.
     pub(super) fn read(&mut self, name: &str) -> Result<HostTensor, RuntimeError> {
         let unknown = || RuntimeError::VariableUnknown { name: name.to_owned() };
         let entry = self.by_name.get(name).ok_or_else(unknown)?;
@@ -258,7 +259,7 @@ impl Variables {
         }
     }
 
-    /// Every shard, by name, then in the order of its layout.
+    /// Iterates over every shard, by name, then in the order of its layout.
     pub(super) fn iter_shards(&self) -> impl Iterator<Item = Held<'_>> {
         let shards = self.by_name.iter().flat_map(|(n, e)| e.shards.iter().map(move |s| (n, e, s)));
         shards.map(|(name, entry, shard)| Held {
@@ -280,7 +281,7 @@ impl Variables {
 }
 
 impl Others {
-    /// The shards of all ranks of the layout.
+    /// Gathers the shards of all ranks of the layout.
     fn gather_entry(&mut self, entry: &VariableEntry) -> Result<Vec<Vec<u8>>, RuntimeError> {
         match entry.shards.iter().find(|shard| shard.rank == self.rank) {
             Some(own) => {

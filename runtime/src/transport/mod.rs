@@ -21,7 +21,8 @@ pub use crate::memory::{Lent, Offered};
 pub mod in_process;
 pub(crate) mod process;
 
-/// Reads the bytes that a peer sends, for those who try what a process does with nonsense: how many frames they are.
+/// Reads the bytes that a peer sends and returns how many frames they are, for those who try what a process does with
+/// nonsense.
 ///
 /// # Errors
 /// Where they are none.
@@ -89,7 +90,7 @@ pub enum TransportError {
 
 /// Communication of one rank. `tag`s name endpoints: both ends ask with the same tag.
 pub trait Transport: Send + Sync {
-    /// This rank.
+    /// Returns this rank.
     fn rank(&self) -> u32;
 
     /// Whether [`ExchangeGroup::exchange`] among `ranks` shows a receiver the sender's memory in place. Then a rank offers whole
@@ -97,8 +98,8 @@ pub trait Transport: Send + Sync {
     /// offers packed messages.
     fn is_direct(&self, ranks: &[u32]) -> bool;
 
-    /// Memory of so many bytes, zeros, for a device of the host: where those that this rank exchanges with can reach it in
-    /// place. `None` where they reach whatever memory the process has, or none at all.
+    /// Offers memory of so many bytes, zeros, for a device of the host: where those that this rank exchanges with can
+    /// reach it in place. `None` where they reach whatever memory the process has, or none at all.
     ///
     /// # Errors
     /// Where the system gives no more.
@@ -106,20 +107,20 @@ pub trait Transport: Send + Sync {
         Ok(None)
     }
 
-    /// Memory of arbitrary content from which peers of the same host read what [`Sender::lend`] gives them, so that what goes to
-    /// all of them is copied once. `None` where there is none.
+    /// Allocates memory of arbitrary content from which peers of the same host read what [`Sender::lend`] gives them, so that
+    /// what goes to all of them is copied once. `None` where there is none.
     fn allocate_staging(&self, _bytes: u64) -> Option<HostArena> {
         None
     }
 
-    /// An endpoint for exchanges between `ranks`, of which this rank is one.
+    /// Joins the exchanges between `ranks`, of which this rank is one.
     ///
     /// # Errors
     /// Where the group cannot be joined.
     fn join_group(&self, tag: u32, ranks: &[u32])
     -> Result<Box<dyn ExchangeGroup>, TransportError>;
 
-    /// The sending end of a queue of at most `slots` messages to `to` (perhaps this rank itself).
+    /// Opens the sending end of a queue of at most `slots` messages to `to` (perhaps this rank itself).
     ///
     /// # Errors
     /// Where no connection can be made.
@@ -130,7 +131,7 @@ pub trait Transport: Send + Sync {
         slots: usize,
     ) -> Result<Box<dyn Sender>, TransportError>;
 
-    /// The receiving end of a queue of at most `slots` messages from `from`.
+    /// Opens the receiving end of a queue of at most `slots` messages from `from`.
     ///
     /// # Errors
     /// Where no connection can be made.
@@ -155,7 +156,7 @@ pub trait Transport: Send + Sync {
     /// Has this rank's threads in [`Transport::wait_until`] look again, because this rank has changed something.
     fn wake_waiters(&self);
 
-    /// The activity of a worker, for the account of a job that ends; `None` where nobody asks.
+    /// Makes the activity of a worker, for the account of a job that ends; `None` where nobody asks.
     fn new_activity(&self, _name: String, _actions: Vec<String>) -> Option<Arc<Activity>> {
         None
     }
@@ -163,7 +164,7 @@ pub trait Transport: Send + Sync {
     /// Ends the job on every rank; the first reason given stays. All waits end soon after.
     fn end_job(&self, reason: RuntimeError);
 
-    /// The reason why the job has ended, if it has.
+    /// Returns the reason why the job has ended, if it has.
     fn end_reason(&self) -> Option<RuntimeError>;
 }
 
@@ -172,7 +173,7 @@ pub trait Transport: Send + Sync {
 pub struct Offer {
     /// The peer's index in the group.
     pub peer: usize,
-    /// Which of the exchange's pieces are for it.
+    /// The range of the exchange's pieces that are for it.
     pub pieces: Range<usize>,
 }
 
@@ -192,7 +193,7 @@ pub trait ExchangeGroup: Send {
         read: &mut dyn FnMut(usize, &[&[u8]]),
     ) -> Result<Duration, TransportError>;
 
-    /// The group as one whose ranks write each other's memory; `None` where messages are packed.
+    /// Returns the group as one whose ranks write each other's memory; `None` where messages are packed.
     fn as_lending(&mut self) -> Option<&mut dyn Lending> {
         None
     }
@@ -216,14 +217,14 @@ pub const HEAD: usize = 32;
 
 /// The body of a message, as its receiver finds it.
 pub enum Body<'a> {
-    /// It lies here.
+    /// Bytes in this process's memory.
     Here(&'a [u8]),
-    /// So many bytes lie in the sender's own memory, from which the system copies the first of them to where it is told.
+    /// So many bytes in the sender's own memory, from which the system copies the first of them to where it is told.
     There(usize, &'a dyn Fn(&mut [u8])),
 }
 
 impl Body<'_> {
-    /// Bytes that it has.
+    /// Returns its number of bytes.
     pub fn len(&self) -> usize {
         match self {
             Self::Here(bytes) => bytes.len(),
@@ -277,8 +278,8 @@ pub trait Sender: Send {
         })
     }
 
-    /// As [`Sender::send_headed`], of a body that stays as it is until [`Sender::settle_loans`]: the receiver may read it where it
-    /// lies.
+    /// Sends as [`Sender::send_headed`], a body that stays as it is until [`Sender::settle_loans`]: the receiver may read it where
+    /// it lies.
     ///
     /// # Errors
     /// As [`Sender::send`].
@@ -299,8 +300,8 @@ pub trait Sender: Send {
         Ok(Duration::ZERO)
     }
 
-    /// Instead of [`Sender::settle_loans`], where the sender has failed: bodies that were lent may change, and a receiver that reads
-    /// one gets an error.
+    /// Withdraws loans, instead of [`Sender::settle_loans`], where the sender has failed: bodies that were lent may change, and a
+    /// receiver that reads one gets an error.
     fn withdraw_loans(&mut self) {}
 
     /// Whether [`Sender::settle_loans`] would not wait.

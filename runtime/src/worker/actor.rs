@@ -8,11 +8,11 @@ use crate::communicator::{Collective, Receive, Send};
 use crate::device::{DeviceLaunch, DeviceMemory, DeviceStream, Port, Turn};
 use crate::error::Cause;
 
-/// What an actor does, ready to run.
+/// An actor's work, ready to run.
 pub(crate) enum PreparedWork {
     /// Something that the device computes.
     Kernel(DeviceLaunch),
-    /// Nothing any more: the launch of another actor does it too, of this number.
+    /// No work of its own: the launch of the actor of this number does it too.
     Joined(u32),
     /// A local change of layout, by the device too.
     Local(DeviceLaunch),
@@ -43,7 +43,7 @@ impl PreparedWork {
         }
     }
 
-    /// Steps after which its registers' slots come again.
+    /// Returns the number of steps after which its registers' slots come again.
     pub(crate) fn slot_period(&self, microbatches: u64) -> u64 {
         let of = |port| Port::period_of(std::iter::once(port), microbatches);
         match self {
@@ -100,7 +100,8 @@ impl PreparedWork {
         }
     }
 
-    /// What comes before a session's first step. Actors are called in the order of their channels' numbers.
+    /// Joins the peers of a channel, before a session's first step. Actors are called in the order of their channels'
+    /// numbers.
     pub(crate) fn join_peers(&mut self, stream: &DeviceStream) -> Result<(), Cause> {
         match self {
             Self::Send(send) => send.join_peers(stream),

@@ -21,7 +21,8 @@ use crate::error::Cause;
 /// The stopwatches of a worker's actions.
 #[derive(Default)]
 pub(crate) struct ActionStopwatches {
-    /// By the actions' places in a step; none where another's launch does what one says. Made when a step is first taken apart.
+    /// The stopwatches by the actions' places in a step; none where another's launch does an action's work. Made when a step is
+    /// first taken apart.
     pub(super) watches: Vec<Option<DeviceStopwatch>>,
     /// Whether each action waits for the one before, whatever its stream.
     pub(super) in_turn: bool,

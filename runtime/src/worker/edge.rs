@@ -21,14 +21,14 @@ pub(crate) struct FeedWork {
     /// Index among the plan's inputs.
     input: usize,
     output: Port,
-    /// Per microbatch: out of the whole tensor.
+    /// The copies out of the whole tensor, per microbatch.
     copies: Vec<Move>,
-    /// Per microbatch: out of this process's rows.
+    /// The copies out of this process's rows, per microbatch.
     from_rows: Vec<Move>,
     passages: Passages,
-    /// Of each passage: the step whose content lies in it.
+    /// The step whose content lies in each passage.
     staged: Vec<Option<u64>>,
-    /// How many steps have passages of their own, one after the other.
+    /// The number of steps that have passages of their own, one after the other.
     turns: usize,
 }
 
@@ -50,14 +50,15 @@ impl Passages {
         Ok(())
     }
 
-    /// One that was made; `None` where the host reaches the device's memory.
+    /// Finds a passage that was made; `None` where the host reaches the device's memory.
     fn find_passage(&mut self, at: usize) -> Option<&mut Passage> {
         self.0.get_mut(at).and_then(Option::as_mut)
     }
 }
 
 impl FeedWork {
-    /// `rows`: those that this process reads, this rank's among them; none where no dim counts samples.
+    /// Prepares a feed; `rows`: those that this process reads, this rank's among them; none where no dim counts
+    /// samples.
     pub(crate) fn new(input: usize, output: Port, rows: Option<&Fed>) -> Self {
         let whole = Rect::whole(output.global_shape());
         let copy =
@@ -81,23 +82,23 @@ impl FeedWork {
         self.turns = 2;
     }
 
-    /// The passage of a turn.
+    /// Returns the index of the passage of a turn.
     fn passage_of(&self, turn: Turn) -> usize {
         let step = (turn.step % self.turns as u64) as usize;
         step * turn.microbatches as usize + turn.microbatch
     }
 
-    /// The place of this rank's part.
+    /// Returns the register of this rank's part.
     pub(crate) fn port(&self) -> &Port {
         &self.output
     }
 
-    /// The index among the plan's inputs, and where this rank's part goes.
+    /// Returns the index among the plan's inputs, and the register of this rank's part.
     pub(crate) fn into_port(self) -> (usize, Port) {
         (self.input, self.output)
     }
 
-    /// Copies, and where the host does not reach the device's memory begins the copy that goes on from there.
+    /// Copies the part, and where the host does not reach the device's memory begins the copy that goes on from there.
     pub(crate) fn run(
         &mut self,
         stream: &mut DeviceStream,
@@ -139,7 +140,7 @@ impl FeedWork {
         copy.copy(fed, target);
     }
 
-    /// The same to memory that a device reads.
+    /// Copies as `copy_feed`, to memory that a device reads.
     fn copy_for_device(&self, target: &mut [u8], turn: Turn, step: &StepState) {
         let (fed, copy) = self.find_feed(turn, step);
         match copy.as_run() {
@@ -150,7 +151,7 @@ impl FeedWork {
         }
     }
 
-    /// What is fed, and how this rank's part of it is copied.
+    /// Returns the bytes that are fed, and the copy of this rank's part of them.
     fn find_feed<'a>(&'a self, turn: Turn, step: &'a StepState) -> (&'a [u8], &'a Move) {
         let fed = &step.feeds[self.input];
         let whole = fed.shape() == self.output.global_shape();
@@ -159,8 +160,8 @@ impl FeedWork {
     }
 }
 
-/// Where a tensor that consists of `rows` alone would lie in the whole one if `part` were at its place: as the rows of the
-/// part follow each other in it too, that is all that a copy has to know.
+/// Returns where a tensor that consists of `rows` alone would lie in the whole one if `part` were at its place: as the
+/// rows of the part follow each other in it too, that is all that a copy has to know.
 fn packed_rect(fed: &Fed, part: &Rect, whole: &Rect) -> Rect {
     let (dim, rows) = (fed.dim, &fed.rows);
     let first = part.origin[dim];
@@ -176,7 +177,7 @@ pub(crate) struct FetchWork {
     /// Index among the plan's outputs.
     output: usize,
     input: Port,
-    /// Empty where another rank gives the same.
+    /// The copies; empty where another rank gives the same.
     copies: Vec<Move>,
     /// The senders to the processes that lack it.
     senders: Vec<Box<dyn Sender>>,
@@ -184,7 +185,8 @@ pub(crate) struct FetchWork {
 }
 
 impl FetchWork {
-    /// `replicas`: whether it is given even where a rank before gives the same, because that is another process.
+    /// Prepares a fetch; `replicas`: whether it is given even where a rank before gives the same, because that is
+    /// another process.
     ///
     /// # Errors
     /// Where the layout is partial.
@@ -207,17 +209,17 @@ impl FetchWork {
         Ok(Self { output, input, copies, senders, passages: Passages::default() })
     }
 
-    /// The place of this rank's part.
+    /// Returns the register of this rank's part.
     pub(crate) fn port(&self) -> &Port {
         &self.input
     }
 
-    /// The place of this rank's part.
+    /// Returns the register of this rank's part.
     pub(crate) fn into_port(self) -> Port {
         self.input
     }
 
-    /// The output of which it writes a part; `None` where it writes nothing.
+    /// Returns the output of which it writes a part; `None` where it writes nothing.
     pub(crate) fn output(&self) -> Option<usize> {
         (!self.copies.is_empty()).then_some(self.output)
     }

@@ -11,7 +11,7 @@ use graphc_ir::streams::Known;
 /// The streams of a worker's actions, by their places in the worker's order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lanes {
-    /// Which stream each is on.
+    /// The stream that each is on.
     of: Vec<u8>,
     /// The action of another stream that must have ended when each begins, where that is not known from one before.
     behind: Vec<Option<usize>>,
@@ -20,13 +20,13 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
-    /// One stream for so many actions.
+    /// Puts so many actions on one stream.
     pub(crate) fn of_one_stream(actions: usize) -> Self {
         Self { of: vec![0; actions], behind: vec![None; actions], awaited: vec![false; actions] }
     }
 
-    /// The actions of both streams of a program in one order, actor and microbatch, with their streams; `None` where it
-    /// has not two, or they wait for each other.
+    /// Puts the actions of both streams of a program into one order, actor and microbatch, with their streams; `None`
+    /// where it has not two, or they wait for each other.
     pub(crate) fn of_both(program: &Program) -> Option<(Vec<(u32, u32)>, Self)> {
         let known = Known::from_program(program)?;
         let mut lanes = Self::default();
@@ -55,13 +55,13 @@ impl Lanes {
         }
     }
 
-    /// The stream of an action.
+    /// Returns the stream of an action.
     #[inline]
     pub(crate) fn stream_of(&self, action: usize) -> usize {
         usize::from(self.of[action])
     }
 
-    /// The action of another stream that must have ended when an action begins.
+    /// Returns the action of another stream that must have ended when an action begins.
     #[inline]
     pub(crate) fn awaited_by(&self, action: usize) -> Option<usize> {
         self.behind[action]

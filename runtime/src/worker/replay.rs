@@ -44,12 +44,12 @@ struct RecordingSet {
     outputs: Arc<[bool]>,
     /// The first such step.
     first: u64,
-    /// By the run and the step's place in the period.
+    /// The recordings, by the run and the step's place in the period.
     recordings: HashMap<(usize, u64), DeviceRecording>,
 }
 
 impl Replay {
-    /// For a worker's actions, on streams that record.
+    /// Finds the runs among a worker's actions, on streams that record.
     pub(crate) fn new(
         actors: &[Option<PreparedWork>],
         order: &[(u32, u32)],
@@ -86,7 +86,7 @@ impl Replay {
         self.sets.push(set);
     }
 
-    /// The run that begins with this action of a step's order, where the step may be replayed.
+    /// Returns the run that begins with this action of a step's order, where the step may be replayed.
     #[inline]
     pub(crate) fn run_from(&self, index: usize, step: u64) -> Option<(usize, Range<usize>)> {
         self.sets.last().filter(|set| set.first != step)?;
@@ -94,7 +94,7 @@ impl Replay {
         Some((run, self.runs[run].clone()))
     }
 
-    /// The recording of a run for this step.
+    /// Finds the recording of a run for this step.
     pub(crate) fn find_recording(&self, run: usize, step: u64) -> Option<&DeviceRecording> {
         self.sets.last()?.recordings.get(&(run, step % self.period))
     }
@@ -107,14 +107,14 @@ impl Replay {
     }
 }
 
-/// The period of recordings where slots come again after so many steps, an even one for what feeds, if that is not too long; none where
-/// any is.
+/// Returns the period of recordings where slots come again after so many steps, an even one for what feeds, if that is not too
+/// long; none where any is.
 fn recording_period(slots: u64, feeds: bool) -> Option<u64> {
     let turns = if feeds { 2 } else { 1 };
     [least_common_multiple(slots, turns), slots].into_iter().find(|&period| period <= MOST)
 }
 
-/// The runs of true values.
+/// Returns the runs of true values.
 fn true_runs(values: impl Iterator<Item = bool>) -> impl Iterator<Item = Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for (index, _) in values.enumerate().filter(|&(_, value)| value) {

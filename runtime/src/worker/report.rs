@@ -12,18 +12,18 @@ pub(crate) struct Report {
     pub(crate) communication: Duration,
     pub(crate) waiting: Duration,
     pub(crate) steps: Duration,
-    /// Per actor of the program, without waiting; zero for actors of other workers.
+    /// The time of each actor of the program, without waiting; zero for actors of other workers.
     pub(crate) actors: Vec<Duration>,
-    /// Per actor of the program: each of its actions in steps that were taken apart.
+    /// The times of each actor's actions, in steps that were taken apart.
     pub(crate) apart: Vec<Vec<Duration>>,
-    /// Per actor of the program: the one whose launch does what it says.
+    /// The actor whose launch does an actor's work, per actor of the program.
     pub(crate) joined: Vec<Option<u32>>,
-    /// Per register of the program.
+    /// The high water of each register of the program.
     pub(crate) high_water: Vec<u64>,
 }
 
 impl Report {
-    /// A report before anything was measured of a program's actors, of which those of other workers are none.
+    /// Makes an empty report of a program's actors, of which those of other workers are none.
     pub(crate) fn from_actors(actors: &[Option<PreparedWork>]) -> Self {
         let joined = |work: &Option<PreparedWork>| match work {
             Some(PreparedWork::Joined(launched)) => Some(*launched),

@@ -24,17 +24,17 @@ use crate::transport::Transport;
 pub(crate) struct Edges {
     pub(crate) inputs: BTreeMap<String, usize>,
     pub(crate) outputs: BTreeMap<String, usize>,
-    /// Of each input with a first dim: the rows that the ranks of this process read.
+    /// The rows of each input with a first dim that the ranks of this process read.
     pub(crate) rows: BTreeMap<String, Fed>,
-    /// Where ranks are processes: which of them want outputs.
+    /// The processes that want outputs, where ranks are processes.
     pub(crate) remote: Option<OutputsAt>,
 }
 
 /// The part of a plan that one rank executes.
 pub(crate) struct RankPart {
-    /// Per stream: the actors, at their ids.
+    /// The actors of each stream, at their ids.
     pub(crate) actors: Vec<Vec<Option<PreparedWork>>>,
-    /// Per stream: (actor, microbatch) in order.
+    /// The order of each stream: (actor, microbatch).
     pub(crate) orders: Vec<Vec<(u32, u32)>>,
 }
 
@@ -66,7 +66,7 @@ impl<'a> ActorResolver<'a> {
         Ok(Self { plan, program, edges, device, transport, communicator, ports })
     }
 
-    /// The registers, at their ids.
+    /// Returns the registers, at their ids.
     pub(crate) fn ports(&self) -> &[Port] {
         &self.ports
     }
@@ -141,7 +141,7 @@ impl<'a> ActorResolver<'a> {
         all.iter().map(|&register| self.find_port(actor, register)).collect()
     }
 
-    /// The only register of a list.
+    /// Returns the only register of a list.
     fn only_port(&self, actor: &Actor, all: &[RegisterId]) -> Result<Port, RuntimeError> {
         match all {
             [register] => self.find_port(actor, *register),
@@ -260,7 +260,7 @@ impl<'a> ActorResolver<'a> {
         self.prepare_call(actor, DeviceCall::Op(op), &registers, &results)
     }
 
-    /// The registers of an op's operands and results.
+    /// Returns the registers of an op's operands and results.
     fn op_registers(
         &self,
         actor: &Actor,
@@ -276,8 +276,8 @@ impl<'a> ActorResolver<'a> {
         Ok([registers, results])
     }
 
-    /// The register of each result: a result that takes the place of a variable at rest is written there, the others
-    /// fill the outputs one after the other.
+    /// Returns the register of each result: a result that takes the place of a variable at rest is written there, the
+    /// others fill the outputs one after the other.
     fn result_registers(
         &self,
         actor: &Actor,

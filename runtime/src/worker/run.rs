@@ -22,7 +22,7 @@ use crate::job::{Activity, enter_activity};
 use crate::standstill::WaitingTime;
 use crate::transport::{Transport, TransportError};
 
-/// What a session asks of a worker.
+/// A request of a session to a worker.
 pub(crate) enum WorkerRequest {
     /// Run a step.
     Step(Arc<StepState>),
@@ -30,7 +30,7 @@ pub(crate) enum WorkerRequest {
     Report(Sender<Report>),
 }
 
-/// How a session runs its workers.
+/// The settings by which a session runs its workers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WorkerSettings {
     pub(crate) seed: u64,
@@ -50,23 +50,23 @@ pub(crate) struct Worker {
     pub(crate) microbatches: u64,
     /// Actors of these streams; none at the ids of others.
     pub(crate) actors: Vec<Option<PreparedWork>>,
-    /// Those that have peers to join before the first step, in order.
+    /// The actors that have peers to join before the first step, in order.
     pub(crate) joins: Vec<usize>,
     pub(crate) names: Vec<String>,
-    /// What tells a profiler which actor launches.
+    /// The ranges that tell a profiler which actor launches.
     pub(crate) ranges: ActorRanges,
     pub(crate) registers: Vec<String>,
     /// The actions that feed or fetch.
     pub(crate) edges: Vec<usize>,
-    /// Those beside which something goes on, with their streams.
+    /// The actions beside which something goes on, with their streams.
     pub(crate) beside: Vec<(usize, usize)>,
-    /// What is begun at once in later steps.
+    /// The recordings that later steps replay at once.
     pub(crate) replay: Replay,
-    /// What times the actions of steps that are taken apart.
+    /// The stopwatches of the actions in steps that are taken apart.
     pub(crate) apart: ActionStopwatches,
     /// (actor, microbatch) of a step, in order.
     pub(crate) order: Vec<(u32, u32)>,
-    /// On which stream each action is, and what of the others it waits for.
+    /// The stream that each action is on, and the actions of others that it waits for.
     pub(crate) lanes: Lanes,
     /// The events of this step, at the places of actions that another stream waits for.
     pub(crate) events: Vec<DeviceEvent>,
@@ -77,11 +77,11 @@ pub(crate) struct Worker {
     pub(crate) stages_ahead: bool,
     /// A job that was taken before its turn.
     pub(crate) next: Option<WorkerRequest>,
-    /// To the other workers of the rank: what is done here.
+    /// The senders to the other workers of the rank, for actions that are done here.
     pub(crate) tell: Vec<Sender<FinishedAction>>,
-    /// What is done there; nobody tells anything where the rank has one worker.
+    /// The receiver of actions that other workers have done; nobody tells anything where the rank has one worker.
     pub(crate) hear: Receiver<FinishedAction>,
-    /// Who asks what is being done when a job of processes ends.
+    /// The activity of the rank, for the account when a job of processes ends.
     pub(crate) activity: Option<Arc<Activity>>,
     pub(crate) report: Report,
 }
@@ -93,7 +93,7 @@ pub(crate) struct FinishedAction {
     event: DeviceEvent,
 }
 
-/// Where a worker is, for the account of a panic.
+/// The position of a worker, for the account of a panic.
 #[derive(Clone, Copy)]
 struct WorkerPosition {
     action: Option<ActionId>,
@@ -143,7 +143,7 @@ impl Worker {
         }
     }
 
-    /// A step; a failure, even a panic, ends the job on all ranks.
+    /// Runs a step; a failure, even a panic, ends the job on all ranks.
     fn run_guarded(&mut self, step: &StepState) -> Result<(), RuntimeError> {
         if let Some(ended) = self.transport.end_reason() {
             return Err(ended);
@@ -323,7 +323,7 @@ impl Worker {
         }
     }
 
-    /// While a device goes on with a step, puts what the next one feeds where its copies take it from, if that step has been begun.
+    /// Stages what the next step feeds, if that step has been begun, while a device goes on with this one.
     fn stage_next(&mut self) {
         if !self.stages_ahead {
             return;
@@ -418,7 +418,7 @@ impl Worker {
         }
     }
 
-    /// What is launched here from now on may stand on what another worker is done with.
+    /// Accepts an action of another worker as done: what is launched here from now on may rely on it.
     fn accept_done(&mut self, FinishedAction { action, event }: FinishedAction) {
         self.streams[0].wait_event(event);
         self.machine.finish_action(action);
@@ -518,7 +518,7 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     message.or_else(literal).unwrap_or_else(|| "a panic without a message".to_owned())
 }
 
-/// Up to a quarter of a millisecond, by rank and action; none for half of all actions.
+/// Draws a delay of up to a quarter of a millisecond, by rank and action; none for half of all actions.
 fn shuffle_delay(seed: u64, rank: u32, action: ActionId) -> Duration {
     let stream = graphc_ir::random::RandomStream { seed, key: u64::from(rank), step: action.step };
     let element = u64::from(action.actor.0) << 32 | u64::from(action.microbatch);

@@ -14,15 +14,15 @@ pub(crate) struct WorkerShare {
     pub(crate) actors: Vec<Option<PreparedWork>>,
     /// The actions of a step in order: (actor, microbatch).
     pub(crate) order: Vec<(u32, u32)>,
-    /// On which of its streams each action is.
+    /// The stream that each action is on.
     pub(crate) lanes: Lanes,
     /// The number of those streams.
     pub(crate) streams: usize,
 }
 
 impl RankPart {
-    /// The shares of a rank's workers: one for both streams where a device launches all that they do, otherwise one for
-    /// each. `records`: whether the device's streams record launches.
+    /// Returns the shares of a rank's workers: one for both streams where a device launches all that they do, otherwise
+    /// one for each. `records`: whether the device's streams record launches.
     pub(crate) fn into_shares(self, program: &Program, records: bool) -> Vec<WorkerShare> {
         let mut works = self.actors.iter().flatten().flatten();
         let both =
@@ -54,7 +54,7 @@ impl RankPart {
     }
 }
 
-/// The actors beside which something goes on, which are those that send from a device, with their streams.
+/// Finds the actors beside which something goes on, which are those that send from a device, with their streams.
 pub(crate) fn find_sending_actors(
     actors: &[Option<PreparedWork>],
     order: &[(u32, u32)],
@@ -69,7 +69,7 @@ pub(crate) fn find_sending_actors(
     found.into_iter().collect()
 }
 
-/// The actions that feed or fetch, by their places.
+/// Finds the actions that feed or fetch, by their places.
 pub(crate) fn find_edge_actions(
     actors: &[Option<PreparedWork>],
     order: &[(u32, u32)],

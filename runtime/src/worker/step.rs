@@ -28,7 +28,7 @@ pub(crate) struct StepState {
     pub(crate) apart: bool,
     /// The learning rate that stands in the place of the plan's.
     pub(crate) rate: Option<GivenRate>,
-    /// Which outputs come to the host, in that order.
+    /// The flags of the outputs that come to the host, in that order.
     pub(crate) fetched: Arc<[bool]>,
     watch: Option<(Watch, Vec<AtomicUsize>)>,
     /// Workers that are not done yet.
@@ -107,7 +107,7 @@ impl StepState {
         self
     }
 
-    /// A part of an output was written.
+    /// Notes that a part of an output was written.
     pub(crate) fn note_written(&self, output: usize) {
         if let Some((watch, parts)) = &self.watch
             && parts[output].fetch_sub(1, Ordering::AcqRel) == 1
@@ -116,7 +116,7 @@ impl StepState {
         }
     }
 
-    /// A worker is done with the step, with or without success.
+    /// Ends a worker's part of the step, with or without success.
     pub(crate) fn finish(&self, result: Result<(), RuntimeError>) {
         if let Err(error) = result {
             // Of several workers that fail the first one says why.
@@ -156,8 +156,8 @@ impl StepState {
         self.result()
     }
 
-    /// The result of the step where all workers are done. Where they are not, `waker` is woken when they are, instead of one that was
-    /// given before.
+    /// Returns the result of the step where all workers are done. Where they are not, `waker` is woken when they are, instead of
+    /// one that was given before.
     pub(crate) fn poll(&self, waker: &Waker) -> Poll<Result<(), RuntimeError>> {
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         if done.is_done {

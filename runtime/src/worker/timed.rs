@@ -8,7 +8,7 @@ use super::step::StepState;
 use crate::error::Cause;
 
 impl Worker {
-    /// As an action of any step, and has a stopwatch around it.
+    /// Acts as in any step, with a stopwatch around the action.
     pub(super) fn act_timed(&mut self, index: usize, step: &StepState) -> Result<Duration, Cause> {
         if self.apart.watches.is_empty() {
             let lanes = (&self.lanes, &self.streams[..]);

@@ -28,7 +28,7 @@ struct To {
     sender: Box<dyn Sender>,
     /// Elements of a content.
     count: usize,
-    /// Per microbatch, or one for all.
+    /// The copies that pack, per microbatch or one for all.
     packs: Vec<CardMove>,
     line: Option<OutgoingLine>,
 }
@@ -94,7 +94,7 @@ impl NcclSend {
         Ok(())
     }
 
-    /// What is sent.
+    /// Returns the register that is sent.
     pub(in crate::communicator) fn port(&self) -> &Port {
         &self.input
     }
@@ -181,7 +181,7 @@ impl NcclReceive {
         Ok(())
     }
 
-    /// What is received to.
+    /// Returns the register that is received into.
     pub(in crate::communicator) fn port(&self) -> &Port {
         &self.output
     }

@@ -36,17 +36,17 @@ pub(crate) struct NcclCollective {
     own: usize,
     inputs: Vec<Port>,
     outputs: Vec<Port>,
-    /// Per microbatch, or one for all.
+    /// The stages, per microbatch or one for all.
     variants: Vec<NcclStage>,
 }
 
 /// The steps of one action.
 #[derive(Default)]
 struct NcclStage {
-    /// Before anything is sent.
+    /// The copies before anything is sent.
     packs: Vec<CopyStep>,
     operations: Vec<(PlacedOperation, DType)>,
-    /// After all has come.
+    /// The copies after all has come.
     unpacks: Vec<CopyStep>,
 }
 
@@ -141,7 +141,7 @@ impl NcclCollective {
     }
 }
 
-/// The name of a new communicator, which the first rank of the group makes and the others are told.
+/// Agrees on the name of a new communicator, which the first rank of the group makes and the others are told.
 fn agree_on_id(
     transport: &dyn Transport,
     tag: u32,
@@ -208,7 +208,7 @@ impl<'a> NcclStageBuilder<'a> {
         }
     }
 
-    /// The library's collective for a tensor whose parts stand side by side and are alike on all ranks.
+    /// Plans the library's collective for a tensor whose parts are contiguous and alike on all ranks.
     fn plan_whole(
         &self,
         tensor: usize,
@@ -248,7 +248,8 @@ impl<'a> NcclStageBuilder<'a> {
         rect.ok_or_else(|| format!("rank {rank} holds nothing"))
     }
 
-    /// Whether the parts of all ranks are `count` elements and follow each other in what each rank has of `whole`.
+    /// Returns whether the parts of all ranks are `count` elements and follow each other in what each rank has of
+    /// `whole`.
     fn side_by_side(&self, parts: &Layout, whole: &Layout, count: usize) -> Result<bool, String> {
         let around = self.rank_rect(whole, self.group[self.own])?;
         for (place, &rank) in self.group.iter().enumerate() {
@@ -262,7 +263,7 @@ impl<'a> NcclStageBuilder<'a> {
         Ok(count > 0)
     }
 
-    /// Rectangles: what others take of this rank's, then what it takes.
+    /// Plans rectangles: first those that others take of this rank's, then those that it takes.
     fn plan_rectangles(&mut self, tensor: usize, change: &LayoutChange<'_>) -> Result<(), String> {
         let me = self.group[self.own];
         let source = self.rank_rect(change.from, me)?;
@@ -295,7 +296,7 @@ impl<'a> NcclStageBuilder<'a> {
         along_axis(change.from, change.to, self.call.axis, rank, self.microbatch, microbatches)
     }
 
-    /// Where a rectangle of an input stands by itself: where it lies, or packed.
+    /// Returns where a rectangle of an input is contiguous: in the input itself, or packed.
     fn pack_rectangle(
         &mut self,
         tensor: usize,
@@ -352,7 +353,7 @@ impl<'a> NcclStageBuilder<'a> {
     }
 }
 
-/// Where the places of an action lie.
+/// The registers and the memory of an action.
 struct ActionSite<'a> {
     inputs: &'a [Port],
     outputs: &'a [Port],

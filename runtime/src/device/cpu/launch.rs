@@ -16,14 +16,14 @@ use super::{Cpu, CpuStream};
 use crate::memory::HostArena;
 use crate::rectangles::{Move, combine_elements, fill_identity};
 
-/// What an actor does, and the registers of its operands and results.
+/// An actor's work on processors, and the registers of its operands and results.
 pub(crate) struct CpuLaunch {
     routine: CpuRoutine,
     operands: Vec<Port>,
     results: Vec<Port>,
 }
 
-/// What is done.
+/// The kind of work.
 enum CpuRoutine {
     Kernel(Prepared),
     Accumulate,
@@ -34,7 +34,7 @@ enum CpuRoutine {
 /// The way of a slice or a mask.
 struct LocalCopies {
     identity: Option<ReduceKind>,
-    /// Per microbatch, or one for all.
+    /// The copies, per microbatch or one for all.
     copies: Vec<Move>,
 }
 
@@ -69,8 +69,8 @@ impl CpuLaunch {
         Ok(Self { routine, operands, results })
     }
 
-    /// A matrix product and the update of which it is the gradient; `None` where they are not done together, or something else
-    /// goes with the product.
+    /// Prepares a matrix product with the update of which it is the gradient; `None` where they are not done together, or
+    /// something else goes with the product.
     pub(crate) fn prepare_pair(pair: ProductPair<'_>) -> Option<Self> {
         let ProductPair { op, factors, with, results } = pair;
         let With::Update { update, mut operands } = with else { return None };
@@ -99,12 +99,12 @@ impl CpuLaunch {
     }
 }
 
-/// The types of the shards.
+/// Returns the types of the shards.
 fn shard_types(ports: &[Port]) -> Vec<TensorType> {
     ports.iter().map(|port| TensorType::new(port.dtype, port.rect(0).extent.clone())).collect()
 }
 
-/// One operand and one result of as many elements of one type.
+/// Checks for one operand and one result of as many elements of one type.
 fn one_of_one_size(operands: &[Port], results: &[Port]) -> Result<(), Unprepared> {
     let size = |port: &Port| (port.dtype, port.rect(0).elements());
     match (operands, results) {

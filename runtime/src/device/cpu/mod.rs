@@ -66,8 +66,8 @@ impl Cpu {
     }
 }
 
-/// How long a thread without work looks for some before it sleeps: longer than most kernels that have one part, so that it is
-/// awake for the next that has several.
+/// The time for which a thread without work looks for some before it sleeps: longer than most kernels that have one part, so
+/// that it is awake for the next that has several.
 const SPIN: Duration = Duration::from_micros(200);
 
 fn start_pool(rank: u32, threads: Threads) -> Result<Option<Arc<ThreadPool>>, RuntimeError> {
@@ -81,7 +81,7 @@ fn start_pool(rank: u32, threads: Threads) -> Result<Option<Arc<ThreadPool>>, Ru
         .map_err(|error| RuntimeError::from_thread_error(rank, error))
 }
 
-/// What launches work with, kept from one to the next so that none allocates.
+/// The state of launches, kept from one to the next so that none allocates.
 pub(crate) struct CpuStream {
     /// The training step, from 0.
     pub(super) step: u64,

@@ -30,8 +30,8 @@ const LONGEST: u64 = 64 << 20;
 /// Bytes of the digest.
 const DIGEST: usize = 32;
 
-/// The content kept under a key, which is part of a file's name: letters, digits, `-` and `.`. `None` where there is nothing that
-/// can be believed.
+/// Reads the content kept under a key, which is part of a file's name: letters, digits, `-` and `.`. `None` where there is none
+/// that can be trusted.
 pub(super) fn read_content(key: &str) -> Option<Vec<u8>> {
     let path = find_folder()?;
     let folder = match CacheFolder::open(&path) {
@@ -45,7 +45,7 @@ pub(super) fn read_content(key: &str) -> Option<Vec<u8>> {
     folder.read(key)
 }
 
-/// Keeps a content under a key, in the place of what stands there. Where that fails it is made again next time.
+/// Keeps a content under a key, in the place of an older one. Where that fails it is made again next time.
 pub(super) fn write_content(key: &str, content: &[u8]) {
     let Some(path) = find_folder() else { return };
     let written = CacheFolder::open_or_make(&path).and_then(|folder| folder.write(key, content));
@@ -54,8 +54,8 @@ pub(super) fn write_content(key: &str, content: &[u8]) {
     }
 }
 
-/// Keeps a content under a key unless something that can be believed stands there already: what stands there now. So several
-/// processes that find out the same have one answer. Where nothing can be kept it is the content.
+/// Keeps a content under a key unless one that can be trusted is there already, and returns the one that is there now. So
+/// several processes that find out the same have one answer. Where nothing can be kept it is the content.
 pub(super) fn write_first(key: &str, content: &[u8]) -> Vec<u8> {
     let Some(path) = find_folder() else { return content.to_vec() };
     let written =
@@ -66,7 +66,8 @@ pub(super) fn write_first(key: &str, content: &[u8]) -> Vec<u8> {
     })
 }
 
-/// Where the user keeps things: `$GRAPHC_CACHE`, or `graphc` in the folder of caches. A variable that is empty is as none.
+/// Finds the user's folder of kept kernels: `$GRAPHC_CACHE`, or `graphc` in the folder of caches. An empty variable counts
+/// as none.
 fn find_folder() -> Option<PathBuf> {
     let variable = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     // Of others than our own a relative path means nothing (XDG Base Directory Specification).
@@ -83,7 +84,7 @@ pub(super) struct CacheFolder {
 }
 
 impl CacheFolder {
-    /// The folder at a path, which is made where there is none.
+    /// Opens the folder at a path, which is made where there is none.
     ///
     /// # Errors
     /// Where it cannot be made, or others may write there.
@@ -99,7 +100,7 @@ impl CacheFolder {
         Ok(Self { path: path.to_owned(), opened })
     }
 
-    /// The content kept under a key.
+    /// Reads the content kept under a key.
     pub(super) fn read(&self, key: &str) -> Option<Vec<u8>> {
         let name = format!("{FORM}{key}");
         match self.read_checked(key, &name) {
@@ -193,7 +194,7 @@ impl CacheFolder {
     }
 }
 
-/// Whether only this user, or root, can have written it.
+/// Checks that only this user, or root, can have written it.
 fn check_owner(found: &Metadata) -> io::Result<()> {
     let user = rustix::process::geteuid().as_raw();
     if (found.uid() == user || found.uid() == 0) && found.mode() & 0o022 == 0 {
@@ -210,7 +211,7 @@ fn digest_content(key: &str, content: &[u8]) -> [u8; DIGEST] {
     sum.finalize().into()
 }
 
-/// The content of a file, where it is what was written under this key.
+/// Checks that the content of a file is what was written under this key, and returns it without its digest.
 fn check_digest(key: &str, mut bytes: Vec<u8>) -> Option<Vec<u8>> {
     let told: [u8; DIGEST] =
         bytes.strip_prefix(FORM.as_bytes())?.first_chunk::<DIGEST>().copied()?;

@@ -15,7 +15,7 @@ use super::cache;
 use super::driver::Card;
 use super::library::Library;
 
-/// Where it is 0 nothing is timed, and the algorithm is taken that the library takes for the fastest.
+/// The variable that turns timing off with 0: then the algorithm is used that the library takes for the fastest.
 const VARIABLE: &str = "GRAPHC_TUNE";
 /// Part of each key: another meaning of what is kept gets another.
 const FORM: &str = "product-3";
@@ -25,8 +25,8 @@ pub(super) fn is_measured() -> bool {
     env::var(VARIABLE).map_or(true, |text| text != "0")
 }
 
-/// All that the choice for a product with so many ways depends on, in short: the kind of card, the versions of the library and of the
-/// driver, extents, types, layouts, where matrices begin, and the epilogue.
+/// Returns the key of the choice for a product with so many ways, from all that it depends on: the kind of card, the versions of
+/// the library and of the driver, extents, types, layouts, where matrices begin, and the epilogue.
 pub(super) fn choice_key(card: &Card, product: &MatrixProduct, count: usize) -> String {
     let Card { name, memory, capability, multiprocessors, .. } = card;
     let versions = [Library::CublasLt, Library::Driver].map(Library::version);
@@ -39,7 +39,7 @@ pub(super) fn choice_key(card: &Card, product: &MatrixProduct, count: usize) -> 
     format!("{FORM}-{digest}")
 }
 
-/// The part of a product that an algorithm's time depends on: all but the registers that it is of.
+/// Describes the part of a product that an algorithm's time depends on: all but its registers.
 fn describe_problem(product: &MatrixProduct) -> String {
     let MatrixProduct {
         rows, inner, columns, batch, a, b, out, starts, operands, epilogue, ..
@@ -55,8 +55,8 @@ fn describe_problem(product: &MatrixProduct) -> String {
     )
 }
 
-/// The number of the way that is taken, below `count`: what was chosen in this process, or kept by another, or what `choose` finds.
-/// Where that finds nothing it is the first, and is not kept.
+/// Finds the number of the way that is taken, below `count`: what was chosen in this process, or kept by another, or what `choose`
+/// finds. Where that finds nothing it is the first, and is not kept.
 ///
 /// # Errors
 /// Those of `choose`.
@@ -78,13 +78,13 @@ pub(super) fn find_choice<E>(
     Ok(*known().entry(key.to_owned()).or_insert(number))
 }
 
-/// Keeps what was found. Of processes that write at a time the first is right: its number.
+/// Keeps the number that was found. Of processes that write at a time the first is right: returns its number.
 fn keep_choice(key: &str, count: usize, number: usize) -> usize {
     let kept = cache::write_first(key, number.to_string().as_bytes());
     decode_choice(&kept, count).unwrap_or(number)
 }
 
-/// The number that was kept, if it is one of a way.
+/// Returns the number that was kept, if it is one of a way.
 fn decode_choice(bytes: &[u8], count: usize) -> Option<usize> {
     let number: usize = std::str::from_utf8(bytes).ok()?.parse().ok()?;
     (number < count).then_some(number)

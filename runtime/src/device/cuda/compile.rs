@@ -33,17 +33,17 @@ pub(crate) enum KernelCompileError {
     /// There is no compiler.
     #[error(transparent)]
     NotFound(#[from] NotFound),
-    /// It is older than the card.
+    /// The compiler is older than the card.
     #[error(
         "NVRTC {major}.{minor} does not know the card's architecture, {arch}: install a newer one, `pip install -U nvidia-cuda-nvrtc`"
     )]
     Unknown { arch: Arch, major: i32, minor: i32 },
-    /// It does not take a kernel: a fault of graphc.
+    /// The compiler refuses a kernel: a fault of graphc.
     #[error(
         "the compiler refuses a kernel of graphc's for {arch}, which is an internal error: {log}"
     )]
     Refused { arch: String, log: String },
-    /// What was compiled for another machine cannot be written.
+    /// A kernel that was compiled for another machine cannot be written.
     #[error("a kernel cannot be written: {reason}")]
     Unkept { reason: String },
 }
@@ -62,7 +62,7 @@ impl fmt::Display for Arch {
 }
 
 impl Arch {
-    /// Whether the compiler knows it. One that does not say what it knows is asked when it compiles.
+    /// Checks that the compiler knows it. One that does not say what it knows is asked when it compiles.
     fn check_supported(self) -> Result<(), KernelCompileError> {
         static KNOWN: OnceLock<Vec<i32>> = OnceLock::new();
         let known = KNOWN.get_or_init(|| list_architectures().unwrap_or_default());
@@ -74,7 +74,7 @@ impl Arch {
     }
 }
 
-/// The architectures that the compiler knows, as numbers such as 90.
+/// Lists the architectures that the compiler knows, as numbers such as 90.
 fn list_architectures() -> Result<Vec<i32>, result::NvrtcError> {
     let mut count = 0;
     // SAFETY: the first call says for how many numbers there must be places.
@@ -86,17 +86,17 @@ fn list_architectures() -> Result<Vec<i32>, result::NvrtcError> {
     }
 }
 
-/// What binaries are, which is what a driver executes.
+/// The form of the binaries that a driver executes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum BinaryForm {
     /// Machine code, as an ELF file.
     Machine,
-    /// What a driver that has a compiler of its own makes of sources: one that is no card's, as that of graphc's tests.
+    /// The output of a driver's own compiler, where the driver is no card's, as that of graphc's tests.
     Own,
 }
 
 impl BinaryForm {
-    /// That of the driver at hand, or, without one, of cards.
+    /// Returns the form of the present driver, or, without one, that of cards.
     fn of_driver() -> Self {
         match Library::Driver.find() {
             Ok(driver) if driver.has_function("nvrtcVersion") => Self::Own,
@@ -109,7 +109,8 @@ impl BinaryForm {
     }
 }
 
-/// The binaries of kernels for their architectures, each compiled once, by as many threads as the process may use.
+/// Compiles kernels for their architectures, each once, by as many threads as the process may use, and returns their
+/// binaries.
 pub(super) fn compile_all<'a>(
     kernels: impl IntoIterator<Item = (&'a str, Arch)>,
 ) -> BTreeMap<(&'a str, Arch), Result<KernelBinary, KernelCompileError>> {
@@ -130,7 +131,7 @@ fn kept_binaries() -> &'static Kept {
     KEPT.get_or_init(Mutex::default)
 }
 
-/// The binary of a kernel for an architecture: of this process, kept, or compiled.
+/// Finds the binary of a kernel for an architecture: of this process, kept, or compiled.
 pub(super) fn find_binary(source: &str, arch: Arch) -> Result<KernelBinary, KernelCompileError> {
     let name = name_kernel(source, arch, None);
     let place = {
@@ -162,7 +163,7 @@ fn compile_and_keep(source: &str, arch: Arch) -> Result<KernelBinary, KernelComp
     Ok(KernelBinary { bytes: Arc::new(bytes), was_kept: false })
 }
 
-/// What is kept of a kernel: what was prepared for this machine, or what this machine's compiler has made before.
+/// Reads a kept kernel: one prepared for this machine, or one that this machine's compiler has made before.
 fn read_kept(source: &str, arch: Arch) -> Option<KernelBinary> {
     let driver = driver_version() / 1000;
     let key = name_kernel(source, arch, None);
@@ -188,7 +189,7 @@ fn read_kept(source: &str, arch: Arch) -> Option<KernelBinary> {
 /// A version of the compiler: major and minor.
 type Version = (i32, i32);
 
-/// A binary that was prepared: behind the version of its compiler.
+/// Parses a binary that was prepared: behind the version of its compiler.
 fn parse_prepared(content: &[u8]) -> Option<(Version, Vec<u8>)> {
     let (version, bytes) = content.split_first_chunk::<8>()?;
     let (major, minor) = version.split_at(4);
@@ -224,8 +225,8 @@ pub(super) fn prepare_all(
     side_by_side(sources.len(), |at| prepare(&sources[at])).into_iter().sum()
 }
 
-/// What the compiler is told. Products and sums are rounded one by one, so that a value has the same bits in whichever kernel it is
-/// computed.
+/// Returns the compiler's options. Products and sums are rounded one by one, so that a value has the same bits in whichever kernel
+/// it is computed.
 fn compiler_options(arch: Arch) -> Vec<String> {
     // What only this generation of cards has, such as products by groups of warps, is behind a letter. A driver with a compiler of its
     // own has none of it.
@@ -237,7 +238,7 @@ fn compiler_options(arch: Arch) -> Vec<String> {
     [&arch, "--fmad=false", "--std=c++17", "-default-device"].map(str::to_owned).to_vec()
 }
 
-/// The compiler's version.
+/// Returns the compiler's version.
 pub(super) fn compiler_version() -> Version {
     let (mut major, mut minor) = (0, 0);
     // SAFETY: both are places for a number. (The library was found.)
@@ -245,7 +246,7 @@ pub(super) fn compiler_version() -> Version {
     if asked == sys::nvrtcResult::NVRTC_SUCCESS { (major, minor) } else { (0, 0) }
 }
 
-/// The name of a kernel: of what a compiler of this version makes of it, or of what was prepared.
+/// Returns the name of a kernel: of what a compiler of this version makes of it, or of what was prepared.
 fn name_kernel(source: &str, arch: Arch, version: Option<Version>) -> String {
     let mut sum = Sha256::new();
     let told = compiler_options(arch);

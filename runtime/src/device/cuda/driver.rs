@@ -20,14 +20,14 @@ use super::library::{Library, NotFound};
 /// Why the driver did not do something.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Trouble {
-    /// What was asked of it.
+    /// The call that failed, in words.
     what: &'static str,
-    /// What it says.
+    /// The driver's error.
     error: String,
 }
 
 impl Trouble {
-    /// What was already said.
+    /// Returns an error with a text that says all.
     pub(super) fn from_text(error: String) -> Self {
         Self { what: "the device", error }
     }
@@ -45,7 +45,7 @@ impl From<Trouble> for String {
     }
 }
 
-/// The driver's word for an error, e.g. `CUDA_ERROR_OUT_OF_MEMORY (out of memory)`.
+/// Returns a function that names the driver's errors, e.g. `CUDA_ERROR_OUT_OF_MEMORY (out of memory)`.
 pub(super) fn driver_trouble(what: &'static str) -> impl Fn(result::DriverError) -> Trouble {
     move |error| {
         let name = error.error_name().map_or("", |name| name.to_str().unwrap_or_default());
@@ -54,7 +54,7 @@ pub(super) fn driver_trouble(what: &'static str) -> impl Fn(result::DriverError)
     }
 }
 
-/// What is known of a card.
+/// The properties of a card.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Card {
     /// Its number, from 0.
@@ -99,7 +99,7 @@ pub(crate) enum DriverMissing {
     Unusable(Trouble),
 }
 
-/// All cards.
+/// Lists all cards.
 ///
 /// # Errors
 /// Where there is no driver.
@@ -129,7 +129,7 @@ fn describe_card(ordinal: i32) -> Result<Card, Trouble> {
     Ok(Card { ordinal, name, memory, capability: (major, minor), multiprocessors })
 }
 
-/// The driver's version of CUDA, major and minor.
+/// Returns the driver's version of CUDA, major and minor.
 pub(super) fn cuda_version() -> (i32, i32) {
     let mut version = 0;
     // SAFETY: it is a place for a number. (The library was found.)
@@ -142,7 +142,7 @@ pub(super) fn cuda_version() -> (i32, i32) {
 #[derive(Debug)]
 pub(super) struct CardContext {
     raw: sys::CUcontext,
-    /// By source and entry.
+    /// The loaded functions, by source and entry.
     functions: Mutex<BTreeMap<(String, String), FunctionPlace>>,
 }
 
@@ -152,7 +152,7 @@ unsafe impl Send for CardContext {}
 unsafe impl Sync for CardContext {}
 
 impl CardContext {
-    /// That of a card, by its number.
+    /// Returns the context of a card, by its number.
     pub(super) fn of_card(ordinal: i32) -> Result<Arc<Self>, Trouble> {
         static ALL: Mutex<BTreeMap<i32, Arc<CardContext>>> = Mutex::new(BTreeMap::new());
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
@@ -169,7 +169,7 @@ impl CardContext {
         Ok(context)
     }
 
-    /// The place of a kernel, the same for all who ask for it.
+    /// Returns the place of a kernel, the same for all who ask for it.
     pub(super) fn function_place(&self, source: &str, entry: &str) -> FunctionPlace {
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (source.to_owned(), entry.to_owned());
@@ -206,7 +206,7 @@ impl CardContext {
         Ok(())
     }
 
-    /// Bytes of the device's memory that are free.
+    /// Returns the bytes of the device's memory that are free.
     pub(super) fn free_memory(&self) -> Result<u64, Trouble> {
         self.make_current()?;
         let (free, _) =
@@ -224,7 +224,7 @@ pub(super) struct CardBuffer {
 }
 
 impl CardBuffer {
-    /// So many bytes, in which is nothing yet.
+    /// Allocates so many bytes, without a content yet.
     pub(super) fn new(context: &Arc<CardContext>, bytes: usize) -> Result<Self, Trouble> {
         context.make_current()?;
         let bytes = bytes.max(256);
@@ -238,7 +238,7 @@ impl CardBuffer {
         self.bytes
     }
 
-    /// The address of a part.
+    /// Returns the address of a part.
     #[inline]
     pub(super) fn address(&self, offset: usize, bytes: usize) -> u64 {
         assert!(
@@ -376,7 +376,7 @@ impl Queue {
         self.context.make_current()
     }
 
-    /// Whether all that was launched has ended.
+    /// Returns whether all that was launched has ended.
     pub(super) fn is_idle(&self) -> Result<bool, Trouble> {
         self.make_current()?;
         // SAFETY: the stream is one that the driver gave.
@@ -456,7 +456,7 @@ impl Queue {
     }
 }
 
-/// How long a stream is waited for whose job has ended.
+/// The longest wait for a stream whose job has ended.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The pause between two questions.
 const PAUSE: Duration = Duration::from_micros(50);

@@ -1,7 +1,7 @@
 //! The functions of NVIDIA's libraries that are called through bindings. These look each up when it is first called and end the program
 //! where there is none, so `library` asks for all of them beforehand.
 
-/// Those of the driver (`driver`).
+/// The functions of the driver (`driver`).
 pub(super) const DRIVER: &[&str] = &[
     "cuInit",
     "cuDriverGetVersion",
@@ -46,7 +46,7 @@ pub(super) const DRIVER: &[&str] = &[
     "cuLaunchKernel",
 ];
 
-/// Those of the compiler (`compile`).
+/// The functions of the compiler (`compile`).
 pub(super) const NVRTC: &[&str] = &[
     "nvrtcVersion",
     "nvrtcGetNumSupportedArchs",
@@ -60,7 +60,7 @@ pub(super) const NVRTC: &[&str] = &[
     "nvrtcGetProgramLog",
 ];
 
-/// Those of the library of products (`product`).
+/// The functions of the library of products (`product`).
 pub(super) const CUBLAS_LT: &[&str] = &[
     "cublasLtCreate",
     "cublasLtDestroy",

@@ -39,7 +39,8 @@ impl CardLaunch {
         Self::of_one(device, actor, call, table, [operands, results])
     }
 
-    /// A product and what goes with it; `None` where the library makes the product and not both: then they are better two launches.
+    /// Prepares a product and what goes with it; `None` where the library makes the product and not both: then they are better two
+    /// launches.
     pub(crate) fn prepare_pair(device: &Cuda, actor: &str, pair: ProductPair<'_>) -> Option<Self> {
         let ProductPair { op, factors, with, results } = pair;
         let of_factors: [Shard; 2] = describe_shards(&factors).try_into().ok()?;
@@ -78,7 +79,7 @@ fn is_made_whole(shared: &CardShared, call: &cuda::Call) -> bool {
     })
 }
 
-/// The table in the card's memory; places are counted from where all registers begin.
+/// Uploads the table to the card's memory; places are counted from where all registers begin.
 pub(super) fn upload_table(
     device: &Cuda,
     table: &[Entry],

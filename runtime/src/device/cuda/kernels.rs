@@ -34,9 +34,9 @@ pub(super) struct WantedKernel {
 }
 
 impl Cuda {
-    /// The stand-in for the card of a rank where there is none: calls are prepared to know their kernels. What the library of
-    /// products would say cannot be asked, so the kernels of all ways to make a product are known. `refuses` says whether products and
-    /// their neighbours are launched apart, as where the library does not compute them together.
+    /// Makes the stand-in for the card of a rank where there is none: calls are prepared to know their kernels. What the library of
+    /// products would say cannot be asked, so the kernels of all ways to make a product are known. `refuses` says whether products
+    /// and their neighbours are launched apart, as where the library does not compute them together.
     pub(crate) fn without_card(rank: u32, (major, minor): (i32, i32), refuses: bool) -> Self {
         let shared = Arc::new(CardShared::new(None, Arch { major, minor }));
         // Communication from card to card has kernels, and through the host none.
@@ -47,7 +47,7 @@ impl Cuda {
         self.shared.context.is_some()
     }
 
-    /// A kernel, to be launched as it says once [`load_kernels`] has loaded it.
+    /// Requests a kernel, to be launched as it says once [`load_kernels`] has loaded it.
     pub(super) fn request_kernel(&self, kernel: &Kernel) -> Loaded {
         static NONE: OnceLock<KernelFunction> = OnceLock::new();
         let Kernel { ref source, ref entry, grid, block, shared, .. } = *kernel;
@@ -65,19 +65,19 @@ impl Cuda {
         Loaded { function: place, grid, block, shared }
     }
 
-    /// The kernels that were asked for since this was called last, in order.
+    /// Takes the kernels that were asked for since this was called last, in order.
     fn take_wanted(&self) -> Vec<WantedKernel> {
         std::mem::take(&mut self.shared.wanted.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The sources of the kernels that were asked for.
+    /// Takes the sources of the kernels that were asked for.
     pub(crate) fn take_sources(&self) -> Vec<String> {
         self.take_wanted().into_iter().map(|wanted| wanted.source).collect()
     }
 }
 
 impl CardShared {
-    /// A kernel, to be launched as it says, compiled and loaded at once: one that is needed after all.
+    /// Compiles and loads a kernel at once, to be launched as it says: one that is needed after all.
     ///
     /// # Errors
     /// Why it cannot be compiled or loaded.
@@ -150,7 +150,7 @@ pub(crate) fn load_kernels(cards: &[&Cuda]) -> Result<(), RuntimeError> {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PrepareError {
-    /// There are none for so old a card.
+    /// The card is too old: there are no kernels for it.
     #[error("kernels are for cards of capability {}.{} and later, not for {major}.{minor}", LEAST.0, LEAST.1)]
     Old {
         /// Major number of the capability.
@@ -198,7 +198,7 @@ pub(crate) fn prepare_kernels(
     made.map_err(|error| PrepareError::Compile { reason: error.to_string() })
 }
 
-/// The addition to an error of the driver about what the compiler has made: that it is older.
+/// Returns what to add to an error of the driver where it is older than the compiler.
 fn older_driver() -> String {
     if Library::Nvrtc.find().is_err() {
         return String::new();

@@ -12,7 +12,7 @@ pub(super) struct RememberedCall {
     pub(super) checked: Option<Checked>,
 }
 
-/// The error of what a kernel has found.
+/// Builds the error of what a kernel has found.
 pub(super) fn build_kernel_error(
     known: &RememberedCall,
     kind: u32,

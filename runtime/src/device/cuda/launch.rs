@@ -28,7 +28,7 @@ pub(crate) struct CardLaunch {
     results: Vec<Port>,
 }
 
-/// Which of the routines an action is.
+/// The rule by which an action's routine is chosen.
 #[derive(Clone, Copy)]
 enum RoutineChoice {
     /// One for all, or one for each microbatch.
@@ -40,9 +40,9 @@ enum RoutineChoice {
 /// The launches of one action.
 struct CardRoutine {
     steps: Vec<LaunchStep>,
-    /// Which of the device's calls it is.
+    /// The number of this call among those of the device.
     call: u32,
-    /// Where its numbers begin among those of the device.
+    /// The index of its first number among the numbers of the device.
     numbers: usize,
     /// The table of kernels of several actors, where it has some.
     table: Option<CardBuffer>,
@@ -88,7 +88,7 @@ impl CardLaunch {
         Ok(Self { routines, choice, operands, results })
     }
 
-    /// One call for all actions.
+    /// Prepares one call for all actions.
     pub(super) fn of_one(
         device: &Cuda,
         actor: &str,
@@ -186,7 +186,7 @@ impl CardShared {
     }
 }
 
-/// The registers as kernels know them.
+/// Describes the registers as kernels know them.
 pub(super) fn describe_shards(ports: &[Port]) -> Vec<Shard> {
     let shard = |port: &Port| Shard {
         ty: TensorType::new(port.dtype, port.rect(0).extent.clone()),
@@ -196,7 +196,7 @@ pub(super) fn describe_shards(ports: &[Port]) -> Vec<Shard> {
 }
 
 impl LocalBoxing {
-    /// One call for all actions, or one for each microbatch.
+    /// Returns one call for all actions, or one for each microbatch.
     fn kernel_calls(&self, result: &Port) -> Vec<KernelCall> {
         let fill = |kind: ReduceKind| {
             cuda::prepare_fill(
@@ -216,7 +216,7 @@ impl LocalBoxing {
     }
 }
 
-/// Copies what is kept of what is held.
+/// Builds the call that copies the kept part of a held rectangle.
 fn build_slice_call(dtype: DType, held: &Rect, kept: &Rect) -> KernelCall {
     let start: Vec<usize> =
         kept.origin.iter().zip(&held.origin).map(|(kept, held)| kept - held).collect();

@@ -33,7 +33,7 @@ pub enum Library {
 pub struct Found {
     /// The name or the path by which it was opened.
     pub path: PathBuf,
-    /// Kept open as long as the process.
+    /// The open library, kept as long as the process.
     pub(super) opened: Opened,
 }
 
@@ -44,7 +44,7 @@ impl Found {
         unsafe { self.opened.get::<*const ()>(function) }.is_ok()
     }
 
-    /// The file, as far as one of these functions tells in which it is.
+    /// Finds the file, as far as one of these functions tells in which it is.
     fn locate_file(&self, functions: &[&str]) -> PathBuf {
         let address = |function: &&str| {
             // SAFETY: the function is looked for and not called.
@@ -71,30 +71,30 @@ impl Found {
 /// Why a library cannot be used.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum NotFound {
-    /// It is nowhere.
+    /// The library was not found anywhere.
     #[error("{library} is not there ({tried}): {advice}")]
     Nowhere {
-        /// Which.
+        /// The library.
         library: Library,
-        /// Where it was looked for.
+        /// The places where it was looked for.
         tried: String,
-        /// What to install.
+        /// The advice what to install.
         advice: &'static str,
     },
-    /// It has not all functions that are called.
+    /// The library lacks functions that are called.
     #[error(
         "{library} at {path} ({version}) lacks the function {function}, so it is too old or another one: {advice}"
     )]
     Lacks {
-        /// Which.
+        /// The library.
         library: Library,
         /// Its file.
         path: String,
-        /// What it says of itself.
+        /// The version that it reports.
         version: String,
         /// The first function that it lacks.
         function: &'static str,
-        /// What to install.
+        /// The advice what to install.
         advice: &'static str,
     },
 }
@@ -103,7 +103,7 @@ impl Library {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Driver, Self::Nvrtc, Self::CublasLt, Self::Nccl];
 
-    /// The library, which is looked for once.
+    /// Finds the library, which is looked for once.
     ///
     /// # Errors
     /// Where it is nowhere.
@@ -113,8 +113,8 @@ impl Library {
         found.as_ref().map_err(Clone::clone)
     }
 
-    /// The library's version, such as `2.28.3`; of the driver, that of the CUDA which it is for. `None` where it is not there or does not
-    /// say.
+    /// Returns the library's version, such as `2.28.3`; of the driver, that of the CUDA which it is for. `None` where it is not
+    /// there or does not say.
     pub fn version(self) -> Option<String> {
         self.version_of(self.find().ok()?)
     }
@@ -148,8 +148,8 @@ impl Library {
         })
     }
 
-    /// File names: first the one by which a library is found that a machine has for all programs, then by version. A driver for CUDA 12
-    /// does not take what libraries of CUDA 13 make.
+    /// Returns the file names: first the one by which a library is found that a machine has for all programs, then by version. A
+    /// driver for CUDA 12 does not take what libraries of CUDA 13 make.
     fn file_names(self) -> &'static [&'static str] {
         let old = matches!(self, Self::Nvrtc | Self::CublasLt) && driver_version() < 13_000;
         match self {
@@ -175,7 +175,8 @@ impl Library {
         }
     }
 
-    /// The functions that are called through bindings, which cannot say that one is missing; those of NCCL are looked for one by one.
+    /// Returns the functions that are called through bindings, which cannot say that one is missing; those of NCCL are looked for
+    /// one by one.
     fn required_functions(self) -> &'static [&'static str] {
         match self {
             Self::Driver => functions::DRIVER,
@@ -185,7 +186,7 @@ impl Library {
         }
     }
 
-    /// Whether the library has what is called.
+    /// Checks that the library has all functions that are called.
     fn check_functions(self, found: Found) -> Result<Found, NotFound> {
         let Some(&function) =
             self.required_functions().iter().find(|function| !found.has_function(function))
@@ -201,7 +202,7 @@ impl Library {
         })
     }
 
-    /// The file of the library, where it is there.
+    /// Returns the file of the library, where it is there.
     pub(super) fn file_path(self) -> Option<PathBuf> {
         Some(self.find().ok()?.locate_file(self.required_functions()))
     }
@@ -268,7 +269,7 @@ impl LibraryNames for &'static [&'static str] {
     }
 }
 
-/// The file of the library that has this address.
+/// Returns the file of the library that has this address.
 #[cfg(target_os = "linux")]
 fn file_of(address: *const std::ffi::c_void) -> Option<PathBuf> {
     use std::os::unix::ffi::OsStrExt;
@@ -284,7 +285,7 @@ fn file_of(address: *const std::ffi::c_void) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
 }
 
-/// The file of the library that has this address, which other systems do not tell.
+/// Returns the file of the library that has this address, which other systems do not tell.
 #[cfg(not(target_os = "linux"))]
 fn file_of(_address: *const std::ffi::c_void) -> Option<PathBuf> {
     None
@@ -295,7 +296,8 @@ fn open_library(name: &OsStr) -> Option<Opened> {
     unsafe { Opened::new(name) }.ok()
 }
 
-/// The version of CUDA that the driver is for, as 1000 times its major number and 10 times its minor; the newest where there is none.
+/// Returns the version of CUDA that the driver is for, as 1000 times its major number and 10 times its minor; the newest where
+/// there is none.
 pub(super) fn driver_version() -> i32 {
     let Ok(found) = Library::Driver.find() else { return i32::MAX };
     let mut version = 0;
@@ -304,14 +306,15 @@ pub(super) fn driver_version() -> i32 {
     if told { version } else { i32::MAX }
 }
 
-/// Where the Python that is found by name lies, whose packages may have libraries.
+/// Finds the installations of the Python that is found by name, whose packages may have libraries.
 fn find_pythons() -> Vec<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let folders = env::split_paths(&path).filter(|folder| folder.join("python3").exists());
     folders.filter_map(|folder| folder.parent().map(Path::to_path_buf)).collect()
 }
 
-/// Where NVIDIA's containers, toolkits and distributions put libraries, whether the system's loader looks there or not.
+/// The folders in which NVIDIA's containers, toolkits and distributions put libraries, whether the system's loader
+/// looks there or not.
 const FOLDERS: [&str; 6] = [
     "/usr/local/nvidia/lib64",
     "/usr/local/nvidia/lib",
@@ -349,7 +352,7 @@ fn list_library_folders() -> Vec<PathBuf> {
     folders
 }
 
-/// What is in a folder, by name; nothing where there is none.
+/// Lists the paths in a folder, by name; none where there is no such folder.
 fn list_children(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let read = folder.read_dir().into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = read.map(|entry| entry.path()).collect();

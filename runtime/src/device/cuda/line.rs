@@ -23,11 +23,11 @@ pub(crate) struct OutgoingLine {
     queue: Queue,
     staging: CardBuffer,
     bytes: usize,
-    /// Of each slot: when the rank's stream has last filled it, and when it was last sent.
+    /// The marks of each slot: when the rank's stream last filled it, and when it was last sent.
     slots: Vec<[Mark; 2]>,
     /// Contents that went through.
     count: u64,
-    /// How many had when the rank's stream last waited for all of them.
+    /// The value of `count` when the rank's stream last waited for all of them.
     since: u64,
     ended: Ended,
 }
@@ -117,7 +117,7 @@ impl IncomingLine {
         Ok(line)
     }
 
-    /// Receives; `unpack` has the stream read it at the address that it is given.
+    /// Receives a content; `unpack` has the stream read it at the address that it is given.
     pub(crate) fn receive(
         &mut self,
         stream: &mut CardStream,

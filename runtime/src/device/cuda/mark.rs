@@ -21,12 +21,12 @@ unsafe impl Send for Mark {}
 unsafe impl Sync for Mark {}
 
 impl Mark {
-    /// One that is waited for.
+    /// Makes an event that is waited for.
     pub(super) fn new(context: &Arc<CardContext>) -> Result<Self, Trouble> {
         Self::with_flags(context, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
     }
 
-    /// One that knows when it came.
+    /// Makes an event that records its time.
     pub(super) fn new_timed(context: &Arc<CardContext>) -> Result<Self, Trouble> {
         Self::with_flags(context, sys::CUevent_flags::CU_EVENT_DEFAULT)
     }
@@ -41,7 +41,7 @@ impl Mark {
         self.raw
     }
 
-    /// The time from this event to a later one of its stream; both are timed and have come.
+    /// Returns the time from this event to a later one of its stream; both are timed and have come.
     pub(super) fn elapsed_until(&self, later: &Self) -> Result<Duration, Trouble> {
         type Elapsed = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult;
         self.context.make_current()?;

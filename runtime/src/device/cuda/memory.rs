@@ -19,13 +19,13 @@ pub(crate) struct CardMemory {
 }
 
 impl CardMemory {
-    /// The address of a register's content.
+    /// Returns the address of a register's content.
     #[inline]
     pub(crate) fn address(&self, place: ArenaRange) -> u64 {
         self.buffer.address(place.offset, place.bytes)
     }
 
-    /// The image on the host.
+    /// Returns the image on the host.
     pub(crate) fn image(&self) -> &HostArena {
         &self.image
     }

@@ -71,7 +71,7 @@ pub(crate) use nvtx::ActorRanges;
 pub(crate) use stream::{CardEvent, CardStopwatch, CardStream};
 pub use workbench::{Content, Workbench, WorkbenchError};
 
-/// The cards of this machine, by their numbers.
+/// Lists the cards of this machine, by their numbers.
 ///
 /// # Errors
 /// Why there is none: no driver, or one that cannot be used.
@@ -86,7 +86,7 @@ const LEAST: (i32, i32) = (8, 0);
 #[derive(Debug)]
 pub(crate) struct Cuda {
     rank: u32,
-    /// None where there is no card, and kernels are only to be known.
+    /// The card; none where kernels are only to be known.
     card: Option<Card>,
     /// Whether products are launched apart from their neighbours, where there is no card to ask.
     refuses: bool,
@@ -98,7 +98,7 @@ pub(crate) struct Cuda {
 /// The state that the rank's streams, memory and launches share.
 #[derive(Debug)]
 struct CardShared {
-    /// None where there is no card.
+    /// The context; none where there is no card.
     context: Option<Arc<CardContext>>,
     arch: Arch,
     wanted: Mutex<Vec<WantedKernel>>,
@@ -117,8 +117,8 @@ struct Tables {
 }
 
 impl Cuda {
-    /// The card of a rank, of which `local` is the number among those of this machine; ranks beyond the cards share them. `direct`:
-    /// whether it communicates with other cards directly.
+    /// Opens the card of a rank, of which `local` is the number among those of this machine; ranks beyond the cards share them.
+    /// `direct`: whether it communicates with other cards directly.
     ///
     /// # Errors
     /// Where there is no card.
@@ -142,7 +142,7 @@ impl Cuda {
         Ok(Self { rank, card: Some(card.clone()), refuses: false, direct, shared })
     }
 
-    /// The context of its card.
+    /// Returns the context of its card.
     fn context(&self) -> Result<&Arc<CardContext>, Trouble> {
         self.shared.context()
     }
@@ -203,7 +203,7 @@ impl CardShared {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The numbers of all calls in a step, as bytes, and bytes to work in.
+    /// Returns the numbers of all calls in a step, as bytes, and bytes to work in.
     fn step_needs(&self, step: u64, rate: Option<GivenRate>) -> (Vec<u8>, usize) {
         let tables = self.lock_tables();
         let numbers = tables.numbers.iter().flat_map(|numbers| numbers.at_step(step, rate));

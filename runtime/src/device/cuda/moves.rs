@@ -13,15 +13,15 @@ use crate::rectangles::Move;
 pub(crate) enum CardMove {
     /// Bytes that stand side by side on both sides.
     Run { from: usize, to: usize, bytes: usize },
-    /// By a kernel.
+    /// A copy by a kernel.
     Kernel(Loaded),
 }
 
-/// Fills a register with what changes nothing in a reduction.
+/// A fill of a register with the identity of a reduction.
 pub(crate) enum CardFill {
     /// Bytes of 0.
     Clear { bytes: usize },
-    /// By a kernel.
+    /// A fill by a kernel.
     Kernel(Loaded),
 }
 
@@ -43,7 +43,8 @@ impl CardFill {
 }
 
 impl CardMove {
-    /// The copy of `part`, which lies in both `from` and `to`, all three in the whole tensor's coordinates and not empty.
+    /// Makes the copy of `part`, which lies in both `from` and `to`, all three in the whole tensor's coordinates and not
+    /// empty.
     ///
     /// # Errors
     /// Where there is no kernel.
@@ -70,7 +71,7 @@ impl CardMove {
         }
     }
 
-    /// Where the bytes begin on both sides, and how many they are, where they stand side by side.
+    /// Returns where the bytes begin on both sides, and their number, if they are contiguous on both.
     pub(crate) fn contiguous_run(
         dtype: DType,
         part: &Rect,
@@ -81,7 +82,7 @@ impl CardMove {
     }
 }
 
-/// What changes nothing, as near to it as elements of the type come.
+/// Returns the identity of a reduction, as near to it as elements of the type come.
 pub(super) fn reduction_identity(dtype: DType, kind: ReduceKind) -> f64 {
     let identity = kind.identity();
     match dtype {

@@ -97,7 +97,7 @@ struct NcclFunctions {
 }
 
 impl NcclFunctions {
-    /// The functions, looked for once.
+    /// Loads the functions, once.
     fn load_once() -> Result<&'static Self, NcclError> {
         static FUNCTIONS: OnceLock<Result<NcclFunctions, NcclError>> = OnceLock::new();
         let functions = FUNCTIONS.get_or_init(Self::load);
@@ -129,7 +129,7 @@ impl NcclFunctions {
         })
     }
 
-    /// What a call says: all is well, or it is under way.
+    /// Checks the status of a call: success, or still under way, is no error.
     fn check_status(&self, what: &'static str, status: c_int) -> Result<(), NcclError> {
         match status {
             0 | IN_PROGRESS => Ok(()),
@@ -159,7 +159,7 @@ pub(crate) fn is_there() -> bool {
     NcclFunctions::load_once().is_ok()
 }
 
-/// A name for a new communicator, which its first rank makes and tells the others.
+/// Makes a name for a new communicator, which its first rank makes and tells the others.
 pub(crate) fn new_id() -> Result<Id, NcclError> {
     let functions = NcclFunctions::load_once()?;
     let mut id = UniqueId([0; ID]);
@@ -197,14 +197,14 @@ pub(crate) enum NcclOperation {
         count: usize,
         kind: ReduceKind,
     },
-    /// `count`: of the elements that a rank keeps.
+    /// A reduce-scatter; `count`: the elements that a rank keeps.
     ReduceScatter {
         from: u64,
         to: u64,
         count: usize,
         kind: ReduceKind,
     },
-    /// `count`: of the elements that a rank gives.
+    /// An all-gather; `count`: the elements that a rank gives.
     AllGather {
         from: u64,
         to: u64,
@@ -358,7 +358,7 @@ impl Drop for Comm {
     }
 }
 
-/// The library's number of an element type; truth values are bytes.
+/// Returns the library's number of an element type; truth values are bytes.
 fn element_code(dtype: DType) -> c_int {
     match dtype {
         DType::U8 | DType::Bool => 1,
@@ -370,7 +370,7 @@ fn element_code(dtype: DType) -> c_int {
     }
 }
 
-/// The library's number of a reduction.
+/// Returns the library's number of a reduction.
 fn reduction_code(kind: ReduceKind) -> c_int {
     match kind {
         ReduceKind::Sum => 0,

@@ -7,11 +7,11 @@ use std::sync::{Mutex, PoisonError};
 static NOTES: Mutex<Notes> = Mutex::new(Notes::new());
 
 struct Notes {
-    /// All that was said or will be.
+    /// The notes that were written or will be.
     seen: BTreeSet<String>,
-    /// Whether something was said of what is kept.
+    /// Whether a note about kept files was added.
     is_said_of_cache: bool,
-    /// The notes that are not said yet, in order.
+    /// The notes that nobody has taken yet, in order.
     open: Vec<String>,
 }
 
@@ -33,19 +33,19 @@ impl Notes {
     }
 }
 
-/// Has something said.
+/// Adds a note.
 pub(super) fn add_note(text: String) {
     NOTES.lock().unwrap_or_else(PoisonError::into_inner).add(text);
 }
 
-/// Has it said that something is wrong with what is kept from one process to the next. Of several things the first is enough: they
+/// Adds a note that something is wrong with what is kept from one process to the next. Of several things the first is enough: they
 /// tend to be many of one kind.
 pub(super) fn note_of_cache(text: String) {
     NOTES.lock().unwrap_or_else(PoisonError::into_inner).add_of_cache(text);
 }
 
-/// The notes about cards since this was called last: what was wrong first with what is kept from one process to the next, and how
-/// products are made where that is not the usual way or is asked for.
+/// Takes the notes about cards since this was called last: what was wrong first with what is kept from one process to the next,
+/// and how products are made where that is not the usual way or is asked for.
 pub fn take_notes() -> Vec<String> {
     std::mem::take(&mut NOTES.lock().unwrap_or_else(PoisonError::into_inner).open)
 }

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libloading::Library;
 
-/// Where a tool says which library it is.
+/// The variable that names a tool's library.
 const VARIABLE: &str = "NVTX_INJECTION64_PATH";
 /// The version of the interface: that of the header.
 const NVTX_VERSION: u32 = 3;
@@ -33,13 +33,13 @@ const POP: usize = 11;
 /// Places of a table: as many as the largest module has, and one that ends it.
 const PLACES: usize = 17;
 
-/// Where a tool has put its functions, 0 where it has none: memory that it writes when it is called to begin.
+/// The addresses of a tool's functions, 0 where it has none: memory that it writes when it is called to begin.
 static FUNCTIONS: [[AtomicUsize; PLACES]; SIZES.len()] =
     [const { [const { AtomicUsize::new(0) }; PLACES] }; SIZES.len()];
 
 type Table = [Option<&'static AtomicUsize>; PLACES];
 
-/// A table of functions' places: an array of pointers, that of 0 and those behind the last are null.
+/// Returns a table of functions' places: an array of pointers, that of 0 and those behind the last are null.
 fn function_table(module: usize) -> &'static Table {
     static TABLES: OnceLock<[Table; SIZES.len()]> = OnceLock::new();
     let of = |module: usize| -> Table {
@@ -101,7 +101,7 @@ unsafe extern "C" fn give_table(
     1
 }
 
-/// No version of a tool is known that would have to be treated differently.
+/// Takes a tool's version: none is known that would have to be treated differently.
 extern "C" fn set_version_of_tool(_: u32) {}
 
 /// The functions of the tool that looks on.
@@ -111,7 +111,8 @@ struct Tool {
     pop: unsafe extern "C" fn() -> c_int,
 }
 
-/// The tool, if one has said in the environment that it is there; it is asked once and stays as long as the process.
+/// Finds the tool, if one has said in the environment that it is there; it is asked once and stays as long as the
+/// process.
 fn find_tool() -> Option<&'static Tool> {
     static TOOL: OnceLock<Option<Tool>> = OnceLock::new();
     TOOL.get_or_init(attach_tool).as_ref()

@@ -19,7 +19,7 @@ use crate::memory::ALIGNMENT;
 
 /// Bytes of memory that the library may work in, as many as its kernels for Hopper want.
 const WORKSPACE: usize = 32 << 20;
-/// How many algorithms for a product the library is asked for.
+/// The number of algorithms that the library is asked for.
 const ALGORITHMS: usize = 8;
 
 /// Why there is no library to multiply with.
@@ -64,7 +64,7 @@ impl Multiplier {
         handle.map(Self).map_err(|error| MultiplierError::Unusable(format!("{:?}", error.0)))
     }
 
-    /// Memory to work in, for one stream.
+    /// Allocates memory to work in, for one stream.
     pub(super) fn allocate_workspace(context: &Arc<CardContext>) -> Result<CardBuffer, Trouble> {
         CardBuffer::new(context, WORKSPACE)
     }
@@ -131,7 +131,7 @@ impl Multiplier {
     }
 }
 
-/// Where a product's matrices are.
+/// The addresses of a product's matrices.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ProductAddresses {
     pub(super) a: u64,
@@ -158,13 +158,13 @@ pub(super) struct Described {
     a: MatrixLayout,
     b: MatrixLayout,
     out: MatrixLayout,
-    /// How it may be computed: what the library takes for the fastest first. One at least.
+    /// The algorithms that compute it, at least one: what the library takes for the fastest first.
     algorithms: Vec<sys::cublasLtMatmulAlgo_t>,
-    /// Where each row of products begins in both factors and the result, in bytes.
+    /// The offsets of each row of products in both factors and the result, in bytes.
     starts: Vec<[usize; 3]>,
     /// Whether there is a summand for each column, or sums.
     has_vector: bool,
-    /// Whether there is that of which a function is taken.
+    /// Whether there is a matrix that a function is taken of.
     has_kept: bool,
 }
 
@@ -196,13 +196,13 @@ impl Described {
         Ok(Self { product: description, a, b, out, algorithms, starts, has_vector, has_kept })
     }
 
-    /// How many algorithms there are.
+    /// Returns the number of algorithms.
     pub(super) fn count_algorithms(&self) -> usize {
         self.algorithms.len()
     }
 }
 
-/// The algorithms that the library proposes for a product whose matrices have these layouts.
+/// Finds the algorithms that the library proposes for a product whose matrices have these layouts.
 fn find_algorithms(
     multiplier: &Multiplier,
     description: &Description,
@@ -241,8 +241,8 @@ fn find_algorithms(
     }
 }
 
-/// Of algorithms for a product with a summand those that may write the result beside it as well as over it, if any does: so that a plan
-/// takes the same ones either way.
+/// Keeps those algorithms for a product with a summand that may write the result beside it as well as over it, if any does: so that
+/// a plan takes the same ones either way.
 fn prefer_out_of_place(all: Vec<sys::cublasLtMatmulAlgo_t>) -> Vec<sys::cublasLtMatmulAlgo_t> {
     let found: Vec<_> = all.iter().copied().filter(may_be_apart).collect();
     if found.is_empty() { all } else { found }
@@ -260,11 +260,11 @@ fn may_be_apart(algorithm: &sys::cublasLtMatmulAlgo_t) -> bool {
     told != sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS || may != 0
 }
 
-/// The description of what is computed.
+/// The library's description of a product.
 struct Description(sys::cublasLtMatmulDesc_t);
 
 impl Description {
-    /// `transposed`: whether each of the two factors, as the library sees them, is transposed.
+    /// Describes a product of two factors; `transposed`: whether each of them, as the library sees them, is transposed.
     fn new(transposed: [bool; 2]) -> Result<Self, result::CublasError> {
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
         // Products of f32 are products of f32: what is faster and less exact must be asked for.
@@ -294,13 +294,13 @@ impl Description {
         Ok(())
     }
 
-    /// Where the summand for each column is, or where sums go.
+    /// Sets the address of the summand for each column, or of the sums.
     fn set_vector(&self, address: u64) -> Result<(), result::CublasError> {
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
         self.set_attribute(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &address)
     }
 
-    /// Where that is of which a function is taken.
+    /// Sets the address of the matrix that a function is taken of.
     fn set_kept(&self, address: u64) -> Result<(), result::CublasError> {
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
         self.set_attribute(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &address)
@@ -317,7 +317,8 @@ impl Description {
     }
 }
 
-/// The library's name for what becomes of sums. To it rows of the result are columns, and the second factor is the first.
+/// Returns the library's number of an epilogue. To it rows of the result are columns, and the second factor is the
+/// first.
 fn epilogue_code(epilogue: &Epilogue) -> Result<sys::cublasLtEpilogue_t, result::CublasError> {
     use Activation::{GeluTanh, GeluTanhGrad, None as Plain, Relu};
     use sys::cublasLtEpilogue_t as End;
@@ -351,8 +352,8 @@ impl Drop for Description {
 struct MatrixLayout(sys::cublasLtMatrixLayout_t);
 
 impl MatrixLayout {
-    /// A matrix `[rows, columns]` that is stored by rows, or by columns. To the library one that is stored by rows is the transpose,
-    /// stored by columns.
+    /// Describes a matrix `[rows, columns]` that is stored by rows, or by columns. To the library one that is stored by rows is the
+    /// transpose, stored by columns.
     fn from_matrix(
         dtype: DType,
         matrix: &Matrix,
@@ -393,8 +394,8 @@ impl Drop for MatrixLayout {
 struct Preference(sys::cublasLtMatmulPreference_t);
 
 impl Preference {
-    /// `aligned`: multiples of how many bytes the factors and the result begin at.
-    /// Parts of a sum are joined as f32, whatever is `made`, and never where the result lies, as that may be the summand's memory.
+    /// Sets what algorithms must support; `aligned`: multiples of how many bytes the factors and the result begin at. Parts of a
+    /// sum are joined as f32, whatever is `made`, and never where the result lies, as that may be the summand's memory.
     fn new([a, b, out]: [u32; 3], made: DType) -> Result<Self, result::CublasError> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
         let preference = Self(result::create_matmul_pref()?);
@@ -430,7 +431,7 @@ impl Drop for Preference {
     }
 }
 
-/// The ways in which parts of sums may be joined: in memory to work in, as f32.
+/// Returns the ways in which parts of sums may be joined: in memory to work in, as f32.
 fn reduction_schemes(made: DType) -> u32 {
     use sys::cublasLtReductionScheme_t as Scheme;
     let computed = Scheme::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
@@ -440,8 +441,8 @@ fn reduction_schemes(made: DType) -> u32 {
     }
 }
 
-/// The multiples of a power of two, in bytes, at which all matrices of both factors and of the result begin. Registers begin at
-/// multiples of [`ALIGNMENT`].
+/// Returns the multiples of a power of two, in bytes, at which all matrices of both factors and of the result begin. Registers
+/// begin at multiples of [`ALIGNMENT`].
 fn matrix_alignments(product: &MatrixProduct) -> [u32; 3] {
     let strides = [product.a.stride, product.b.stride, product.out.stride];
     let sizes = element_sizes(product);
@@ -452,7 +453,7 @@ fn matrix_alignments(product: &MatrixProduct) -> [u32; 3] {
     })
 }
 
-/// Bytes of an element of both factors and of the result.
+/// Returns the bytes of an element of both factors and of the result.
 fn element_sizes(product: &MatrixProduct) -> [usize; 3] {
     let [factor, made] = [product.operands.dtype, product.operands.made].map(DType::size);
     [factor, factor, made]

@@ -8,15 +8,15 @@ use super::memory::CardMemory;
 use super::stream::CardStream;
 use crate::error::Cause;
 
-/// Where a launch finds what it needs.
+/// The registers, memory and numbers of a launch.
 pub(super) struct LaunchSite<'a> {
     pub(super) operands: &'a [Port],
     pub(super) results: &'a [Port],
     pub(super) memory: &'a CardMemory,
     pub(super) turn: Turn,
-    /// Which of the device's calls it is.
+    /// The number of this call among those of the device.
     pub(super) call: u32,
-    /// Where its numbers begin among those of the device.
+    /// The index of its first number among the numbers of the device.
     pub(super) numbers: usize,
     /// The table of kernels of several actors, where it has some.
     pub(super) table: Option<&'a CardBuffer>,
@@ -52,7 +52,7 @@ impl LaunchSite<'_> {
         }
     }
 
-    /// The value of an argument; all are of 64 bits, of which a shorter one is the lower.
+    /// Returns the value of an argument; all are of 64 bits, of which a shorter one is the lower.
     #[inline]
     pub(super) fn argument_value(&self, argument: Argument, stream: &CardStream) -> u64 {
         match argument {

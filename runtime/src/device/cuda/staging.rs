@@ -57,7 +57,7 @@ impl HostStaging {
         begun
     }
 
-    /// The stream is idle: what was coming is there.
+    /// Takes what was downloaded, as the stream is idle.
     pub(super) fn end_downloads(&mut self, image: &HostArena) {
         for (pinned, place) in self.coming.drain(..) {
             image.write(place).copy_from_slice(pinned.slice(place.bytes));
@@ -66,7 +66,7 @@ impl HostStaging {
         self.all_done();
     }
 
-    /// The stream is idle.
+    /// Frees all busy buffers, as the stream is idle.
     pub(super) fn all_done(&mut self) {
         self.free.append(&mut self.busy);
     }

@@ -24,7 +24,7 @@ use crate::error::Cause;
 use crate::memory::{ArenaRange, HostArena};
 use crate::transport::TransportError;
 
-/// How often a wait asks at once before it pauses between questions.
+/// The number of questions that a wait asks at once before it pauses between them.
 const SPINS: usize = 2000;
 /// The pause.
 const PAUSE: Duration = Duration::from_micros(20);
@@ -44,7 +44,7 @@ pub(crate) struct CardStream {
     rate: Option<GivenRate>,
     /// The step and the seed, then the account of faults.
     account: CardBuffer,
-    /// What they were when the host last looked.
+    /// The account of faults as the host last read it.
     seen: Pinned,
     /// Numbers of this step of all calls.
     numbers: CardBuffer,
@@ -55,11 +55,11 @@ pub(crate) struct CardStream {
     /// still wait for it.
     marks: [Vec<Mark>; 2],
     recorded: usize,
-    /// By the places of actions in a step.
+    /// The marks by the places of actions in a step.
     places: BTreeMap<usize, Mark>,
     /// A worker's calls have no way to fail but the next that has one.
     failed: Option<Trouble>,
-    /// By the ranks that they join.
+    /// The communicators by the ranks that they join.
     communicators: BTreeMap<Vec<u32>, Comm>,
     values: Vec<u64>,
     pointers: Vec<*mut c_void>,
@@ -80,7 +80,7 @@ unsafe impl Send for CardEvent {}
 pub(crate) struct CardStopwatch([Mark; 2]);
 
 impl CardStopwatch {
-    /// The time between both, which have come.
+    /// Returns the time between both, which have come.
     pub(crate) fn elapsed(&self) -> Result<Duration, Cause> {
         let [begun, ended] = &self.0;
         Ok(begun.elapsed_until(ended)?)
@@ -115,7 +115,7 @@ impl CardStream {
         })
     }
 
-    /// What is launched from now on belongs to this step, with the learning rate that is given for it, if one is.
+    /// Begins a step: later launches belong to it, with the learning rate that is given for it, if one is.
     pub(crate) fn begin_step(&mut self, step: u64, rate: Option<GivenRate>) {
         (self.step, self.rate) = (step, rate);
         self.recorded = 0;
@@ -144,7 +144,7 @@ impl CardStream {
         Ok(())
     }
 
-    /// Before launches: what has failed since, and the thread's device.
+    /// Prepares launches: reports what has failed since, and sets the thread's device.
     #[inline]
     pub(super) fn begin_launches(&mut self) -> Result<(), Cause> {
         self.check_failures()?;
@@ -226,7 +226,7 @@ impl CardStream {
         Ok(self.queue.begin_recording()?)
     }
 
-    /// What was recorded.
+    /// Ends recording and returns the launches that were recorded.
     pub(crate) fn end_recording(&mut self) -> Result<CardRecording, Cause> {
         Ok(self.queue.end_recording()?)
     }
@@ -279,12 +279,12 @@ impl CardStream {
         }
     }
 
-    /// What asks whether the job has ended.
+    /// Returns the function that tells whether the job has ended.
     pub(super) fn ended(&self) -> Ended {
         Arc::clone(&self.ended)
     }
 
-    /// The event of all launches so far.
+    /// Records an event behind all launches so far.
     pub(crate) fn record_event(&mut self) -> Option<CardEvent> {
         match self.try_record() {
             Ok(event) => Some(event),
@@ -305,8 +305,8 @@ impl CardStream {
         Ok(CardEvent(mark.raw()))
     }
 
-    /// The event of all launches so far, by the place of an action, which has one event for ever. So another stream has been told to wait
-    /// for it before it is recorded anew.
+    /// Records an event behind all launches so far, by the place of an action, which has one event for ever. So another stream has
+    /// been told to wait for it before it is recorded anew.
     pub(crate) fn record_at(&mut self, place: usize) -> Option<CardEvent> {
         match self.try_record_at(place) {
             Ok(event) => Some(event),
@@ -332,7 +332,7 @@ impl CardStream {
         }
     }
 
-    /// A stopwatch of this stream.
+    /// Makes a stopwatch of this stream.
     pub(crate) fn new_stopwatch(&self) -> Result<CardStopwatch, Cause> {
         let context = self.queue.context();
         Ok(CardStopwatch([Mark::new_timed(context)?, Mark::new_timed(context)?]))
@@ -377,7 +377,7 @@ impl CardStream {
         failed.map_or(Ok(()), |trouble| Err(trouble.into()))
     }
 
-    /// What kernels have written to the account of faults.
+    /// Checks the account to which kernels write their faults.
     fn check_account(&self) -> Result<(), Cause> {
         let word = |at: usize| {
             let bytes = &self.seen.slice(FAULT)[at..at + 4];
@@ -400,7 +400,7 @@ impl CardStream {
         }
     }
 
-    /// Memory of the host that the card reaches.
+    /// Allocates memory of the host that the card reaches.
     pub(crate) fn allocate_pinned(&self, bytes: usize) -> Result<Pinned, Cause> {
         Ok(Pinned::new(self.queue.context(), bytes)?)
     }
@@ -467,7 +467,7 @@ impl CardStream {
         result
     }
 
-    /// The image on the host, in which these places have what all launches so far have written.
+    /// Brings what all launches so far have written in these places to the image on the host, and returns it.
     pub(crate) fn sync_to_host<'m>(
         &mut self,
         memory: &'m CardMemory,

@@ -22,7 +22,7 @@ const TRIALS: usize = 3;
 const GAIN: f64 = 0.98;
 /// A byte of which elements of every type are numbers near one another, neither great nor 0.
 const FILLING: u8 = 0x34;
-/// Where matrices begin, in bytes.
+/// The alignment of matrices, in bytes.
 const ALIGNED: usize = 256;
 
 /// Memory for a product, and a stream to make it on.
@@ -32,13 +32,13 @@ pub(super) struct Trial {
     /// The matrices, which the addresses below lead into.
     _memory: CardBuffer,
     places: ProductAddresses,
-    /// Where that is which kernels behind the product read and write.
+    /// The memory that kernels behind the product read and write.
     named: Vec<(LaunchMemory, u64)>,
     calls: u32,
 }
 
 impl Trial {
-    /// `None` where the card has not so much memory.
+    /// Allocates a trial of a product; `None` where the card has not so much memory.
     ///
     /// # Errors
     /// Where the card has failed.
@@ -70,7 +70,7 @@ impl Trial {
         Ok(Some(Self { queue, workspace, _memory: memory, places, named, calls }))
     }
 
-    /// The time of a call of an algorithm and of the kernels behind it; `None` where it is refused.
+    /// Times a call of an algorithm and of the kernels behind it; `None` where it is refused.
     ///
     /// # Errors
     /// Where the card has failed.
@@ -131,14 +131,14 @@ impl Trial {
     }
 }
 
-/// The FLOPs of all products of all rows.
+/// Returns the FLOPs of all products of all rows.
 fn product_flops(product: &MatrixProduct) -> f64 {
     let MatrixProduct { rows, inner, columns, batch, ref starts, .. } = *product;
     let extents = [rows, inner, columns, batch, starts.len()];
     2.0 * extents.map(|extent| extent as f64).iter().product::<f64>()
 }
 
-/// The number of the fastest.
+/// Finds the number of the fastest.
 pub(super) fn find_fastest(times: &[Option<Duration>]) -> Option<usize> {
     let timed = times.iter().enumerate().filter_map(|(number, time)| Some((number, (*time)?)));
     let timed = timed.map(|(number, time): (usize, Duration)| (number, time.as_secs_f64()));
@@ -148,7 +148,7 @@ pub(super) fn find_fastest(times: &[Option<Duration>]) -> Option<usize> {
     timed.reduce(faster).map(|(number, _)| number)
 }
 
-/// The times in microseconds, for a message.
+/// Formats the times in microseconds, for a message.
 pub(super) fn format_times(times: &[Option<Duration>]) -> String {
     let told = |time: &Option<Duration>| match time {
         Some(time) => format!("{:.1}", time.as_secs_f64() * 1e6),
@@ -157,7 +157,7 @@ pub(super) fn format_times(times: &[Option<Duration>]) -> String {
     times.iter().map(told).collect::<Vec<_>>().join(", ")
 }
 
-/// Bytes of both factors, of the result, of a vector for its columns or rows, and of what is kept.
+/// Returns the bytes of both factors, of the result, of a vector for its columns or rows, and of what is kept.
 fn product_bytes(product: &MatrixProduct) -> [usize; 5] {
     let MatrixProduct { rows, inner, columns, batch, ref starts, ref epilogue, .. } = *product;
     let [factor, made] = [product.operands.dtype, product.operands.made].map(|dtype| dtype.size());

@@ -24,7 +24,7 @@ use super::{CardShared, Cuda, choice};
 use crate::device::call::Unprepared;
 use crate::error::Cause;
 
-/// Where it is 1 it is said how products are made, and how long their algorithms took.
+/// The variable that, where it is 1, has notes say how products are made, and how long their algorithms took.
 const VARIABLE: &str = "GRAPHC_PRODUCTS";
 /// The note about what is done where the library is missing.
 const INSTEAD: &str =
@@ -36,7 +36,7 @@ pub(super) struct Ways {
     shared: Arc<CardShared>,
     /// The library's descriptions of it: with the epilogue, and without where there is one. Those that it refuses are not there.
     described: Vec<OfLibrary>,
-    /// Which way is taken, among all algorithms of all descriptions and our own kernels behind them.
+    /// The index of the way that is taken, among all algorithms of all descriptions and our own kernels behind them.
     taken: Cell<usize>,
     /// Kernels that make the whole product.
     own: Kernels,
@@ -52,7 +52,7 @@ struct OfLibrary {
 }
 
 impl OfLibrary {
-    /// What is said behind its algorithms.
+    /// Returns the end of the note about its algorithms.
     fn note_suffix(&self) -> &'static str {
         if self.whole { "" } else { ", with a kernel for what stands behind it" }
     }
@@ -64,8 +64,8 @@ type Kernels = OnceCell<Vec<(Loaded, Vec<Argument>)>>;
 type Make = fn(&MatrixProduct) -> Vec<Launch>;
 
 impl Ways {
-    /// The ways for a product. Where there are several algorithms the fastest is found. The kernels of the way that is taken are loaded
-    /// with the plan's; without a card nothing says which way that is, and those of all are known.
+    /// Prepares the ways for a product. Where there are several algorithms the fastest is found. The kernels of the way that is
+    /// taken are loaded with the plan's; without a card nothing says which way that is, and those of all are known.
     ///
     /// # Errors
     /// Where the card fails while algorithms are timed.
@@ -111,12 +111,12 @@ impl Ways {
             .set(make(&self.product).into_iter().filter_map(kernel_of_launch).map(load).collect());
     }
 
-    /// How many algorithms there are.
+    /// Returns the number of algorithms of all descriptions.
     fn count_algorithms(&self) -> usize {
         self.described.iter().map(|one| one.described.count_algorithms()).sum()
     }
 
-    /// The way of this number, with an algorithm; none behind the last.
+    /// Finds the way of this number, with an algorithm; none behind the last.
     fn find_way(&self, mut number: usize) -> Option<(&OfLibrary, usize)> {
         self.described.iter().find_map(|one| match number < one.described.count_algorithms() {
             true => Some((one, number)),
@@ -127,7 +127,7 @@ impl Ways {
         })
     }
 
-    /// The number of the way to begin with.
+    /// Chooses the number of the way to begin with.
     fn choose_way(&self, device: &Cuda) -> Result<usize, Unprepared> {
         let (count, Some(card)) = (self.count_algorithms(), &device.card) else { return Ok(0) };
         if count < 2 || !choice::is_measured() {
@@ -138,7 +138,7 @@ impl Ways {
         chosen.map_err(|trouble| Unprepared::Device(trouble.to_string()))
     }
 
-    /// The fastest algorithm of all, with the kernels behind it; `None` where none could be tried.
+    /// Finds the fastest algorithm of all, with the kernels behind it; `None` where none could be tried.
     ///
     /// # Errors
     /// Where the card has failed.
@@ -195,7 +195,7 @@ impl Ways {
         loaded.iter().try_for_each(|(loaded, arguments)| site.launch(stream, *loaded, arguments))
     }
 
-    /// The kernels of a way, behind the library's or in its place, and what they are made by.
+    /// Returns the kernels of a way, behind the library's or in its place, and what they are made by.
     fn kernels_of_way(&self, way: Option<(&OfLibrary, usize)>) -> Option<(&Kernels, Make)> {
         match way {
             Some((one, _)) if one.whole => None,
@@ -218,7 +218,7 @@ impl Ways {
         Ok(kernels.get().map(Vec::as_slice).unwrap_or_default())
     }
 
-    /// The way that is taken, for a message.
+    /// Returns the way that is taken, for a message.
     fn way_taken(&self) -> String {
         match self.find_way(self.taken.get()) {
             None => "by a kernel of graphc's own".to_owned(),
@@ -247,7 +247,7 @@ pub(super) fn is_made_whole(shared: &CardShared, product: &MatrixProduct) -> boo
     takes(product) || !takes(&product.without_epilogue())
 }
 
-/// The descriptions of a product, none where the library is missing.
+/// Returns the descriptions of a product, none where the library is missing.
 fn describe_all(shared: &CardShared, product: &MatrixProduct) -> Vec<OfLibrary> {
     match shared.multiplier() {
         Ok(multiplier) => describe_supported(multiplier, product),
@@ -258,7 +258,7 @@ fn describe_all(shared: &CardShared, product: &MatrixProduct) -> Vec<OfLibrary> 
     }
 }
 
-/// The descriptions of a product that the library has an algorithm for.
+/// Returns the descriptions of a product that the library has an algorithm for.
 fn describe_supported(multiplier: &Multiplier, product: &MatrixProduct) -> Vec<OfLibrary> {
     let describe = |product: &MatrixProduct, whole| {
         let described = multiplier.describe_product(product).ok()?;
@@ -308,7 +308,7 @@ impl fmt::Display for Ways {
     }
 }
 
-/// Whether it is said how products are made.
+/// Whether notes say how products are made.
 fn is_told() -> bool {
     std::env::var(VARIABLE).is_ok_and(|text| text == "1")
 }

@@ -49,9 +49,9 @@ pub enum WorkbenchError {
     /// A kernel has written where it must not: `place` is `operand 1` or `behind result 0`.
     #[error("it has written to {place}, at byte {byte}")]
     Overwritten {
-        /// Whose memory it is.
+        /// The register whose memory it is.
         place: String,
-        /// How many bytes behind the beginning of that register.
+        /// The offset in bytes from the beginning of that register.
         byte: usize,
     },
 }
@@ -65,7 +65,8 @@ impl Workbench {
         Ok(Self(Cuda::open(0, 0, false)?))
     }
 
-    /// The results of a call of this name: the bytes of each, of which `pairs` lie in the memory of operands.
+    /// Executes a call of this name and returns the bytes of each result, of which `pairs` lie in the memory of
+    /// operands.
     ///
     /// # Errors
     /// Where the card does not execute it, or it writes to anything but its results.
@@ -171,7 +172,7 @@ impl WorkbenchRegisters {
         Self { operands: given, results, image, shared: pairs.to_vec() }
     }
 
-    /// Whether nothing has changed but results.
+    /// Checks that nothing has changed but results.
     fn check_unchanged(&self, found: &[u8]) -> Result<(), WorkbenchError> {
         let named = |what: &'static str, ports: &[Port]| {
             let name = |(index, port): (usize, &Port)| {

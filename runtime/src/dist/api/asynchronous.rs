@@ -23,7 +23,7 @@ use crate::dist::work::PendingWork;
 /// They are done in the order in which they were started, on a thread of the group. A collective that waits, called while
 /// some are under way, comes after them.
 impl Group {
-    /// As [`Group::barrier`].
+    /// Starts [`Group::barrier`].
     ///
     /// # Errors
     /// Here wrong arguments, the rest at [`PendingWork::wait`]. So do all of these.
@@ -33,7 +33,7 @@ impl Group {
         })
     }
 
-    /// As [`Group::broadcast`].
+    /// Starts [`Group::broadcast`].
     ///
     /// # Errors
     /// As [`Group::barrier_async`].
@@ -51,7 +51,7 @@ impl Group {
         )
     }
 
-    /// As [`Group::all_reduce`].
+    /// Starts [`Group::all_reduce`].
     ///
     /// # Errors
     /// As [`Group::barrier_async`].
@@ -67,7 +67,7 @@ impl Group {
         })
     }
 
-    /// As [`Group::reduce`].
+    /// Starts [`Group::reduce`].
     ///
     /// # Errors
     /// As [`Group::barrier_async`].
@@ -86,7 +86,7 @@ impl Group {
         })
     }
 
-    /// As [`Group::all_gather`].
+    /// Starts [`Group::all_gather`].
     ///
     /// # Errors
     /// As [`Group::barrier_async`].
@@ -98,7 +98,7 @@ impl Group {
         self.start_collective(what, move |ends, call| all_gather(ends, call, &data))
     }
 
-    /// As [`Group::all_gather_into`] of equal parts; gives both buffers back.
+    /// Starts [`Group::all_gather_into`] of equal parts; gives both buffers back.
     ///
     /// # Errors
     /// As [`Group::barrier_async`].
@@ -122,7 +122,7 @@ impl Group {
         })
     }
 
-    /// As [`Group::gather`].
+    /// Starts [`Group::gather`].
     ///
     /// # Errors
     /// As [`Group::barrier_async`].
@@ -136,7 +136,7 @@ impl Group {
         self.start_collective(what, move |ends, call| gather_lists(ends, call, &data, root))
     }
 
-    /// As [`Group::scatter`].
+    /// Starts [`Group::scatter`].
     ///
     /// # Errors
     /// As [`Group::barrier_async`].
@@ -155,7 +155,7 @@ impl Group {
         self.start_collective(call, move |ends, call| scatter_lists(ends, call, &parts, root))
     }
 
-    /// As [`Group::reduce_scatter_in_place`]; gives the buffer back, with this rank's part in place.
+    /// Starts [`Group::reduce_scatter_in_place`]; gives the buffer back, with this rank's part in place.
     ///
     /// # Errors
     /// As [`Group::barrier_async`].
@@ -174,7 +174,7 @@ impl Group {
         })
     }
 
-    /// As [`Group::all_to_all`].
+    /// Starts [`Group::all_to_all`].
     ///
     /// # Errors
     /// As [`Group::barrier_async`].

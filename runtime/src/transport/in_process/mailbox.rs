@@ -45,14 +45,14 @@ impl Mail {
     }
 }
 
-/// What one rank shows another. On cache lines of its own, because two cores pass it to and fro.
+/// The pieces that one rank shows another. On cache lines of its own, because two cores pass it to and fro.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Mailbox {
     state: AtomicU32,
-    /// Written by the sender while `EMPTY`, read by the receiver while `READING`.
+    /// The pieces, written by the sender while `EMPTY`, read by the receiver while `READING`.
     pieces: UnsafeCell<*const [&'static [u8]]>,
-    /// The same of memory that the receiver may also write.
+    /// The same pieces, of memory that the receiver may also write.
     lent: UnsafeCell<*const [Lent<'static>]>,
 }
 
@@ -157,16 +157,16 @@ impl Drop for MailboxReading<'_> {
     }
 }
 
-/// What all peers have lent to a rank, which they get back when this is dropped.
+/// The memory that all peers have lent to a rank, which they get back when this is dropped.
 struct HeldMail<'a> {
     mail: &'a Mail,
     position: usize,
-    /// How many ranks' boxes are held, this rank's place among them.
+    /// The number of ranks whose boxes are held, this rank's place among them.
     ranks: usize,
 }
 
 impl<'a> HeldMail<'a> {
-    /// `None` where a peer took its offer back, because the job ends.
+    /// Holds the boxes of all ranks; `None` where a peer took its offer back, because the job ends.
     fn hold_all(mail: &'a Mail, position: usize) -> Option<Self> {
         let mut held = Self { mail, position, ranks: 0 };
         while held.ranks < mail.ranks.len() {
@@ -217,7 +217,7 @@ pub(super) struct MailGroup {
 }
 
 impl MailGroup {
-    /// The end of the rank at `position`; `None` where it is taken.
+    /// Joins as the rank at `position`; `None` where it is taken.
     pub(super) fn join(hub: Arc<Hub>, mail: Arc<Mail>, position: usize, tag: u32) -> Option<Self> {
         let taken = mail.joined[position].swap(true, Ordering::Relaxed);
         (!taken).then_some(Self { hub, mail, position, tag })

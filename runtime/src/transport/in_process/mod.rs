@@ -17,16 +17,16 @@ use crate::standstill::WaitingTime;
 use mailbox::{Mail, MailGroup};
 use ring::{Ring, RingReceiver, RingSender};
 
-/// How ranks of one process wait for each other.
+/// The limits of waiting between ranks of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// After this long a wait is an error.
+    /// The time after which a wait is an error.
     pub timeout: Duration,
-    /// How long a wait keeps the core before it yields: worth it where every rank has a core.
+    /// The time for which a wait keeps the core before it yields: worth it where every rank has a core.
     pub spin: Duration,
 }
 
-/// What all ranks of a process share.
+/// The state that all ranks of a process share.
 #[derive(Debug)]
 pub struct Hub {
     direct: bool,
@@ -34,7 +34,7 @@ pub struct Hub {
     over: AtomicBool,
     reason: OnceLock<RuntimeError>,
     endpoints: Mutex<Endpoints>,
-    /// Rung by every channel, for those who wait for several.
+    /// The bell that every channel rings, for those who wait for several.
     bell: Bell,
 }
 
@@ -46,12 +46,12 @@ struct Endpoints {
 }
 
 impl Hub {
-    /// A hub whose ranks read each other's memory in place.
+    /// Makes a hub whose ranks read each other's memory in place.
     pub fn new(patience: Patience) -> Arc<Self> {
         Arc::new(Self::with_patience(patience, true))
     }
 
-    /// A hub whose ranks pack messages, as those of several processes must.
+    /// Makes a hub whose ranks pack messages, as those of several processes must.
     pub fn new_packed(patience: Patience) -> Arc<Self> {
         Arc::new(Self::with_patience(patience, false))
     }
@@ -62,7 +62,7 @@ impl Hub {
         Self { direct, patience, over, reason, endpoints, bell }
     }
 
-    /// The transport of one rank.
+    /// Makes the transport of one rank.
     pub fn new_transport(self: &Arc<Self>, rank: u32) -> Arc<dyn Transport> {
         Arc::new(InProcess { hub: Arc::clone(self), rank })
     }

@@ -35,7 +35,7 @@ impl Ring {
         self.buffers.len()
     }
 
-    /// The buffer of a message; a message keeps its buffer's memory from one use to the next.
+    /// Calls `work` with the buffer of a message; a message keeps its buffer's memory from one use to the next.
     fn with_buffer<R>(&self, message: u64, work: impl FnOnce(&mut Vec<u8>) -> R) -> R {
         let index = (message % self.buffers.len() as u64) as usize;
         work(&mut self.buffers[index].lock().unwrap_or_else(PoisonError::into_inner))

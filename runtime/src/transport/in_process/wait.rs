@@ -10,12 +10,12 @@ use super::{Hub, TransportError};
 use crate::explore::{exploring, point};
 use crate::standstill::WaitingTime;
 
-/// How often a wait yields before it sleeps.
+/// The number of times that a wait yields before it sleeps.
 pub(super) const YIELDS: u32 = 64;
-/// How long a sleep lasts at most: the job's end wakes nobody, sleepers look for it.
+/// The longest time of a sleep: the job's end wakes nobody, sleepers look for it.
 pub(super) const NAP: Duration = Duration::from_millis(20);
 
-/// Where a thread sleeps until another changes what it waits for.
+/// A place where a thread sleeps until another changes what it waits for.
 #[derive(Debug, Default)]
 pub(super) struct ParkingSpot {
     asleep: AtomicBool,
@@ -26,7 +26,7 @@ pub(super) struct ParkingSpot {
 }
 
 impl ParkingSpot {
-    /// To be called after each change of what the sleeper may wait for.
+    /// Wakes the sleeper, after each change of what it may wait for.
     #[inline]
     pub(super) fn wake(&self) {
         // Either this fence comes before the sleeper's, and it sees the change before it sleeps, or after, and this
@@ -78,7 +78,7 @@ impl ParkingSpot {
     }
 }
 
-/// Who waits for whom, for what.
+/// The parties of a wait and its reason.
 #[derive(Clone, Copy)]
 pub(super) struct Wait<'a> {
     pub(super) hub: &'a Hub,

@@ -17,7 +17,7 @@ pub(crate) struct Bell {
 }
 
 impl Bell {
-    /// To be called after each change of what somebody may wait for.
+    /// Rings, after each change of what somebody may wait for.
     #[inline]
     pub(crate) fn ring(&self) {
         // Either this fence comes before the sleeper's, and it sees the change before it sleeps, or after, and this

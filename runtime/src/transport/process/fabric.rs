@@ -30,7 +30,7 @@ pub(crate) struct Fabric {
     pub(super) bell: Arc<dyn HasBell>,
     pub(super) outbox: Option<Arc<Outbox>>,
     pub(super) network: Arc<ProcessNetwork>,
-    /// Per rank, this one among them.
+    /// The links to the ranks, this one among them.
     pub(super) links: Vec<PeerLink>,
 }
 
@@ -45,22 +45,22 @@ pub(crate) struct FabricParts {
 /// The way to peers whose memory is not shared.
 #[derive(Debug)]
 pub(crate) enum OutsideNetwork {
-    /// They come in there.
+    /// Peers connect to this listener.
     Tcp(TcpListener),
-    /// By MPI, which knows them.
+    /// Peers are reached by MPI, which knows them.
     #[cfg(feature = "mpi")]
     Mpi(Arc<MpiWorld>),
 }
 
 impl OutsideNetwork {
-    /// A port at the address by which the others see this process.
+    /// Listens at a port of the address by which the others see this process.
     pub(crate) fn listen_tcp(address: IpAddr) -> io::Result<Self> {
         TcpListener::bind(SocketAddr::new(address, 0)).map(Self::Tcp)
     }
 }
 
 impl FabricParts {
-    /// Own shared memory, where `links` take it, and a way to the peers that do not share it.
+    /// Makes own shared memory, where `links` take it, and a way to the peers that do not share it.
     pub(crate) fn new(outside: OutsideNetwork, links: TransportLinks) -> Self {
         let outbox = match links {
             // Where the system gives no shared memory there is the network.
@@ -70,7 +70,7 @@ impl FabricParts {
         Self { outbox, outside, peers: Vec::new() }
     }
 
-    /// The port where TCP connections come in; 0 where none do.
+    /// Returns the port where TCP connections come in; 0 where none do.
     pub(crate) fn port(&self) -> io::Result<u16> {
         match &self.outside {
             OutsideNetwork::Tcp(listener) => Ok(listener.local_addr()?.port()),
@@ -79,7 +79,7 @@ impl FabricParts {
         }
     }
 
-    /// The file descriptor and size of the shared memory.
+    /// Returns the file descriptor and size of the shared memory.
     pub(crate) fn segment_descriptor(&self) -> Option<(i32, u64)> {
         let outbox = self.outbox.as_ref()?;
         Some((outbox.segment.descriptor(), outbox.segment.len() as u64))
@@ -98,7 +98,7 @@ impl FabricParts {
         self.outbox.is_some() && all.into_iter().all(|(m, p)| m.host != *host || p.is_some())
     }
 
-    /// All connections; `shares` says who could map the memory of all of its host.
+    /// Connects to all peers; `shares` says who could map the memory of all of its host.
     pub(crate) fn join_peers(
         self,
         rank: u32,
@@ -130,7 +130,7 @@ impl FabricParts {
 }
 
 impl Fabric {
-    /// The number of ranks, this one among them, that share this host's memory.
+    /// Returns the number of ranks, this one among them, that share this host's memory.
     pub(crate) fn neighbours(&self) -> usize {
         self.links.iter().filter(|link| matches!(link, PeerLink::Shared(_))).count().max(1)
     }

@@ -30,7 +30,7 @@ pub(super) fn read_process_memory(pid: u32, address: u64, into: &mut [u8]) -> io
     Ok(())
 }
 
-/// Elsewhere nobody can.
+/// Fails: other systems have no such call.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn read_process_memory(_: u32, _: u64, _: &mut [u8]) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())

@@ -7,7 +7,7 @@ use crate::transport::{ExchangeGroup, Lending, Lent, Offer, TransportError, Work
 
 /// One rank's end of a group.
 pub(super) struct ProcessGroup {
-    /// Per member of the group; none for this rank.
+    /// The ends of each member of the group; none for this rank.
     ends: Vec<Option<(SendEnd, ReceiveEnd)>>,
 }
 

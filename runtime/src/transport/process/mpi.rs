@@ -25,7 +25,7 @@ const LONGEST: usize = 1 << 30;
 const KEPT: usize = 64;
 /// The time after the last message for which the owner looks for the next one without sleeping.
 const SPIN: Duration = Duration::from_micros(100);
-/// Between two looks while nothing comes.
+/// The pause between two looks while nothing comes.
 const NAP: Duration = Duration::from_micros(200);
 /// The time that the last messages may take when all ranks have left.
 const FAREWELL: Duration = Duration::from_secs(10);
@@ -40,7 +40,7 @@ pub(crate) struct Mpi {
     receiving: Mutex<BTreeMap<u32, MpiSource>>,
     buffers: Mutex<Vec<Vec<u8>>>,
     stop: AtomicBool,
-    /// MPI is not to be called any more.
+    /// Whether MPI is not to be called any more.
     over: RwLock<bool>,
     owner: Mutex<Option<JoinHandle<()>>>,
 }
@@ -118,7 +118,7 @@ impl Mpi {
         Ok(())
     }
 
-    /// Takes in what has come, unless somebody else is at it. Whether anything has.
+    /// Takes in what has come, unless somebody else is at it, and returns whether anything has.
     pub(super) fn take_arrivals(&self) -> bool {
         let Ok(mut receiving) = self.receiving.try_lock() else { return false };
         let Ok(over) = self.over.try_read() else { return false };
@@ -142,7 +142,7 @@ impl Mpi {
         }
     }
 
-    /// An empty buffer with so much room.
+    /// Takes an empty buffer with a capacity of so many bytes.
     fn take_buffer(&self, bytes: usize) -> Vec<u8> {
         let mut buffers = lock_mutex(&self.buffers);
         let fits = buffers.iter().rposition(|buffer| buffer.capacity() >= bytes);
@@ -182,7 +182,7 @@ impl Mpi {
         self.inboxes.deliver_message(peer, &head, parse_message(&head, frame)?)
     }
 
-    /// Takes back the buffers of what has been sent. Whether there were any.
+    /// Takes back the buffers of what has been sent, and returns whether there were any.
     fn reclaim_sent(&self) -> io::Result<bool> {
         let Ok(mut sending) = self.sending.try_lock() else { return Ok(false) };
         let before = sending.len();
@@ -199,7 +199,7 @@ impl Mpi {
         Ok(sending.len() < before)
     }
 
-    /// The owner's work. Whether all ranks have parted in order.
+    /// Does the owner's work, and returns whether all ranks have parted in order.
     fn serve_until_left(&self) -> bool {
         let mut last = Instant::now();
         while !self.stop.load(Ordering::SeqCst) {
@@ -221,7 +221,8 @@ impl Mpi {
         }
     }
 
-    /// This rank has left: serves the others until they have, too, and all messages have come. Whether they did.
+    /// Serves the others, after this rank has left, until they have, too, and all messages have come. Returns whether
+    /// they did.
     fn leave_in_order(&self) -> io::Result<bool> {
         let line = &self.inboxes.line;
         let mut last = Instant::now();
@@ -258,7 +259,7 @@ fn read_head(frame: &[u8]) -> io::Result<FrameHead> {
     )
 }
 
-/// The message of a whole frame.
+/// Parses the message of a whole frame.
 fn parse_message(head: &FrameHead, frame: Vec<u8>) -> io::Result<Received> {
     let short = || io::Error::other("a message is not as long as its head says");
     let start = (head.pieces as usize).checked_mul(8).and_then(|n| n.checked_add(HEAD));

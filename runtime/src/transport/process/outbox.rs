@@ -42,7 +42,7 @@ struct OutboxHead {
 
 #[repr(C)]
 struct QueueEntry {
-    /// Which of all queues made it is; 0: none.
+    /// The number of this queue among all queues made; 0: none.
     number: AtomicU64,
     key: AtomicU64,
     to: AtomicU32,
@@ -64,7 +64,7 @@ pub(crate) struct Outbox {
     arenas: RwLock<Arenas>,
 }
 
-/// Which entries of the directory are free, and queues whose sender is gone and whose receiver is not.
+/// The free entries of the directory, and queues whose sender is gone and whose receiver is not.
 #[derive(Debug, Default)]
 struct Directory {
     free: Vec<usize>,
@@ -91,7 +91,7 @@ struct Arenas {
     numbers: u32,
 }
 
-/// Which blocks are free.
+/// The free blocks of memory.
 #[derive(Debug)]
 struct FreeBlocks {
     next: u64,
@@ -99,7 +99,7 @@ struct FreeBlocks {
 }
 
 impl Outbox {
-    /// New memory, as large as the system lets it be.
+    /// Makes the memory, as large as the system lets it be.
     pub(crate) fn new() -> io::Result<Self> {
         let mut bytes = LARGEST;
         let segment = loop {
@@ -121,7 +121,7 @@ impl Outbox {
         outbox_head(&self.segment)
     }
 
-    /// A block of at least so many bytes, content arbitrary. `None` where the memory is full.
+    /// Allocates a block of at least so many bytes, content arbitrary. `None` where the memory is full.
     pub(super) fn allocate(&self, bytes: u64) -> Option<u64> {
         let size = block_size(bytes);
         let mut blocks = lock_mutex(&self.blocks);
@@ -136,7 +136,7 @@ impl Outbox {
         })
     }
 
-    /// As [`Outbox::allocate`], and where the block lies in this process.
+    /// Allocates as [`Outbox::allocate`], and returns where the block lies in this process too.
     pub(crate) fn allocate_block(&self, bytes: u64) -> Option<(u64, NonNull<u8>)> {
         let offset = self.allocate(bytes)?;
         // SAFETY: the block is nobody else's.
@@ -178,7 +178,7 @@ impl Outbox {
         lock_mutex(&self.directory).abandoned.push(queue);
     }
 
-    /// Frees what nobody will touch again.
+    /// Frees the queues that nobody will touch again.
     fn free_abandoned(&self, directory: &mut Directory) {
         let Directory { free, abandoned, kept } = directory;
         abandoned.retain(|queue| {
@@ -194,7 +194,7 @@ impl Outbox {
         *kept = abandoned.len();
     }
 
-    /// The bytes that are or were in use, blocks that are free again among them.
+    /// Returns the bytes that are or were in use, blocks that are free again among them.
     #[cfg(test)]
     pub(super) fn extent(&self) -> u64 {
         lock_mutex(&self.blocks).next
@@ -212,7 +212,7 @@ impl Outbox {
         Some(index)
     }
 
-    /// The arena is about to go.
+    /// Withdraws an arena that is about to go.
     pub(crate) fn withdraw_arena(&self, arena: u32) {
         let mut arenas = self.arenas.write().unwrap_or_else(PoisonError::into_inner);
         arenas.alive.retain(|&(.., index)| index != arena);
@@ -220,7 +220,8 @@ impl Outbox {
         self.head().arena[arena as usize].descriptor.store(-1, Ordering::Relaxed);
     }
 
-    /// In which space, and where in it, these bytes lie: 0 is the outbox, beyond come the arenas; `None` where in none.
+    /// Finds the space in which these bytes lie, and their offset in it: 0 is the outbox, beyond come the arenas;
+    /// `None` where in none.
     pub(super) fn locate_bytes(&self, bytes: &[u8]) -> Option<(u32, u64)> {
         let start = bytes.as_ptr() as usize;
         let inside = |at: usize, len: usize| start >= at && start + bytes.len() <= at + len;
@@ -271,9 +272,9 @@ pub(crate) struct PeerMemory {
 struct Found {
     /// The number of queues that had been made.
     made: u64,
-    /// Those for the reader.
+    /// The queues for the reader.
     queues: BTreeMap<u64, u64>,
-    /// Those that the reader has left before they were made.
+    /// The queues that the reader has left before they were made.
     unwanted: BTreeSet<u64>,
 }
 
@@ -305,14 +306,14 @@ impl PeerMemory {
         outbox_head(&self.segment).bell.ring();
     }
 
-    /// The place of the queue that it has made for the reader, if it has.
+    /// Finds the place of the queue that it has made for the reader, if it has.
     pub(super) fn find_queue(&self, key: u64) -> Option<u64> {
         let mut found = lock_mutex(&self.found);
         self.read_directory(&mut found);
         found.queues.get(&key).copied()
     }
 
-    /// The reader will not touch the queue again, which is said in the queue, now or once it is made.
+    /// Marks a queue that the reader will not touch again, now or once it is made.
     pub(super) fn leave_queue(&self, key: u64) {
         let mut found = lock_mutex(&self.found);
         self.read_directory(&mut found);

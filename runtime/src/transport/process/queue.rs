@@ -62,7 +62,7 @@ pub(super) struct QueueInbox {
     filled: AtomicU64,
     /// Buffers to be used again.
     free: Mutex<Vec<Vec<u8>>>,
-    /// The tag of who receives here.
+    /// The tag of the receiver.
     tag: OnceLock<u32>,
 }
 
@@ -157,7 +157,7 @@ impl Inboxes {
         Ok(())
     }
 
-    /// The peer has read so many messages of a queue.
+    /// Notes that the peer has read so many messages of a queue.
     pub(super) fn was_read(&self, peer: u32, head: &FrameHead) {
         // A sender that is gone needs to hear nothing.
         if let Some(read) = lock_mutex(&self.read).get(&(head.key, peer)) {
@@ -166,12 +166,12 @@ impl Inboxes {
         self.bell.bell().ring();
     }
 
-    /// A buffer for the next message of a queue.
+    /// Takes a buffer for the next message of a queue.
     pub(super) fn take_buffer(&self, peer: u32, head: &FrameHead) -> Vec<u8> {
         lock_mutex(&self.inbox_of((head.key, peer)).free).pop().unwrap_or_default()
     }
 
-    /// The channel of a message, for an error.
+    /// Describes the channel of a message, for an error.
     pub(super) fn describe_channel(&self, peer: u32, head: &FrameHead) -> String {
         match self.inbox_of((head.key, peer)).tag.get() {
             Some(tag) => format!("in {tag}"),
@@ -205,7 +205,7 @@ pub(super) struct FrameHead {
 }
 
 impl FrameHead {
-    /// The head of a message of so many bytes, the lengths of its pieces among them.
+    /// Makes the head of a message of so many bytes, the lengths of its pieces among them.
     pub(super) fn of_message(key: u64, sequence: u64, length: u64, pieces: u32) -> Self {
         Self { kind: DATA, key, sequence, length, pieces }
     }
@@ -240,7 +240,7 @@ impl FrameHead {
 }
 
 impl Received {
-    /// A message that begins at `start` of `bytes`.
+    /// Makes a message that begins at `start` of `bytes`.
     pub(super) fn new(bytes: Vec<u8>, start: usize) -> Self {
         Self { bytes, start, ends: Vec::new() }
     }
@@ -253,7 +253,7 @@ impl Received {
         Ok(())
     }
 
-    /// Where in the bytes the noted pieces end, which are all that the head has announced.
+    /// Checks that the noted pieces are all that the head has announced, and returns where in the bytes they end.
     pub(super) fn check_length(&self, head: &FrameHead) -> io::Result<usize> {
         let length = (self.end() - self.start).checked_add(8 * head.pieces as usize);
         if length.map(|length| length as u64) != Some(head.length) {
@@ -405,7 +405,7 @@ impl Drop for QueueSender {
     }
 }
 
-/// A frame with these pieces.
+/// Returns a frame with these pieces.
 #[cfg(test)]
 pub(super) fn frame(pieces: &[&[u8]]) -> Vec<u8> {
     let length = pieces.iter().map(|piece| piece.len() as u64 + 8).sum();

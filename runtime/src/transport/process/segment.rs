@@ -14,12 +14,12 @@ use memmap2::{MmapOptions, MmapRaw};
 #[derive(Debug)]
 pub(crate) struct SharedSegment {
     map: MmapRaw,
-    /// Kept open by its maker, so that others can open it.
+    /// The file, kept open by its maker so that others can open it.
     file: Option<File>,
 }
 
 impl SharedSegment {
-    /// New memory of zeros. Its pages are made when they are touched.
+    /// Makes new memory of zeros. Its pages are made when they are touched.
     #[cfg(target_os = "linux")]
     pub(crate) fn new(bytes: u64) -> io::Result<Self> {
         use rustix::fs::{MemfdFlags, memfd_create};
@@ -32,13 +32,13 @@ impl SharedSegment {
         Ok(Self { map, file: Some(file) })
     }
 
-    /// Elsewhere there is none, and processes speak TCP.
+    /// Fails: elsewhere there is no such memory, and processes speak TCP.
     #[cfg(not(target_os = "linux"))]
     pub(crate) fn new(_: u64) -> io::Result<Self> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// The memory of another process.
+    /// Maps the memory of another process.
     pub(crate) fn open(pid: u32, descriptor: i32, bytes: u64) -> io::Result<Self> {
         let path = format!("/proc/{pid}/fd/{descriptor}");
         let file = OpenOptions::new().read(true).write(true).open(path)?;
@@ -53,7 +53,7 @@ impl SharedSegment {
         MmapOptions::new().len(bytes).no_reserve_swap().map_raw(file)
     }
 
-    /// The maker's file descriptor.
+    /// Returns the maker's file descriptor.
     pub(crate) fn descriptor(&self) -> i32 {
         self.file.as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
@@ -66,14 +66,14 @@ impl SharedSegment {
         self.map.as_mut_ptr()
     }
 
-    /// Where `bytes` bytes from `offset` lie, if inside.
+    /// Returns the address of `bytes` bytes from `offset`, if they are inside.
     fn locate_range(&self, offset: u64, bytes: u64) -> Option<*mut u8> {
         let end = offset.checked_add(bytes)?;
         // SAFETY: inside the mapping, or one past it.
         (end <= self.len() as u64).then(|| unsafe { self.start().add(offset as usize) })
     }
 
-    /// Bytes to be read, if inside.
+    /// Returns bytes to be read, if inside.
     ///
     /// # Safety
     /// Nobody writes them while they are borrowed.
@@ -83,7 +83,7 @@ impl SharedSegment {
         Some(unsafe { std::slice::from_raw_parts(start, bytes as usize) })
     }
 
-    /// Bytes to be written, if inside.
+    /// Returns bytes to be written, if inside.
     ///
     /// # Safety
     /// Nobody else reads or writes them while they are borrowed.
@@ -94,7 +94,7 @@ impl SharedSegment {
         Some(unsafe { std::slice::from_raw_parts_mut(start, bytes as usize) })
     }
 
-    /// A structure at an offset, if it fits.
+    /// Returns a structure at an offset, if it fits.
     ///
     /// # Safety
     /// `T` consists of atomics alone, so that zeros and whatever another process writes are values of it.

@@ -21,11 +21,11 @@ use crate::transport::HEAD;
 pub(super) use receiver::SharedQueueReceiver;
 pub(super) use sender::SharedQueueSender;
 
-/// `ListedPiece::space` of what lies in the outbox itself; arena `i` is `i + 1`.
+/// The space (`ListedPiece::space`) of pieces in the outbox itself; arena `i` is `i + 1`.
 const OUTBOX: u32 = 0;
-/// The space of what lies in the slot.
+/// The space of pieces in the slot.
 const INLINE: u32 = u16::MAX as u32;
-/// The space of what lies in the sender's own memory, at an address of that process.
+/// The space of pieces in the sender's own memory, at an address of that process.
 const FOREIGN: u32 = INLINE - 1;
 
 /// The counters of a queue, each on cache lines of its own.
@@ -104,7 +104,7 @@ fn queue_bytes(slots: u64) -> u64 {
     slot_at(0, slots)
 }
 
-/// The place of slot `index` of the queue at `queue`.
+/// Returns the place of slot `index` of the queue at `queue`.
 fn slot_at(queue: u64, index: u64) -> u64 {
     queue + SLOTS_AT + index * size_of::<QueueSlot>() as u64
 }
@@ -114,7 +114,7 @@ fn queue_head(segment: &SharedSegment, offset: u64) -> Option<&QueueHead> {
     unsafe { segment.struct_at(offset) }
 }
 
-/// The receiver says that it will not touch the queue again.
+/// Marks a queue that the receiver will not touch again.
 pub(super) fn leave_queue(segment: &SharedSegment, queue: u64) {
     if let Some(head) = queue_head(segment, queue) {
         head.left.store(1, Ordering::Release);

@@ -20,17 +20,17 @@ use crate::standstill::WaitingTime;
 use crate::threads;
 use crate::transport::TransportError;
 
-/// How long a peer is tried that cannot be reached: its door may be besieged.
+/// The time for which a peer is tried that cannot be reached: its door may be besieged.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long one try may take.
+/// The longest time of one try.
 const TRY: Duration = Duration::from_secs(5);
 /// Bytes that are written or read at once, and summed.
 const AT_ONCE: usize = 256 << 10;
 /// Bytes of a checksum.
 const SUM: usize = 4;
-/// So many bytes of a message have memory before they come.
+/// The bytes of a message that have memory before they come.
 const BEGINNING: usize = 64 << 20;
-/// How often a write that makes no progress looks whether the job goes on.
+/// The time after which a write that makes no progress looks whether the job goes on.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// The TCP side of one process.
@@ -40,7 +40,7 @@ pub(crate) struct Tcp {
     members: Vec<Member>,
     inboxes: Arc<Inboxes>,
     outgoing: Mutex<BTreeMap<u32, Arc<Mutex<TcpStream>>>>,
-    /// Where the peers come in.
+    /// The listener to which peers connect.
     door: Door,
 }
 
@@ -73,7 +73,7 @@ impl Tcp {
         }
     }
 
-    /// A peer has come. Where there is no thread for it the job ends.
+    /// Admits a peer. Where there is no thread for it the job ends.
     fn admit_peer(self: &Arc<Self>, stream: TcpStream, peer: u32) {
         let tcp = Arc::clone(self);
         let reading =
@@ -94,7 +94,8 @@ impl Tcp {
         self.report_broken(peer, &reason);
     }
 
-    /// A connection has broken. The coordinator knows best why; where it knows nothing, this is the reason.
+    /// Reports a connection that has broken. The coordinator knows best why; where it knows nothing, this is the
+    /// reason.
     fn report_broken(&self, peer: u32, reason: &io::Error) {
         let (begun, line) = (Instant::now(), &self.inboxes.line);
         let known = || self.door.is_closing() || line.is_over() || line.has_left(peer);
@@ -143,7 +144,7 @@ impl Tcp {
         })
     }
 
-    /// The connection to a peer, made when it is first needed.
+    /// Returns the connection to a peer, made when it is first needed.
     fn connection(&self, peer: u32) -> io::Result<Arc<Mutex<TcpStream>>> {
         let mut outgoing = lock_mutex(&self.outgoing);
         if let Some(stream) = outgoing.get(&peer) {
@@ -222,7 +223,7 @@ pub(in crate::transport) fn count_frames(mut bytes: &[u8]) -> io::Result<usize> 
     Ok(frames)
 }
 
-/// The message that follows a head; `None` where it is not what was sent.
+/// Receives the message that follows a head; `None` where it is not what was sent.
 fn receive_message(
     stream: &mut impl Read,
     head: &FrameHead,

@@ -11,12 +11,12 @@ use crate::standstill::WaitingTime;
 use crate::transport::TransportError;
 use crate::transport::in_process::Patience;
 
-/// How often a wait yields before it sleeps.
+/// The number of times that a wait yields before it sleeps.
 const YIELDS: u32 = 64;
-/// How long a sleep lasts at most: the job's end rings no bell, sleepers look for it.
+/// The longest time of a sleep: the job's end rings no bell, sleepers look for it.
 const NAP: Duration = Duration::from_millis(20);
 
-/// How the ends of one process wait.
+/// The means by which the ends of one process wait.
 #[derive(Clone, Debug)]
 pub(crate) struct Waiter {
     pub(crate) rank: u32,
@@ -91,7 +91,7 @@ impl Waiter {
         }
     }
 
-    /// The error of a peer whose memory is gone.
+    /// Returns the error of a peer whose memory is gone.
     pub(super) fn lost_error(&self, peer: u32, error: &std::io::Error) -> TransportError {
         lost_error(&self.line, (self.rank, peer), error)
     }
@@ -116,10 +116,11 @@ impl Waiter {
     }
 }
 
-/// How long the coordinator may take to say that a peer whose connection broke is dead.
+/// The time that the coordinator has to say that a peer whose connection broke is dead.
 pub(super) const NEWS: Duration = Duration::from_secs(2);
 
-/// The error of a connection that is gone. The coordinator knows best why; where it knows nothing, this is the reason.
+/// Returns the error of a connection that is gone. The coordinator knows best why; where it knows nothing, this is the
+/// reason.
 pub(super) fn lost_error(
     line: &JobLine,
     (rank, peer): (u32, u32),

@@ -25,8 +25,8 @@ use graphc_ir::plan::{Actor, Program, Rate};
 /// (actor, microbatch) of each stream, in order.
 pub(super) type Orders = [Vec<(u32, u32)>];
 
-/// The runs of two or more actors that `joins` names, of those that a stream executes, which may be launched where their first
-/// stands. None goes past an actor of `moved`, which acts elsewhere.
+/// Finds the runs of two or more actors that `joins` names, of those that a stream executes, which may be launched where their
+/// first stands. None goes past an actor of `moved`, which acts elsewhere.
 pub(super) fn find_runs(
     program: &Program,
     orders: &Orders,
@@ -58,9 +58,9 @@ pub(super) fn find_runs(
 /// A way through a stream's order.
 struct StreamWalk<'a> {
     program: &'a Program,
-    /// Of each stream the place up to which all that it does in a step has been waited for.
+    /// The place in each stream up to which all that it does in a step has been waited for.
     waited: Vec<Option<usize>>,
-    /// The same as it was when the last run began.
+    /// The same places as they were when the last run began.
     known: Vec<Option<usize>>,
     /// The last may go on; an empty one has just ended.
     runs: Vec<Vec<u32>>,
@@ -114,7 +114,7 @@ impl<'a> StreamWalk<'a> {
     }
 }
 
-/// Of each register who fills or overwrites it, and who reads it.
+/// The actors that fill or overwrite each register, and those that read it.
 struct Users {
     writers: Vec<Vec<ActorId>>,
     readers: Vec<Vec<ActorId>>,
@@ -135,7 +135,8 @@ impl Users {
         users
     }
 
-    /// The actors that an actor waits for within a step: those that fill what it reads, and those that read what it overwrites.
+    /// Returns the actors that an actor waits for within a step: those that fill what it reads, and those that read what it
+    /// overwrites.
     fn actors_before<'a>(&'a self, actor: &'a Actor) -> impl Iterator<Item = ActorId> + 'a {
         let makers = actor.inputs.iter().flat_map(|register| &self.writers[register.index()]);
         let readers = actor.updates.iter().flat_map(|register| &self.readers[register.index()]);
@@ -143,7 +144,7 @@ impl Users {
     }
 }
 
-/// Of each actor its stream and where in that it acts last in a step.
+/// Returns the stream of each actor, and the place in its order where it acts last in a step.
 fn last_places(program: &Program, orders: &Orders) -> Vec<Option<(usize, usize)>> {
     let mut places = vec![None; program.actors.len()];
     for (stream, order) in orders.iter().enumerate() {
@@ -177,7 +178,7 @@ fn are_apart(program: &Program, one: &Actor, other: &Actor) -> bool {
     apart(one, other) && apart(other, one)
 }
 
-/// The bytes of the arena that a register takes.
+/// Returns the bytes of the arena that a register takes.
 fn register_span(program: &Program, register: RegisterId) -> Range<u64> {
     let register = &program.registers[register.index()];
     let bytes = register.slot_bytes * u64::from(register.slots.max(1));

@@ -15,12 +15,12 @@ use super::{Users, are_apart};
 /// Others that stand between two actors at most.
 const PASSED: usize = 16;
 
-/// Where both are launched.
+/// The place at which both are launched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Stand {
-    /// Where the first stands: the second acts earlier than the plan says.
+    /// The place of the first: the second acts earlier than the plan says.
     First,
-    /// Where the second stands: the first acts later.
+    /// The place of the second: the first acts later.
     Second,
 }
 
@@ -33,7 +33,7 @@ pub(in super::super) struct ActorPair {
 }
 
 impl ActorPair {
-    /// The one at whose place both are launched, and the other.
+    /// Returns the actor at whose place both are launched, and the other.
     pub(in super::super) fn launch_order(&self) -> [u32; 2] {
         match self.stand {
             Stand::First => [self.first, self.second],
@@ -53,11 +53,11 @@ pub(in super::super) enum PairRelation {
     Updating,
 }
 
-/// Where actors stand, and which of them are parts of pairs.
+/// The places of actors, and which of them are parts of pairs.
 pub(in super::super) struct ActorPairs<'a> {
     program: &'a Program,
     users: Users,
-    /// Of each actor its stream, block and place in that.
+    /// The stream of each actor, its block and its place in that.
     places: Vec<Option<[usize; 3]>>,
     known: Option<Known>,
     /// Actors that are launched together, with those that stand between them.
@@ -78,7 +78,7 @@ impl<'a> ActorPairs<'a> {
         Self { program, users, places, known, taken: Vec::new() }
     }
 
-    /// The actors that read what an actor gives, where that is one register.
+    /// Returns the actors that read what an actor gives, where that is one register.
     pub(in super::super) fn readers(&self, actor: u32) -> &[ActorId] {
         match self.actor(actor).outputs[..] {
             [register] => &self.users.readers[register.index()],
@@ -86,14 +86,14 @@ impl<'a> ActorPairs<'a> {
         }
     }
 
-    /// The actor that gives what a register holds, where that is one, and gives nothing else.
+    /// Returns the actor that gives what a register holds, where that is one, and gives nothing else.
     pub(in super::super) fn sole_writer(&self, register: RegisterId) -> Option<u32> {
         let [writer] = self.users.writers[register.index()][..] else { return None };
         (self.actor(writer.0).outputs == [register]).then_some(writer.0)
     }
 
-    /// The actors that read a register, each with the register as which they read it: that one, or another shape of the
-    /// same memory.
+    /// Returns the actors that read a register, each with the register as which they read it: that one, or another
+    /// shape of the same memory.
     pub(in super::super) fn readers_of(&self, register: RegisterId) -> Vec<(u32, RegisterId)> {
         let readers = &self.users.readers[register.index()];
         let of = |reader: &ActorId| match self.reshape_result(reader.0) {
@@ -103,7 +103,7 @@ impl<'a> ActorPairs<'a> {
         readers.iter().flat_map(of).collect()
     }
 
-    /// The register that an actor fills by doing nothing, as another shape of the same memory.
+    /// Returns the register that an actor fills by doing nothing, as another shape of the same memory.
     fn reshape_result(&self, actor: u32) -> Option<RegisterId> {
         let actor = self.actor(actor);
         let is_reshape = matches!(&actor.action, Action::Compute { op: Op::Reshape(_), .. });
@@ -115,7 +115,7 @@ impl<'a> ActorPairs<'a> {
         same.then_some(*to)
     }
 
-    /// Whether two actors that stand in this relation may be launched together, and where.
+    /// Finds where two actors that stand in this relation may be launched together, if they may.
     pub(in super::super) fn find_pair(
         &self,
         first: u32,
@@ -167,7 +167,7 @@ impl<'a> ActorPairs<'a> {
         self.taken.push((members, between));
     }
 
-    /// The actors of all pairs that were taken, and who goes along.
+    /// Returns the actors of all pairs that were taken, and who goes along.
     pub(in super::super) fn members(&self) -> BTreeSet<u32> {
         self.taken.iter().flat_map(|(members, _)| members).copied().collect()
     }
@@ -182,7 +182,7 @@ impl<'a> ActorPairs<'a> {
         &self.program.actors[index as usize]
     }
 
-    /// The actors that do something between two of one block, if they are not many and the first comes first.
+    /// Returns the actors that do something between two of one block, if they are not many and the first comes first.
     fn actors_between(&self, first: u32, second: u32) -> Option<BTreeSet<u32>> {
         let [one, two] = [first, second].map(|index| self.places[index as usize]);
         let ([stream, block, from], [other, other_block, to]) = (one?, two?);
@@ -234,8 +234,8 @@ impl<'a> ActorPairs<'a> {
         })
     }
 
-    /// The stream of two actors, and the places of their actions of each microbatch in its order; `None` where it is not
-    /// known what streams know of each other.
+    /// Returns the stream of two actors, and the places of their actions of each microbatch in its order; `None` where
+    /// it is not known what streams know of each other.
     fn paired_actions(&self, pair: [u32; 2]) -> Option<(usize, Vec<[usize; 2]>)> {
         let [stream, ..] = self.places[pair[0] as usize]?;
         let Some(known) = &self.known else {

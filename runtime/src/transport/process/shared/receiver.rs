@@ -32,7 +32,7 @@ pub(in crate::transport::process) struct SharedQueueReceiver {
     emptied: u64,
     /// The peer's arenas that were met, mapped.
     arenas: BTreeMap<u32, SharedSegment>,
-    /// Where the pieces of the message at hand lie.
+    /// The places of the pieces of the current message.
     places: Vec<Place>,
 }
 
@@ -51,7 +51,7 @@ impl SharedQueueReceiver {
         TransportError::Mismatch { rank: self.waiter.rank, peer: self.from, what }
     }
 
-    /// The slot of the next message, once the peer has made the queue.
+    /// Returns the slot of the next message, once the peer has made the queue.
     fn next_slot(&self) -> Option<&QueueSlot> {
         let queue = self.queue.or_else(|| self.peer.find_queue(self.key))?;
         find_slot(&self.peer.segment, queue, self.emptied % self.slots)
@@ -154,7 +154,7 @@ impl SharedQueueReceiver {
         Ok(())
     }
 
-    /// Bytes of the slot.
+    /// Returns the bytes of the slot.
     fn inline_bytes(&self, at: u64, bytes: usize) -> Result<&[u8], TransportError> {
         let slot = slot_at(self.queue.unwrap_or_default(), self.emptied % self.slots);
         // SAFETY: the sender does not write them before `emptied` says that they are read.

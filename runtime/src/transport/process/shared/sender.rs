@@ -22,13 +22,13 @@ pub(in crate::transport::process) struct SharedQueueSender {
     to: u32,
     tag: u32,
     queue: u64,
-    /// In the directory of the outbox.
+    /// The index in the directory of the outbox.
     entry: usize,
     slots: u64,
     filled: u64,
-    /// How many messages the peer is known to have read: what it says is looked at when that matters.
+    /// The number of messages that the peer is known to have read: its own count is looked at when that matters.
     seen: Cell<u64>,
-    /// Of each slot: a block for copies and one for lists, with their sizes.
+    /// The blocks of each slot: one for copies and one for lists, with their sizes.
     copies: Vec<(u64, u64)>,
     lists: Vec<(u64, u64)>,
 }
@@ -86,7 +86,7 @@ impl SharedQueueSender {
         self.seen.get() == self.filled || self.count_unread() == 0
     }
 
-    /// What was lent and not read may change from now on: whoever reads it gets an error.
+    /// Withdraws loans that were not read: their memory may change from now on, and whoever reads it gets an error.
     pub(in crate::transport::process) fn withdraw_loans(&self) {
         if !self.is_settled() {
             self.head().withdrawn.store(1, Ordering::SeqCst);
@@ -154,12 +154,12 @@ impl SharedQueueSender {
         Ok(waited)
     }
 
-    /// The slot of the next message.
+    /// Returns the index of the next message's slot.
     fn next_index(&self) -> usize {
         (self.filled % self.slots) as usize
     }
 
-    /// Own bytes of the outbox, to be written.
+    /// Returns bytes of the own outbox, to be written.
     #[expect(clippy::mut_from_ref, reason = "the bytes are no part of this structure")]
     fn own_bytes(&self, offset: u64, bytes: usize) -> Result<&mut [u8], TransportError> {
         // SAFETY: the slot and its block are this sender's, and the peer has emptied the slot.
@@ -229,20 +229,20 @@ impl SharedQueueSender {
         find_slot(&self.outbox.segment, self.queue, index as u64).expect("the queue was made there")
     }
 
-    /// The slot's block for copies, of at least so many bytes.
+    /// Returns the slot's block for copies, of at least so many bytes.
     fn block_for_copies(&mut self, index: usize, bytes: usize) -> Result<u64, TransportError> {
         let full = TransportError::Memory { rank: self.waiter.rank };
         grow_block(&self.outbox, &mut self.copies[index], bytes).ok_or(full)
     }
 
-    /// Its block for a list.
+    /// Returns its block for a list.
     fn block_for_list(&mut self, index: usize, bytes: usize) -> Result<u64, TransportError> {
         let full = TransportError::Memory { rank: self.waiter.rank };
         grow_block(&self.outbox, &mut self.lists[index], bytes).ok_or(full)
     }
 }
 
-/// A block, replaced where it has less than so many bytes; `None` where the outbox is full.
+/// Returns a block, replaced where it has less than so many bytes; `None` where the outbox is full.
 fn grow_block(outbox: &Outbox, block: &mut (u64, u64), bytes: usize) -> Option<u64> {
     let (offset, size) = *block;
     let bytes = (bytes as u64).max(64);

@@ -12,9 +12,9 @@ use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
 /// The way in which a chain reads one of its operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OperandRead {
-    /// As it is.
+    /// The product as it is.
     Alone,
-    /// In one step, which adds another operand to it and is no result.
+    /// The product in one step, which adds another operand to it and is no result.
     With {
         /// The operand that is added.
         summand: usize,
@@ -24,7 +24,7 @@ pub(super) enum OperandRead {
 }
 
 impl OperandRead {
-    /// `None` where the chain does not read it, or in several ways.
+    /// Returns how the chain reads an operand; `None` where it does not, or in several ways.
     pub(super) fn from_chain(chain: &FusedOp, operand: usize) -> Option<Self> {
         let own = FusedArg::Operand(operand);
         let reads = |step: &&(usize, &FusedStep)| step.1.args.contains(&own);
@@ -49,7 +49,7 @@ impl OperandRead {
         }
     }
 
-    /// The value of the chain that is kept.
+    /// Returns the value of the chain that is kept.
     pub(super) fn kept_value(self, operand: usize) -> FusedArg {
         match self {
             Self::Alone => FusedArg::Operand(operand),
@@ -57,7 +57,7 @@ impl OperandRead {
         }
     }
 
-    /// The chain that reads what is kept.
+    /// Rewrites the chain to read what is kept.
     pub(super) fn rewrite_chain(self, chain: &FusedOp, operand: usize) -> FusedOp {
         match self {
             Self::Alone => chain.clone(),
@@ -66,7 +66,7 @@ impl OperandRead {
     }
 }
 
-/// A chain without a step whose value is an operand now.
+/// Removes a step from a chain whose value is an operand now.
 fn remove_step(chain: &FusedOp, gone: usize, operand: usize) -> FusedOp {
     let moved = |step: usize| step - usize::from(step > gone);
     let arg = |arg: &FusedArg| match *arg {

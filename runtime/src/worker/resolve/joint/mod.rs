@@ -16,7 +16,7 @@ use crate::error::RuntimeError;
 use products::JoinedProducts;
 
 impl ActorResolver<'_> {
-    /// The work of actors that are one launch with others: of one of them the launch of all.
+    /// Joins actors that are one launch with others, and returns their work: of one of them the launch of all.
     pub(super) fn join_actors(
         &self,
         orders: &Orders,

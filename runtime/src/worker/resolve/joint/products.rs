@@ -27,13 +27,13 @@ pub(super) struct JoinedProducts<'a, 'b> {
 struct ProductReader {
     actor: u32,
     chain: FusedOp,
-    /// Which of its operands is the product.
+    /// The index of its operand that is the product.
     product: usize,
     reads: OperandRead,
 }
 
 impl ProductReader {
-    /// The actor, and its chain where the product's place holds what it would compute of it first.
+    /// Returns the actor and its chain, rewritten where the product's place holds what it would compute of it first.
     fn rewrite_chain(&self) -> (u32, FusedOp) {
         (self.actor, self.reads.rewrite_chain(&self.chain, self.product))
     }
@@ -68,7 +68,7 @@ impl<'a, 'b> JoinedProducts<'a, 'b> {
         Ok(())
     }
 
-    /// What becomes of actors, and those of them that are launched with others.
+    /// Returns the work of the actors, and those of them that are launched with others.
     pub(super) fn finish(
         mut self,
     ) -> Result<(HashMap<u32, PreparedWork>, BTreeSet<u32>), RuntimeError> {
@@ -109,7 +109,7 @@ impl<'a, 'b> JoinedProducts<'a, 'b> {
         Ok(())
     }
 
-    /// The launch of a product and a chain, and of the sum of what that gives if the launch gives it as well.
+    /// Prepares the launch of a product and a chain, and of the sum of what that gives if the launch gives it as well.
     fn prepare_chain_and_sum(
         &self,
         pair: ActorPair,
@@ -134,7 +134,7 @@ impl<'a, 'b> JoinedProducts<'a, 'b> {
         Ok(launch.map(|launch| (launch, None)))
     }
 
-    /// A chain of one result that ends in what an actor does, where that is a reduction.
+    /// Appends what an actor does to a chain of one result, where that is a reduction.
     fn with_sum(&self, chain: &FusedOp, actor: u32) -> Option<FusedOp> {
         let (Action::Compute { op, .. }, [last]) = (&self.actor(actor).action, &chain.outputs[..])
         else {
@@ -206,7 +206,7 @@ impl<'a, 'b> JoinedProducts<'a, 'b> {
         self.works.extend(others.map(|actor| (actor, PreparedWork::Joined(launched))));
     }
 
-    /// The launch of a product and a chain, which is the reader's or a longer one and fills these registers.
+    /// Prepares the launch of a product and a chain, which is the reader's or a longer one and fills these registers.
     fn prepare_chain(
         &self,
         pair: ActorPair,
@@ -233,7 +233,7 @@ impl<'a, 'b> JoinedProducts<'a, 'b> {
         Ok(self.resolver.device.prepare_pair(&first.name, pair))
     }
 
-    /// The launch of a product and sums of one of its factors, which is a register.
+    /// Prepares the launch of a product and sums of one of its factors, which is a register.
     fn prepare_sums(
         &self,
         sum: u32,
@@ -259,7 +259,7 @@ impl<'a, 'b> JoinedProducts<'a, 'b> {
         Ok(self.resolver.device.prepare_pair(&other.name, pair))
     }
 
-    /// How an actor reads a product, where it is a chain that is no part of a pair yet.
+    /// Finds how an actor reads a product, where it is a chain that is no part of a pair yet.
     fn find_reader(&self, first: u32, index: u32) -> Option<ProductReader> {
         let (made, actor) = (self.actor(first).outputs.first()?, self.actor(index));
         let product = actor.inputs.iter().position(|input| input == made)?;
@@ -302,7 +302,7 @@ impl<'a, 'b> JoinedProducts<'a, 'b> {
     }
 }
 
-/// The op and the operands of a matrix product.
+/// Returns the op and the operands of a matrix product.
 fn as_product(actor: &Actor) -> Option<(&MatMul, &[OperandSource])> {
     match &actor.action {
         Action::Compute { op: Op::MatMul(op), operands } => Some((op, operands)),
@@ -310,7 +310,7 @@ fn as_product(actor: &Actor) -> Option<(&MatMul, &[OperandSource])> {
     }
 }
 
-/// What an actor does as a chain of elementwise ops, whose operands are its inputs.
+/// Returns an actor's work as a chain of elementwise ops, whose operands are its inputs.
 fn as_chain(action: &Action) -> Option<FusedOp> {
     match action {
         Action::Fused(chain) => Some(chain.clone()),
