@@ -18,6 +18,7 @@ pub mod lora;
 pub mod lower;
 pub mod null_device;
 pub mod passes;
+pub mod pattern;
 pub mod pipeline;
 pub mod planner;
 mod schedule;

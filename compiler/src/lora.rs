@@ -17,7 +17,7 @@ use graphc_ir::scalar::Scalar;
 use graphc_ir::text::nearest_name;
 use graphc_ir::types::TensorType;
 
-use crate::passes::pattern::matches_pattern;
+use crate::pattern::matches_pattern;
 
 /// The reason why a graph cannot be adapted.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

@@ -535,7 +535,9 @@ pub(crate) fn read_elements<T: Element>(words: &[i64], count: usize) -> &[T] {
 
 #[derive(Clone, Copy)]
 #[repr(align(64))]
-struct CacheLine(#[allow(dead_code, reason = "only its address is used")] [u8; 64]);
+struct CacheLine {
+    _bytes: [u8; 64],
+}
 
 /// Memory that kernels use while they run: kept from call to call, grown where a call needs more.
 #[derive(Default)]
@@ -580,7 +582,7 @@ impl CacheLines {
         let bytes = [counts[0] * size_of::<A>(), counts[1] * size_of::<B>()];
         let lines = bytes.map(|bytes| bytes.div_ceil(64));
         if self.0.len() < lines[0] + lines[1] {
-            self.0.resize(lines[0] + lines[1], CacheLine([0; 64]));
+            self.0.resize(lines[0] + lines[1], CacheLine { _bytes: [0; 64] });
         }
         let (a, b) = self.0.split_at_mut(lines[0]);
         // SAFETY: the lines are initialized bytes, as many as the elements need, aligned to 64; any bits are an `A`.

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use graphc_compiler::passes::pattern::matches_pattern;
+use graphc_compiler::pattern::matches_pattern;
 use graphc_ir::graph::Graph;
 use graphc_ir::plan::{
     Action, AdamOptions, CompileOptions, Optimizer, ParameterGroup, Plan, RmspropOptions,

@@ -7,7 +7,7 @@ use graphc_ir::ops::{Unary, UnaryFunction};
 use graphc_ir::text::nearest_name;
 
 use super::ImportError;
-use super::trained::matches_pattern;
+use crate::pattern::matches_pattern;
 
 /// The graph with gradients that end at the floating-point tensors of these names, in which `*` stands for any characters: what
 /// `--stop-gradient` does for a file. All that reads such a tensor reads it as `Tensor.detach` gives it.
@@ -32,7 +32,7 @@ use super::trained::matches_pattern;
 pub fn stop_gradients(graph: &Graph, patterns: &[String]) -> Result<Graph, ImportError> {
     check_patterns(graph, patterns)?;
     let mut result = graph.clone_empty();
-    let (mut copies, mut read): (Vec<ValueId>, Vec<ValueId>) = (Vec::new(), Vec::new());
+    let mut read: Vec<ValueId> = Vec::new();
     for (_, node) in graph.iter() {
         let operands = node.operands.iter().map(|value| read[value.index()]).collect();
         let made = push(&mut result, node.op.clone(), operands, node)?;
@@ -40,7 +40,6 @@ pub fn stop_gradients(graph: &Graph, patterns: &[String]) -> Result<Graph, Impor
             let (from, to) = (graph.value(old), &mut result.values[new.index()]);
             to.name.clone_from(&from.name);
             to.pin.clone_from(&from.pin);
-            copies.push(new);
             let ends = name(graph, old)
                 .is_some_and(|name| patterns.iter().any(|p| matches_pattern(p, name)));
             read.push(match ends {

@@ -6,6 +6,7 @@ use graphc_ir::ops::Variable;
 use graphc_ir::types::TensorType;
 
 use super::{ImportError, ImportOptions};
+use crate::pattern::matches_pattern;
 
 /// As many names an error lists.
 const MOST_NAMES: usize = 6;
@@ -119,33 +120,4 @@ fn mark_matches(patterns: &mut [(String, bool)], name: &str) -> bool {
         found |= matches;
     }
     found
-}
-
-/// Whether a name is what a pattern says, in which `*` stands for any text.
-pub(super) fn matches_pattern(pattern: &str, name: &str) -> bool {
-    let mut parts = pattern.split('*');
-    let first = parts.next().unwrap_or("");
-    let Some(mut rest) = name.strip_prefix(first) else { return false };
-    let Some(last) = parts.next_back() else { return rest.is_empty() };
-    for part in parts {
-        let Some(at) = rest.find(part) else { return false };
-        rest = &rest[at + part.len()..];
-    }
-    rest.ends_with(last)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::matches_pattern;
-
-    #[test]
-    fn a_star_stands_for_any_text() {
-        assert!(matches_pattern("*", "a.b"));
-        assert!(matches_pattern("a.*.weight", "a.0.weight"));
-        assert!(matches_pattern("*bias*", "x.bias"));
-        assert!(matches_pattern("*b*b*", "abab.b"));
-        assert!(!matches_pattern("a.*.weight", "a.0.bias"));
-        assert!(!matches_pattern("a", "ab"));
-        assert!(!matches_pattern("ab*ba", "aba"));
-    }
 }

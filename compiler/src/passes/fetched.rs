@@ -11,8 +11,8 @@ use graphc_ir::graph::Graph;
 use graphc_ir::plan::CompileOptions;
 
 use super::LOSS;
-use super::pattern::matches_pattern;
 use crate::passes::error::PassError;
+use crate::pattern::matches_pattern;
 
 /// The graph with the outputs that are asked for; `own` are those that its author named, the others the compiler has made.
 ///

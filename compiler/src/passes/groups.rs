@@ -6,9 +6,9 @@ use graphc_ir::op::Op;
 use graphc_ir::plan::{CompileOptions, ParameterGroup};
 use graphc_ir::text::nearest_name;
 
-use super::pattern::matches_pattern;
 use crate::decisions::TrainingGraph;
 use crate::passes::error::PassError;
+use crate::pattern::matches_pattern;
 
 /// The group of a variable: the first whose pattern fits its name.
 pub(super) fn group_of<'a>(

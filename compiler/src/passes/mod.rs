@@ -28,7 +28,6 @@ pub mod loss;
 pub mod loss_scale;
 pub mod optimizer;
 pub mod padding;
-pub mod pattern;
 pub mod pins;
 pub mod rates;
 mod rebuild;

@@ -6,9 +6,9 @@ use graphc_ir::plan::{CompileOptions, Pin};
 use graphc_ir::sbp::NdSbp;
 use graphc_ir::text::nearest_name;
 
-use super::pattern::matches_pattern;
 use crate::passes::autodiff::GRADIENT;
 use crate::passes::error::PassError;
+use crate::pattern::matches_pattern;
 
 /// The layout that is asked for of a value: that of the last option whose pattern fits its name, else the graph's own.
 pub fn pin_of(graph: &Graph, value: ValueId, options: &CompileOptions) -> Option<NdSbp> {

@@ -12,8 +12,8 @@ use graphc_ir::ops::BatchNorm;
 use graphc_ir::plan::CompileOptions;
 use graphc_ir::text::nearest_name;
 
-use super::pattern::matches_pattern;
 use crate::passes::error::PassError;
+use crate::pattern::matches_pattern;
 
 /// Whether a batch norm normalizes by its running statistics in training, too.
 pub(super) fn keeps_statistics(graph: &Graph, node: &Node, options: &CompileOptions) -> bool {

@@ -235,7 +235,7 @@ fn of_numbers(numbers: &[f64]) -> Nature {
 struct Magnitudes<'a> {
     graph: &'a Graph,
     constants: &'a Constants<'a>,
-    /// What was found, and of what is multiplied.
+    /// What was found, and of what is multiplied by weights.
     known: BTreeMap<(ValueId, bool), Nature>,
 }
 
@@ -244,7 +244,7 @@ impl<'a> Magnitudes<'a> {
         Self { graph, constants, known: BTreeMap::new() }
     }
 
-    /// How large elements of a value may be; `multiplied` where only products with it matter.
+    /// How large elements of a value may be; `multiplied` where only its products with trained weights matter.
     fn of_value(&mut self, value: ValueId, multiplied: bool) -> Nature {
         if let Some(&nature) = self.known.get(&(value, multiplied)) {
             return nature;
@@ -292,7 +292,12 @@ impl<'a> Magnitudes<'a> {
             // A mean of values, by weights that sum up to 1.
             Op::Attention(_) => of(2),
             Op::MatMul(_) | Op::Convolution(_) => {
-                let factors = [0, 1].map(|place| self.of_value(node.operands[place], true));
+                let [a, b] = [node.operands[0], node.operands[1]];
+                let factors = [(a, b), (b, a)].map(|(one, other)| {
+                    let trained =
+                        matches!(&graph.producer(other).op, Op::Variable(v) if v.trainable);
+                    self.of_value(one, trained)
+                });
                 only_ordinary(factors[0].max(factors[1]))
             }
             Op::Reduce(_) => only_ordinary(of(0)),

@@ -19,7 +19,7 @@ use super::layouts::{Layouts, PlacementId, SbpId};
 use super::tied::partner_axis;
 use crate::cost::{node_work, roofline_seconds};
 use crate::decisions::{Decisions, ValueRate};
-use crate::passes::pattern::matches_pattern;
+use crate::pattern::matches_pattern;
 use crate::planner::error::PlannerError;
 
 /// A signature of a node with what computing it costs.

@@ -15,6 +15,9 @@ from torch.nn import functional
 
 ATEN: Any = torch.ops.aten
 
+NEAR = 0.1
+"""Up to here power series are taken: their terms left out are less than 1e-8 of them, and what is taken beyond is right to 1e-6."""
+
 MOST_FACTORS = 256
 """Elements of a dim of which a product is taken."""
 
@@ -25,18 +28,27 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 def log1p(x: Tensor) -> Tensor:
-    """The logarithm of 1 + x."""
-    return torch.log(x + 1.0)
+    """The logarithm of 1 + x; near 0, where that sum would round x away, by the first terms of its series."""
+    return _near_zero(x, torch.log(1.0 + x), [(-1.0) ** power / (power + 1) for power in range(8)])
 
 
 def expm1(x: Tensor) -> Tensor:
-    """The exponential of x, less 1."""
-    return torch.exp(x) - 1.0
+    """The exponential of x, less 1; near 0 by the first terms of its series."""
+    return _near_zero(x, torch.exp(x) - 1.0, [1.0 / math.factorial(power + 1) for power in range(7)])
+
+
+def _near_zero(x: Tensor, far: Tensor, factors: Sequence[float]) -> Tensor:
+    """A power series in x without a constant, where x is so near to 0 that these factors are enough for float32; else ``far``."""
+    near = torch.clamp(x, -NEAR, NEAR)
+    series = torch.full_like(near, factors[-1])
+    for factor in reversed(factors[:-1]):
+        series = series * near + factor
+    return torch.where(x.abs() < NEAR, series * near, far)
 
 
 def elu(x: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Tensor:
     """The same above 0, and an exponential below."""
-    below = torch.exp(torch.clamp(x, max=0.0) * input_scale) - 1.0
+    below = expm1(torch.clamp(x, max=0.0) * input_scale)
     return torch.where(x > 0, x * scale, below * (alpha * scale))
 
 
@@ -47,7 +59,7 @@ def tan(x: Tensor) -> Tensor:
 
 def sinh(x: Tensor) -> Tensor:
     """The hyperbolic sine."""
-    return 0.5 * (torch.exp(x) - torch.exp(-x))
+    return 0.5 * (expm1(x) - expm1(-x))
 
 
 def cosh(x: Tensor) -> Tensor:
@@ -57,7 +69,7 @@ def cosh(x: Tensor) -> Tensor:
 
 def atanh(x: Tensor) -> Tensor:
     """The inverse of the hyperbolic tangent."""
-    return 0.5 * torch.log((1.0 + x) / (1.0 - x))
+    return 0.5 * (log1p(x) - log1p(-x))
 
 
 def is_nan(x: Tensor) -> Tensor:
@@ -126,6 +138,8 @@ def norm(x: Tensor, order: float = 2.0, dim: Any = None, keepdim: bool = False, 
     dims = list(range(x.dim())) if dim is None else dim
     if order == math.inf:
         return torch.amax(x.abs(), dims, keepdim)
+    if order == -math.inf:
+        return torch.amin(x.abs(), dims, keepdim)
     if order == 1:
         return torch.sum(x.abs(), dims, keepdim)
     if order == 0:
@@ -150,7 +164,7 @@ def greatest(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor
 
 def least(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """The least of a dim, and where it is."""
-    return _extreme(x, torch.argmax(-x, dim, keepdim=True), dim, keepdim)
+    return _extreme(x, torch.argmax(_negated(x), dim, keepdim=True), dim, keepdim)
 
 
 def _extreme(x: Tensor, places: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
@@ -160,7 +174,12 @@ def _extreme(x: Tensor, places: Tensor, dim: int, keepdim: bool) -> tuple[Tensor
 
 def place_of_least(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """The index of the least of a dim, or of all."""
-    return torch.argmax(-x, dim, keepdim)
+    return torch.argmax(_negated(x), dim, keepdim)
+
+
+def _negated(x: Tensor) -> Tensor:
+    """What is greatest where x is least: numbers without a sign have no other."""
+    return -x if x.dtype.is_floating_point or x.dtype.is_signed else -x.to(torch.int64)
 
 
 def place_of_greatest(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:

@@ -229,11 +229,30 @@ fn what_products_make_of_activations_is_a_bias() {
         softmax_of(&p, &p.scores().scale(SCALE).add(&bias))
     };
     is_biased("of a table", model(HEADS, of_table), false, [1, HEADS, TIME, TIME]);
-    let unknown: [(&str, Source); 2] =
-        [("overflows", |q| q.tanh().exp()), ("has a pole", |q| q.tanh().log())];
+    let unknown: [(&str, Source); 3] = [
+        ("overflows", |q| q.tanh().exp()),
+        ("has a pole", |q| q.tanh().log()),
+        ("is divided by what may be 0", |q| q.tanh().div(&q.sigmoid())),
+    ];
     for (name, source) in unknown {
         is_kept(name, model(HEADS, relative(source)), Kept::HiddenRows);
     }
+    // Which row of a table is taken is no product with weights: it may be a mask.
+    let picked = |g: &GraphBuilder, p: Parts| {
+        let ty = TensorType::new(DType::F32, vec![TIME, TIME]);
+        let normal = Init::Normal { mean: 0.0.into(), std: 0.6.into() };
+        let table = g.variable_of("table", ty, normal, false);
+        let row =
+            g.iota(DType::F32, [TIME, TIME], 0).sub(&g.iota(DType::F32, [TIME, TIME], 1)).relu();
+        softmax_of(&p, &p.scores().add(&row.matmul(&table)))
+    };
+    is_kept("picked", model(HEADS, picked), Kept::HiddenRows);
+    let hidden = |g: &GraphBuilder, p: Parts| {
+        let seen = g.input("seen", DType::Bool, [BATCH, 1, TIME, TIME]);
+        let bias = seen.select(&number(g, 0.0), &number(g, f64::NEG_INFINITY));
+        softmax_of(&p, &p.scores().add(&p.scores().tanh()).add(&bias))
+    };
+    is_kept("hidden beside a product", model(HEADS, hidden), Kept::HiddenRows);
 }
 
 /// Swin Transformer V2 multiplies the scores of each head by a number that it learns, and adds a bias then.

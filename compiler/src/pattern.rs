@@ -20,3 +20,19 @@ pub fn matches_pattern(pattern: &str, name: &str) -> bool {
     }
     true
 }
+
+#[cfg(test)]
+mod tests {
+    use super::matches_pattern;
+
+    #[test]
+    fn a_star_stands_for_any_text() {
+        assert!(matches_pattern("*", "a.b"));
+        assert!(matches_pattern("a.*.weight", "a.0.weight"));
+        assert!(matches_pattern("*bias*", "x.bias"));
+        assert!(matches_pattern("*b*b*", "abab.b"));
+        assert!(!matches_pattern("a.*.weight", "a.0.bias"));
+        assert!(!matches_pattern("a", "ab"));
+        assert!(!matches_pattern("ab*ba", "aba"));
+    }
+}
