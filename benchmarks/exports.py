@@ -1,7 +1,7 @@
 """Models as PyTorch exports them to ONNX: graphc computes what onnxruntime does, and trains as PyTorch does.
 
     cargo build --release --bin graphc
-    python3 benchmarks/exports.py [--families | --only gpt2 bert llama ..] [--meshes 1 2 2x2] [--keep DIR] [--export dynamo|plain|default]
+    python3 benchmarks/exports.py [--families | --only gpt2 bert llama ..] [--meshes 1 2 2x2] [--keep DIR] [--export dynamo|plain|default] [--opset 17]
 
 Each model is small, with random weights. It is exported by `torch.onnx.export`, run by `graphc run` on each mesh beside onnxruntime, and
 trained by `graphc train` for some steps of SGD beside PyTorch in float32 and in float64. A line a model and mesh says how far outputs
@@ -13,6 +13,7 @@ torchvision.
 
 import argparse
 import copy
+import inspect
 import json
 import pathlib
 import subprocess
@@ -304,11 +305,20 @@ MODELS = [gpt2, llama, bert, moe, moe_gathered, moe_tokens, vgg, swin, gpt2_mask
           roberta, mistral, qwen2, gemma2, deberta, t5, vit, encoder, swin_v2, indexing]
 
 
-def export(model, inputs, path, how, dynamic):
-    options = {"dynamo": {"dynamo": True, "optimize": False}, "default": {"dynamo": True}, "plain": {"dynamo": False}}[how]
-    if dynamic and how != "plain":
+def export(model, inputs, path, args):
+    how = args.export
+    # The old exporter folds batch norms into convolutions and what is computed of weights into copies: both train otherwise.
+    plain = {"dynamo": False, "do_constant_folding": False, "training": torch.onnx.TrainingMode.PRESERVE}
+    options = {"dynamo": {"dynamo": True, "optimize": False}, "default": {"dynamo": True}, "plain": plain}[how]
+    if args.dynamic and how != "plain":
         batch = torch.export.Dim("batch")
-        options["dynamic_shapes"] = tuple({0: batch} for _ in inputs)
+        shapes = tuple({0: batch} for _ in inputs)
+        taken = inspect.signature(model.forward).parameters.values()
+        options["dynamic_shapes"] = (shapes,) if any(p.kind is p.VAR_POSITIONAL for p in taken) else shapes
+    if args.dynamic and how == "plain":
+        options["dynamic_axes"] = {name: {0: "batch"} for name in [*inputs, "y"]}
+    if args.opset:
+        options["opset_version"] = args.opset
     names = {"input_names": list(inputs), "output_names": ["y"]}
     torch.onnx.export(model, tuple(inputs.values()), str(path), verbose=False, external_data=False, **names, **options)
 
@@ -316,7 +326,7 @@ def export(model, inputs, path, how, dynamic):
 def graphc(args, *command):
     done = subprocess.run([args.graphc, *map(str, command)], capture_output=True, text=True)
     if done.returncode:
-        raise RuntimeError(done.stderr.strip())
+        raise RuntimeError(done.stderr[max(done.stderr.rfind("error:"), 0):].strip())
     return done
 
 
@@ -337,6 +347,14 @@ def labels_of(y):
     return torch.randint(0, y.shape[-1], y.shape[:-1])
 
 
+def disturb(model):
+    """Makes no parameter 0 or 1 throughout: the exporter's optimizer leaves out what such a bias or scale does, so that nobody can train it."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.numel() > 1 and (parameter == parameter.flatten()[0]).all():
+                parameter += 0.02 * torch.randn_like(parameter)
+
+
 def train_torch(model, inputs, labels, steps, lr, dtype):
     """The losses of steps of SGD on one batch."""
     model = copy.deepcopy(model).to(dtype).train()
@@ -352,6 +370,13 @@ def train_torch(model, inputs, labels, steps, lr, dtype):
     return np.array(losses)
 
 
+def ranks(mesh, microbatches=1):
+    """Options of a mesh; of `2p` those of two stages, with so many microbatches."""
+    if not mesh.endswith("p"):
+        return ["--mesh", mesh]
+    return ["--mesh", mesh[:-1], "--stages", mesh[:-1], *(["--microbatches", microbatches] if microbatches > 1 else [])]
+
+
 class Case:
     """A model, its file and data, and what others make of it."""
 
@@ -361,10 +386,12 @@ class Case:
         onnxruntime.set_default_logger_severity(3)
         torch.manual_seed(0)
         model, self.inputs = build()
+        if args.export == "default":
+            disturb(model)
         self.model, self.args, self.folder = model.eval(), args, folder / build.__name__
         self.folder.mkdir(parents=True, exist_ok=True)
         self.path = self.folder / "model.onnx"
-        export(self.model, self.inputs, self.path, args.export, args.dynamic)
+        export(self.model, self.inputs, self.path, args)
         feeds = {name: x.numpy() for name, x in self.inputs.items()}
         session = onnxruntime.InferenceSession(str(self.path), providers=["CPUExecutionProvider"])
         taken = {i.name for i in session.get_inputs()}
@@ -378,14 +405,14 @@ class Case:
 
     def run(self, mesh):
         outputs = self.folder / "outputs.safetensors"
-        graphc(self.args, "run", self.path, "--inputs", self.folder / "inputs.safetensors", "--outputs", outputs, "--mesh", mesh, *self.batch)
+        graphc(self.args, "run", self.path, "--inputs", self.folder / "inputs.safetensors", "--outputs", outputs, *ranks(mesh), *self.batch)
         return relative(load_file(outputs)["y"], self.y)
 
     def train(self, mesh):
         metrics = self.folder / "losses.jsonl"
         metrics.unlink(missing_ok=True)
         graphc(self.args, "train", self.path, "--data", self.folder / "data.safetensors", "--steps", self.args.steps, "--loss", "cross_entropy",
-               "--optimizer", "sgd", "--lr", self.args.lr, "--metrics", metrics, "--mesh", mesh, *self.batch)
+               "--optimizer", "sgd", "--lr", self.args.lr, "--metrics", metrics, *ranks(mesh, microbatches=2), *self.batch)
         found = np.array([json.loads(line)["loss"] for line in metrics.read_text().splitlines()])
         scale = np.abs(self.exact)
         first = abs(found[0] - self.exact[0]) / scale[0]
@@ -420,8 +447,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", help="these models; else those of this file")
     parser.add_argument("--families", action="store_true", help="those of exports_families.py too")
-    parser.add_argument("--meshes", nargs="+", default=["1", "2", "2x2"])
+    parser.add_argument("--meshes", nargs="+", default=["1", "2", "2x2"], help="2p: two stages, in training with two microbatches")
     parser.add_argument("--export", choices=["dynamo", "default", "plain"], default="dynamo")
+    parser.add_argument("--opset", type=int, help="the version of ONNX's ops; else the exporter's own choice")
     parser.add_argument("--dynamic", action="store_true", help="with a symbolic first dim")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--lr", type=float, default=0.05)

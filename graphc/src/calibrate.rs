@@ -16,11 +16,15 @@ use graphc_ir::op::AttentionShape;
 use graphc_runtime::RuntimeError;
 
 use bench::Bench;
+use disturbance::Observer;
 
 mod bench;
+mod disturbance;
 mod file;
 mod passes;
 mod products;
+
+pub use disturbance::Disturbance;
 
 /// The extent of the measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -91,6 +95,8 @@ pub struct Measured {
     pub device: DeviceKind,
     /// Ranks that worked.
     pub ranks: usize,
+    /// Ranks that had the machine's cores and memory between them; `None` where each has a device.
+    pub shared_by: Option<usize>,
     /// Bytes of memory of a rank.
     pub memory: u64,
     /// Seconds per kernel, of steps that are replayed where the device records launches.
@@ -107,6 +113,8 @@ pub struct Measured {
     pub passes: Vec<(&'static str, f64)>,
     /// (bytes, seconds) of an all-reduce over all ranks, ascending; none of one rank.
     pub all_reduce: Vec<(usize, f64)>,
+    /// What else the machine did meanwhile.
+    pub disturbance: Disturbance,
 }
 
 /// An error because of which a machine could not be measured.
@@ -136,7 +144,8 @@ pub fn calibrate_machine(effort: CalibrationEffort) -> Result<Measured, Calibrat
         return Err(CalibrateError::NoRanks);
     }
     let (device, ranks) = (effort.device, effort.ranks);
-    let bench = Bench { effort, replay: true };
+    let observer = Observer::begin();
+    let bench = Bench { effort, replay: true, observer: &observer };
     let launch = passes::measure_launch(bench)?;
     let launch_anew = match device {
         DeviceKind::Cpu => None,
@@ -150,6 +159,7 @@ pub fn calibrate_machine(effort: CalibrationEffort) -> Result<Measured, Calibrat
     Ok(Measured {
         device,
         ranks,
+        shared_by: (device == DeviceKind::Cpu).then_some(ranks),
         memory,
         launch,
         launch_anew,
@@ -158,6 +168,7 @@ pub fn calibrate_machine(effort: CalibrationEffort) -> Result<Measured, Calibrat
         matmul,
         passes: passes::measure_bandwidths(bench, launch)?,
         all_reduce: if ranks > 1 { passes::all_reduces(bench)? } else { Vec::new() },
+        disturbance: observer.disturbance(),
     })
 }
 
@@ -229,6 +240,7 @@ mod tests {
         Measured {
             device: DeviceKind::Cuda,
             ranks: 2,
+            shared_by: None,
             memory: 1 << 30,
             launch,
             launch_anew: Some(2.0 * launch),
@@ -241,6 +253,7 @@ mod tests {
             attention: Vec::new(),
             passes: vec![("chains", 1e10), ("updates", 5e9)],
             all_reduce,
+            disturbance: Disturbance::NONE,
         }
     }
 
@@ -257,6 +270,23 @@ mod tests {
         assert_eq!(cluster.device.matmul_efficiency, [(1e3, 0.1), (1e6, 1.0)]);
         assert_eq!(cluster.device.matmul_efficiency_of["f32"], [(1e3, 0.25), (1e6, 1.0)]);
         assert_eq!((cluster.device.bandwidth, cluster.device.bandwidth_share), (1e10, 0.75));
+    }
+
+    /// Two threads on two cores, as measured: large messages leave the caches, so no line goes through all points.
+    #[test]
+    fn every_size_of_message_counts_alike() {
+        let measured_seconds = [
+            (4096, 2.1e-6),
+            (65536, 26.8e-6),
+            (1 << 20, 541e-6),
+            (8 << 20, 5288e-6),
+            (32 << 20, 38198e-6),
+        ];
+        let level = &measured(2.6e-7, measured_seconds.to_vec()).cluster().levels[0];
+        for (bytes, seconds) in measured_seconds {
+            let known = 2.6e-7 + 2.0 * (level.latency + bytes as f64 / 2.0 / level.bandwidth);
+            assert!((0.5..2.0).contains(&(known / seconds)), "{bytes}: {known} for {seconds}");
+        }
     }
 
     #[test]

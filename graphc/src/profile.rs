@@ -13,7 +13,7 @@ use graphc_ir::plan::{Actor, Cluster, Plan, Rate};
 use graphc_ir::types::DType;
 use serde::{Deserialize, Serialize};
 
-use crate::calibrate::Measured;
+use crate::calibrate::{Disturbance, Measured};
 
 pub use measure::{MeasureSchedule, MeasuredPart, Times, measure_session};
 
@@ -304,6 +304,7 @@ impl Profile {
         Ok(Measured {
             device,
             ranks,
+            shared_by: (device == DeviceKind::Cpu).then_some(self.ranks),
             memory: self.memory,
             launch,
             launch_anew: None,
@@ -312,6 +313,7 @@ impl Profile {
             attention: Vec::new(),
             passes: vec![("passes", bandwidth)],
             all_reduce,
+            disturbance: Disturbance::NONE,
         })
     }
 }

@@ -249,6 +249,7 @@ pub struct Failure {
 
 /// The cause why an action failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Cause {
     /// The kernel refused its operands.
     #[error(transparent)]

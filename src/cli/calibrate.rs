@@ -20,6 +20,9 @@ pub fn run_calibrate(args: &CalibrateArgs) -> Result<()> {
     if let Some(missing) = measured.unmeasured_figures() {
         print_message("note", &missing);
     }
+    if let Some(advice) = measured.disturbance.advice() {
+        print_message("warning", &advice);
+    }
     match &args.output {
         Some(path) => {
             graphc_runtime::data::write_file(path, measured.toml().as_bytes())?;

@@ -10,7 +10,7 @@ use graphc_compiler::compile::{Milestone, compile_observed};
 use graphc_compiler::import::Imported;
 use graphc_compiler::import::weights::Weights;
 use graphc_ir::check::VerifiedPlan;
-use graphc_ir::plan::Plan;
+use graphc_ir::plan::{Cluster, Plan};
 
 use super::args::{DeviceName, SharedArgs};
 use super::data::Types;
@@ -73,6 +73,9 @@ pub fn plan_model(
     let trained = start::trained_weights(&graph);
     let options = options::compile_options(args, dims)?;
     let cluster = options::shared_cluster(args, device)?;
+    if let Some(text) = describe_sharing(&cluster, options.mesh.iter().product()) {
+        print_message("note", &text);
+    }
     let source = Some(weights_source(path)?);
     let parse = start.elapsed().as_secs_f64();
     let start = Instant::now();
@@ -90,6 +93,18 @@ pub fn plan_model(
     }
     let solve = marks.windows(2).map(|pair| pair[1] - pair[0]).sum();
     Ok(PlannedModel { plan, weights, timing: Timing { parse, plan: plan_seconds, solve } })
+}
+
+/// Says that ranks take turns on the machine, where they are more than the cluster's figures are of.
+fn describe_sharing(cluster: &Cluster, world_size: usize) -> Option<String> {
+    let measured = cluster.device.shared_by?;
+    let shared = cluster.divide_among(world_size).device.shared_by?;
+    (shared > measured).then(|| {
+        format!(
+            "the figures of `{}` are of {measured} ranks at once, and {shared} share a machine here: each is given {measured}/{shared} of its speed and memory",
+            cluster.name
+        )
+    })
 }
 
 /// Says which weights stay as they are because the loss does not depend on them, as those of a second head.

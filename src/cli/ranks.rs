@@ -12,6 +12,7 @@ use graphc_compiler::passes::LOSS;
 use graphc_compiler::passes::clipping::GRAD_NORM;
 use graphc_compiler::passes::loss_scale::{LOSS_SCALE, SKIPPED};
 use graphc_ir::check::VerifiedPlan;
+use graphc_ir::mesh::DeviceKind;
 use graphc_ir::plan::{Plan, read_plan, write_plan};
 use graphc_ir::types::TensorType;
 use graphc_runtime::job::{Agreement, Job};
@@ -146,6 +147,22 @@ impl Ranks {
     /// How many of a plan's ranks this machine has.
     pub fn on_this_machine(&self, plan: &Plan) -> usize {
         self.job.as_ref().map_or(plan.world_size, |job| job.neighbours())
+    }
+
+    /// Says that ranks take turns, where this machine has more of them than cores: their prediction supposes a core for
+    /// each, unless it is of a machine that was measured.
+    pub fn note_turns(&self, plan: &Plan) {
+        let device = &plan.cluster.device;
+        let cores = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
+        let ranks = self.on_this_machine(plan);
+        let is_priced = device.kind != DeviceKind::Cpu || device.shared_by.is_some();
+        if is_priced || !self.leads() || ranks <= cores {
+            return;
+        }
+        let text = format!(
+            "{ranks} ranks take turns on the {cores} cores of this machine, and predictions suppose a core for each; `graphc calibrate` measures what --cluster then prices"
+        );
+        super::output::print_message("note", &text);
     }
 
     /// Waits until all processes are here.

@@ -70,6 +70,7 @@ fn train_model(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
     let (first_step, seed) = (options.first_step, options.seed);
     let mut saver = Saver::new(&args.checkpoints, ignores, first_step)?;
     let (plan, weights) = ranks.plan(|| load_plan(args, data.batch_types()))?;
+    ranks.note_turns(&plan);
     check_skips(args, &plan)?;
     let ModelWeights { own: weights, aside, fixed } = ModelWeights::read_of_plan(&plan, weights)?;
     let mut session = ranks.session(&plan, &weights, options.clone())?;

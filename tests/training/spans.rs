@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use graphc::prelude::*;
+use graphc_runtime::job::{Job, JobOptions, free_port};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
@@ -74,13 +75,18 @@ fn a_compilation_and_its_steps_are_spans() -> Result<(), Box<dyn std::error::Err
     let folder = tempfile::tempdir()?;
     let mut checkpoints = Checkpoints::create(folder.path(), 1)?;
     session.save_checkpoint(&mut checkpoints)?;
+    let saved = Checkpoint::latest(folder.path())?.ok_or("a checkpoint was saved")?;
+    session.load_checkpoint(&saved)?;
     session.shutdown()?;
+    let mut alone = JobOptions::from_url(&format!("tcp://127.0.0.1:{}", free_port()?), 0, 1)?;
+    alone.token = "a token".into();
+    drop(Job::join(alone)?);
 
     let opened = recorder.opened.lock().expect("no panic").clone();
     let name = |number: u64| opened[number as usize - 1].0;
     let count = |wanted| opened.iter().filter(|(name, _)| *name == wanted).count();
-    for (name, times) in [("compile", 1), ("open_session", 1), ("step", 3), ("save_checkpoint", 1)]
-    {
+    let once = ["compile", "open_session", "save_checkpoint", "load_checkpoint", "join_job"];
+    for (name, times) in once.map(|name| (name, 1)).into_iter().chain([("step", 3)]) {
         assert_eq!(count(name), times, "{name}: {opened:?}");
     }
     // The planner may work in another thread, which this recorder does not see; the example `spans` shows that.

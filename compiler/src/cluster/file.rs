@@ -61,6 +61,7 @@ struct FileDevice {
     #[serde(default)]
     dispatch: f64,
     overlap: Option<bool>,
+    shared_by: Option<usize>,
 }
 
 /// A profile by name; what else is given takes the place of what the profile says.
@@ -187,10 +188,19 @@ fn read_device(file: FileDevice) -> Result<Device, ClusterError> {
         launch: not_negative("device.launch", file.launch)?,
         dispatch: not_negative("device.dispatch", file.dispatch)?,
         overlap: false,
+        shared_by: check_sharing(file.shared_by)?,
         flops: file.flops,
         matmul_efficiency: file.matmul_efficiency,
         matmul_efficiency_of: file.matmul_efficiency_of,
     })
+}
+
+fn check_sharing(ranks: Option<usize>) -> Result<Option<usize>, ClusterError> {
+    let advice = "write the number of ranks, 1 or more, that had the machine's cores between them, or leave it out";
+    match ranks {
+        Some(0) => Err(field_error("device.shared_by", "0", advice)),
+        given => Ok(given),
+    }
 }
 
 fn read_memory(bytes: &FileBytes) -> Result<u64, ClusterError> {
@@ -410,6 +420,7 @@ mod tests {
             ("forward = 0.8", "forward = 1.8", "`device.attention.forward` is 1.8"),
             ("half_width = 30", "half_width = -1", "`device.attention.half_width` is -1"),
             ("launch = 4e-6", "launch = 4e-6\nbandwidth_share = 0.0", "`device.bandwidth_share`"),
+            ("launch = 4e-6", "launch = 4e-6\nshared_by = 0", "`device.shared_by` is 0"),
             ("launch = 4e-6", "launch = 4e-6\nmatmul_unaligned = 2", "`device.matmul_unaligned`"),
             (
                 "launch = 4e-6",

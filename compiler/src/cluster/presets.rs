@@ -107,6 +107,7 @@ fn cpu_device() -> Device {
         launch: 1e-6,
         dispatch: 0.0,
         overlap: false,
+        shared_by: None,
     }
 }
 
@@ -139,6 +140,7 @@ fn cuda_device(memory: u64, peaks: &[(&str, f64)], bandwidth: f64) -> Device {
         launch: 4e-6,
         dispatch: 0.0,
         overlap: true,
+        shared_by: None,
     }
 }
 

@@ -84,6 +84,7 @@ pub fn sketch_plan(
         return Ok(compile(graph, options, cluster, None)?.plan.into_plan());
     }
     let options = CompileOptions { memory: Some(UNLIMITED), ..options.clone() };
+    let cluster = &cluster.divide_among(options.mesh.iter().product());
     let mut best: Option<Result<(f64, Plan), CompileError>> = None;
     for variant in prepare_variants(&graph, &options, cluster)? {
         let timed = sketch_of(&graph, &variant, &options, cluster)
@@ -128,6 +129,7 @@ pub fn emit_after(
     pass: &str,
 ) -> Result<Graph, CompileError> {
     let open = options.auto_stages || options.auto_microbatches;
+    let cluster = &cluster.divide_among(options.mesh.iter().product());
     let is_padded = cluster.device.matmul_unaligned != 1.0 && comes_not_before(pass, "padding");
     let depends = depends_on_form(pass) || is_padded;
     let variants = match depends && !open {
@@ -191,6 +193,7 @@ pub fn compile_observed(
     reached: &mut dyn FnMut(Milestone),
 ) -> Result<Compiled, CompileError> {
     let _span = enter_span!("compile", graph = graph.name.as_str());
+    let cluster = &cluster.divide_among(options.mesh.iter().product());
     let job = CompileJob { graph: &graph, options, cluster, weights };
     job.compile_best(reached).map_err(|error| explain_conflict(&graph, options, cluster, error))
 }

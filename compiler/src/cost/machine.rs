@@ -26,6 +26,7 @@ use crate::decisions::Decisions;
 /// there. What was predicted of it no longer holds: simulate it.
 pub fn on_cluster(plan: &Plan, cluster: &Cluster) -> Plan {
     let mut moved = plan.clone();
+    let cluster = &cluster.divide_among(plan.world_size);
     moved.cluster = cluster.clone();
     for program in &mut moved.programs {
         let seconds: Vec<f64> = (program.actors.iter())

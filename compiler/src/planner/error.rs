@@ -91,6 +91,7 @@ pub enum PlannerError {
 
 /// The reason why ranks cannot share the heads of attention.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum HeadsReason {
     /// There are so many.
     #[error(

@@ -15,6 +15,7 @@ use graphc_ir::sbp::{NdSbp, Sbp};
 use graphc_ir::types::DType;
 use graphc_runtime::{Session, SessionOptions};
 
+use super::disturbance::Observer;
 use super::{CalibrateError, CalibrationEffort};
 
 /// Steps that are timed at the least.
@@ -42,15 +43,17 @@ impl TimedWork {
 }
 
 /// The way in which plans are measured.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Bench {
+#[derive(Clone, Copy)]
+pub(super) struct Bench<'a> {
     /// The extent of the measurement.
     pub effort: CalibrationEffort,
     /// Whether steps are replayed where the device records launches.
     pub replay: bool,
+    /// Is told the times of all steps.
+    pub observer: &'a Observer,
 }
 
-impl Bench {
+impl Bench<'_> {
     /// A layer of a chain of so many: `layer` makes the next tensor from those that `begin` makes and the last, which
     /// is the first of them at first.
     pub fn per_layer(
@@ -118,15 +121,17 @@ impl Bench {
         for _ in 0..2 {
             session.step(BTreeMap::new())?.wait()?;
         }
-        let (mut least, mut steps) = (f64::INFINITY, 0);
+        let mut steps = Vec::new();
         let begun = Instant::now();
-        while steps < FEWEST_STEPS || begun.elapsed().as_secs_f64() < self.effort.seconds / 2.0 {
+        while steps.len() < FEWEST_STEPS
+            || begun.elapsed().as_secs_f64() < self.effort.seconds / 2.0
+        {
             let start = Instant::now();
             session.step(BTreeMap::new())?.wait()?;
-            least = least.min(start.elapsed().as_secs_f64());
-            steps += 1;
+            steps.push(start.elapsed().as_secs_f64());
         }
-        Ok(least)
+        self.observer.add_steps(&steps);
+        Ok(steps.into_iter().fold(f64::INFINITY, f64::min))
     }
 }
 

@@ -69,6 +69,7 @@ impl Measured {
                 launch: limit_figure(self.launch),
                 dispatch: 0.0,
                 overlap: self.device == DeviceKind::Cuda,
+                shared_by: self.shared_by,
             },
             levels,
             axes: Vec::new(),
@@ -163,16 +164,19 @@ impl Measured {
         Some(shares)
     }
 
-    /// Latency and bandwidth of a ring, from the smallest and the largest all-reduce; `None` where none was measured.
+    /// Latency and bandwidth of a ring: the two with which its times are nearest to those of all sizes, by the squares of
+    /// the logarithms of their ratios, so that each size counts alike. `None` where none was measured.
     fn link(&self) -> Option<(f64, f64)> {
-        let (&small, &large) = (self.all_reduce.first()?, self.all_reduce.last()?);
+        self.all_reduce.first()?;
         let ranks = self.ranks as f64;
         let passes = 2.0 * (ranks - 1.0);
-        let bytes = passes / ranks * (large.0 - small.0) as f64;
-        let beta = if bytes > 0.0 { (large.1 - small.1) / bytes } else { 0.0 };
-        let beta = beta.max(1e-12);
-        let latency = (small.1 - self.launch) / passes - small.0 as f64 / ranks * beta;
-        Some((limit_figure(latency.max(1e-8)), limit_figure(1.0 / beta)))
+        let without_launch = |&(bytes, seconds): &(usize, f64)| {
+            (bytes as f64 / ranks, (seconds - self.launch).max(seconds / 10.0) / passes)
+        };
+        let per_pass: Vec<(f64, f64)> = self.all_reduce.iter().map(without_launch).collect();
+        let (latency, seconds_per_byte) = fit_line(&per_pass);
+        let bandwidth = 1.0 / seconds_per_byte.max(1e-12);
+        Some((limit_figure(latency.max(1e-8)), limit_figure(bandwidth)))
     }
 
     /// The figures that the planner takes although they were not measured; `None` where everything was.
@@ -267,8 +271,8 @@ impl Measured {
         let mut text: String = self.lines().lines().map(|line| format!("# {line}\n")).collect();
         let _ = writeln!(text, "name = \"{name}\"\n");
         device_toml(&mut text, &device);
-        if let Some(missing) = self.unmeasured_figures() {
-            let _ = writeln!(text, "\n# {missing}");
+        for note in self.unmeasured_figures().into_iter().chain(self.disturbance.advice()) {
+            let _ = writeln!(text, "\n# {note}");
         }
         for Level { size, latency, bandwidth } in levels {
             let _ = writeln!(text, "\n[[level]]\nsize = {size}");
@@ -288,6 +292,34 @@ fn half_reached_at(less: f64, more: f64, gain: f64) -> f64 {
     let most = 16.0 * more;
     let half = less * more * (gain - 1.0) / (more - gain * less);
     if gain * less >= more { most } else { half.max(0.0).min(most) }
+}
+
+/// Base and slope of the line that is nearest to points of positive numbers, by the logarithms of ratios.
+///
+/// With `base = slope * offset` the best slope of an offset is known, so the offset alone is searched for: over powers of two, and
+/// between the neighbours of the best of these by thirds.
+fn fit_line(points: &[(f64, f64)]) -> (f64, f64) {
+    let slope_and_error = |offset: f64| {
+        let logs = points.iter().map(|(x, y)| (y / (x + offset)).ln());
+        let mean = logs.clone().sum::<f64>() / points.len() as f64;
+        (mean.exp(), logs.map(|log| (log - mean).powi(2)).sum::<f64>())
+    };
+    let error = |exponent: f64| slope_and_error(exponent.exp2()).1;
+    let of_power = |power: &i32| error(f64::from(*power));
+    // Of one point any offset is right: the longest, by which its size does not matter.
+    let nearest = (-10..40).rev().min_by(|a, b| of_power(a).total_cmp(&of_power(b))).unwrap_or(0);
+    let (mut low, mut high) = (f64::from(nearest) - 1.0, f64::from(nearest) + 1.0);
+    for _ in 0..80 {
+        let third = (high - low) / 3.0;
+        if error(low + third) <= error(high - third) {
+            high -= third;
+        } else {
+            low += third;
+        }
+    }
+    let offset = f64::midpoint(low, high).exp2();
+    let (slope, _) = slope_and_error(offset);
+    (slope * offset, slope)
 }
 
 fn format_points(curve: &[(f64, f64)]) -> String {
@@ -315,6 +347,9 @@ fn device_toml(text: &mut String, device: &Device) {
     let _ = writeln!(text, "bandwidth = {:e}", device.bandwidth);
     let _ = writeln!(text, "bandwidth_share = {:.4}", device.bandwidth_share);
     let _ = writeln!(text, "launch = {:e}", device.launch);
+    if let Some(ranks) = device.shared_by {
+        let _ = writeln!(text, "shared_by = {ranks}");
+    }
     if let Some(AttentionShares { forward, backward, half_width, half_keys }) = device.attention {
         let _ = writeln!(text, "\n[device.attention]");
         let _ = writeln!(text, "forward = {forward:.4}\nbackward = {backward:.4}");

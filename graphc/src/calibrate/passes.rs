@@ -11,7 +11,7 @@ use super::CalibrateError;
 use super::bench::{Bench, TimedWork, broadcast_weight, split_rows};
 
 /// Products of a row of 8 by 8x8: next to no work.
-pub(super) fn measure_launch(bench: Bench) -> Result<f64, CalibrateError> {
+pub(super) fn measure_launch(bench: Bench<'_>) -> Result<f64, CalibrateError> {
     let begin = |g: &GraphBuilder| {
         vec![
             split_rows(g, "x", DType::F32, &[bench.effort.ranks, 8]),
@@ -40,7 +40,7 @@ enum MemoryPass {
 
 /// Bytes per second of kernels that move memory, by kind, of the largest tensors that can be afforded.
 pub(super) fn measure_bandwidths(
-    bench: Bench,
+    bench: Bench<'_>,
     launch: f64,
 ) -> Result<Vec<(&'static str, f64)>, CalibrateError> {
     let (mut chain, mut count) = (None, 1);
@@ -67,7 +67,7 @@ pub(super) fn measure_bandwidths(
 
 /// Bytes per second of a kind of pass over so many rows, as the cost model counts bytes.
 fn measure_pass(
-    bench: Bench,
+    bench: Bench<'_>,
     kind: MemoryPass,
     count: usize,
     launch: f64,
@@ -106,7 +106,7 @@ fn measure_pass(
 }
 
 /// Updates by Adam, with the gradient, of a network that is as many matrices and no more.
-fn measure_updates(bench: Bench, all: usize) -> Result<TimedWork, CalibrateError> {
+fn measure_updates(bench: Bench<'_>, all: usize) -> Result<TimedWork, CalibrateError> {
     let graph = |layers: usize| {
         let g = GraphBuilder::new("calibrate");
         let square = |layer: usize| {
@@ -128,7 +128,7 @@ fn measure_updates(bench: Bench, all: usize) -> Result<TimedWork, CalibrateError
 }
 
 /// Bytes and seconds of all-reduces of several sizes: what a chain with them takes beyond one that adds up within ranks.
-pub(super) fn all_reduces(bench: Bench) -> Result<Vec<(usize, f64)>, CalibrateError> {
+pub(super) fn all_reduces(bench: Bench<'_>) -> Result<Vec<(usize, f64)>, CalibrateError> {
     let ranks = bench.effort.ranks;
     let sizes = [4 << 10, 64 << 10, 1 << 20, 8 << 20, 32 << 20, 256 << 20];
     let mut measured: Vec<(usize, f64)> = Vec::new();

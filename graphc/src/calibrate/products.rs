@@ -16,7 +16,7 @@ use super::{AttentionRate, CalibrateError, ProductRate, Rates};
 const SIZES: [usize; 10] = [16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192];
 
 /// Square products by element type, as far as there are kernels for it.
-pub(super) fn measure_squares(bench: Bench, launch: f64) -> Result<Rates, CalibrateError> {
+pub(super) fn measure_squares(bench: Bench<'_>, launch: f64) -> Result<Rates, CalibrateError> {
     let mut rates = BTreeMap::new();
     for dtype in [DType::F32, DType::F16, DType::BF16] {
         match squares_of(bench, dtype, launch) {
@@ -30,7 +30,11 @@ pub(super) fn measure_squares(bench: Bench, launch: f64) -> Result<Rates, Calibr
 }
 
 /// FLOPs and rates of square products.
-fn squares_of(bench: Bench, dtype: DType, launch: f64) -> Result<Vec<(f64, f64)>, CalibrateError> {
+fn squares_of(
+    bench: Bench<'_>,
+    dtype: DType,
+    launch: f64,
+) -> Result<Vec<(f64, f64)>, CalibrateError> {
     let mut rates: Vec<(f64, f64)> = Vec::new();
     for size in SIZES.into_iter().filter(|&size| size <= bench.effort.largest_matmul) {
         let (layers, flops) = (layers_of(size), 2.0 * (size as f64).powi(3));
@@ -48,7 +52,7 @@ fn layers_of(size: usize) -> usize {
 
 /// FLOPs per second of products of a matrix of so many rows and columns by a square one.
 fn measure_rate(
-    bench: Bench,
+    bench: Bench<'_>,
     dtype: DType,
     [height, width]: [usize; 2],
     launch: f64,
@@ -64,7 +68,7 @@ fn measure_rate(
 
 /// Products that are no squares of whole tiles: few rows, many rows and few columns, and extents that no tile or load divides.
 pub(super) fn measure_shapes(
-    bench: Bench,
+    bench: Bench<'_>,
     squares: &Rates,
     launch: f64,
 ) -> Result<Vec<ProductRate>, CalibrateError> {
@@ -93,7 +97,7 @@ fn best_rate(rates: &[(f64, f64)]) -> f64 {
 
 /// Attention with a causal mask, forward and backward: two lengths and two widths of heads.
 pub(super) fn measure_attention(
-    bench: Bench,
+    bench: Bench<'_>,
     squares: &Rates,
     launch: f64,
 ) -> Result<Vec<AttentionRate>, CalibrateError> {
@@ -126,7 +130,7 @@ const ATTENTIONS: usize = 4;
 
 /// FLOPs per second, as ops count them, of attention on queries `[batch, time, heads, width]` of each rank.
 fn attention_rate(
-    bench: Bench,
+    bench: Bench<'_>,
     dtype: DType,
     q: [usize; 4],
     backward: bool,

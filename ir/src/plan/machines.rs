@@ -46,6 +46,29 @@ impl Cluster {
         }
         level
     }
+
+    /// The machines as each of so many ranks finds them. Where ranks have a machine's cores between them
+    /// ([`Device::shared_by`]) and are more than its figures are of, they take turns: each has that much less of the
+    /// cores, of the memory and of the link inside a machine. Nothing changes for fewer ranks, nor for ranks that have
+    /// a device each.
+    pub fn divide_among(&self, world_size: usize) -> Self {
+        let mut divided = self.clone();
+        let on_a_machine = match self.levels.first() {
+            Some(level) if level.size > 0 => world_size.min(level.size),
+            _ => world_size,
+        };
+        let Some(ranks) = self.device.shared_by.filter(|&ranks| ranks < on_a_machine) else {
+            return divided;
+        };
+        let share = ranks as f64 / on_a_machine as f64;
+        divided.device.take_share(share);
+        divided.device.shared_by = Some(on_a_machine);
+        if let Some(level) = divided.levels.first_mut() {
+            level.latency /= share;
+            level.bandwidth *= share;
+        }
+        divided
+    }
 }
 
 /// A device.
@@ -84,12 +107,25 @@ pub struct Device {
     /// Whether communication that nothing waits for at once runs beside kernels, on a stream of its own.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub overlap: bool,
+    /// The number of ranks that have a machine's cores and memory between them at these figures; none where each rank has a device
+    /// to itself. More ranks of a machine take turns, and a plan for them is priced so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared_by: Option<usize>,
 }
 
 impl Device {
     /// Bytes per second of device memory that kernels reach.
     pub fn reached_bandwidth(&self) -> f64 {
         self.bandwidth * self.bandwidth_share
+    }
+
+    /// Leaves this share of the device: everything takes as much longer, and memory is as much less.
+    fn take_share(&mut self, share: f64) {
+        self.flops.values_mut().for_each(|peak| *peak *= share);
+        self.bandwidth *= share;
+        self.launch /= share;
+        self.dispatch /= share;
+        self.memory = ((self.memory as f64 * share) as u64).max(1);
     }
 }
 

@@ -95,6 +95,7 @@ impl Builder {
             launch: 0.0,
             dispatch: 0.0,
             overlap: false,
+            shared_by: None,
         };
         let (levels, axes) = Default::default();
         let framework = Default::default();

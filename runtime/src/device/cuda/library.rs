@@ -70,6 +70,7 @@ impl Found {
 
 /// Why a library cannot be used.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum NotFound {
     /// The library was not found anywhere.
     #[error("{library} is not there ({tried}): {advice}")]
