@@ -13,13 +13,13 @@ use super::node::{NodeCall, Res, fail_with, resolve_axis};
 /// As many numbers a table may have.
 const MOST_TABLE: usize = 1 << 22;
 
-/// What a transform makes.
+/// A discrete Fourier transform.
 #[derive(Clone, Copy)]
 struct Transform {
-    /// How many elements it takes.
+    /// The number of elements that it takes.
     length: usize,
     inverse: bool,
-    /// Whether it gives the first half alone, as the other half of real numbers is the same.
+    /// Whether it gives the first half alone. For real numbers the other half follows from it.
     onesided: bool,
 }
 
@@ -28,7 +28,7 @@ impl Transform {
         if self.onesided { self.length / 2 + 1 } else { self.length }
     }
 
-    /// Of each part of each element what it adds to the real and the imaginary part of each output, `[length * parts, outputs * 2]`.
+    /// Returns a table `[length * parts, outputs * 2]`: what each part of each element adds to the real and the imaginary part of each output.
     fn make_table(self, parts: usize) -> Res<KnownValue> {
         let (rows, outputs) = (self.length * parts, self.output_count());
         let size = rows.saturating_mul(2 * outputs);
@@ -79,7 +79,7 @@ impl Transform {
     }
 }
 
-/// How many elements a transform takes, as a node says it.
+/// Returns the number of elements that a transform takes: the node's own, or `usual`.
 fn read_length(cx: &Lowering, given: Option<Val>, usual: usize) -> Res<usize> {
     let length = match given {
         Some(given) => {
@@ -90,7 +90,7 @@ fn read_length(cx: &Lowering, given: Option<Val>, usual: usize) -> Res<usize> {
     if length == 0 { fail_with("a transform of no elements is none") } else { Ok(length) }
 }
 
-/// Of real numbers `[.., n, .., 1]` or complex ones `[.., n, .., 2]`.
+/// Lowers a transform of real numbers `[.., n, .., 1]` or complex ones `[.., n, .., 2]`.
 pub(super) fn lower_dft(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     let shape = cx.shape(&x)?;
