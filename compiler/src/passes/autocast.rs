@@ -160,11 +160,10 @@ pub fn scales_loss(graph: &Graph, options: &CompileOptions) -> bool {
     options.optimizer.is_some() && graph.nodes.iter().any(f16)
 }
 
-/// The graph with casts where regions of the user's ask for them, or the precision that is asked for, outside of these. Its
-/// outputs keep their types.
+/// Inserts casts where the user's regions ask for them and, outside of these, as the option for precision says. Outputs keep their types.
 ///
 /// # Errors
-/// Where the precision is no floating-point type.
+/// Returns an error if the precision is no floating-point type.
 pub fn apply_autocast(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
     if let Some(dtype) = options.precision.filter(|dtype| !dtype.is_float()) {
         return Err(PassError::Precision { dtype });

@@ -54,7 +54,7 @@ fn constants_that_are_no_causal_mask_are_biases() {
     is_biased("slopes", model(HEADS, form), false, [1, 1, 1, TIME]);
 }
 
-/// Which keys a query sees.
+/// Truth values: whether a query sees a key, in a window before and at its place.
 fn near(g: &GraphBuilder, window: i64) -> Tensor {
     g.full(DType::F32, [TIME, TIME], 1.0).tril(0).triu(1 - window).greater(&number(g, 0.5))
 }
