@@ -11,10 +11,10 @@ use graphc_ir::plan::CompileOptions;
 use super::{LogitProduct, PADDED, Role, reader_role};
 use crate::passes::pins::pin_of;
 
-/// The graph with these products, by their results, padded.
+/// Pads these products, which are given by their results.
 ///
 /// # Errors
-/// Where an op does not take its operands.
+/// Returns an error if an op does not take its operands.
 pub(super) fn pad_products(
     old: &Graph,
     products: &BTreeMap<ValueId, LogitProduct>,
