@@ -8,7 +8,7 @@ use graphc_ir::types::TensorType;
 use super::{ImportError, ImportOptions};
 use crate::pattern::matches_pattern;
 
-/// As many names an error lists.
+/// The most names that an error lists.
 const MOST_NAMES: usize = 6;
 
 /// The user's patterns, and which of them have matched anything.

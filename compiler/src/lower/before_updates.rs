@@ -1,6 +1,5 @@
-//! Lets what updates wait for stand before all updates: boxing, that is reductions of gradients, and slices of variables
-//! of which each rank updates its own part; and of LAMB the directions of steps with the sums of squares, by which each
-//! finds its rate.
+//! Moves what updates wait for in front of all updates. This is boxing, that is reductions of gradients, and slices of variables of which each rank
+//! updates its own part. For LAMB it is also the directions of steps and the sums of squares by which each finds its rate.
 //!
 //! If each stood right before its update, a card would launch updates one by one; behind all of it they are one launch
 //! for all variables. What they wait for then lives at one time, so that it is done only where a step takes no more

@@ -1,5 +1,5 @@
-//! Lets casts of variables stand before all that computes, and casts that give gradients to updates before all updates, as mixed
-//! precision has them: on a card those that stand together are one launch.
+//! Moves casts of variables in front of all that computes, and casts that give gradients to updates in front of all updates, as mixed precision has
+//! them. On a card, those that stand together are one launch.
 //!
 //! What they give then lives longer, so that it is done only where a step takes no more memory for it: with all of them, or
 //! with those of biases and the like alone.

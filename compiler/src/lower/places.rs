@@ -20,7 +20,7 @@ const MARGINS: [f64; 5] = [4.0, 2.0, 1.0, 0.5, 0.0];
 pub struct Places<'a> {
     /// The registers.
     pub registers: &'a [Register],
-    /// What each stream knows of the other.
+    /// The knowledge of each stream about the other.
     pub flow: &'a Flow,
     /// The places in the order where blocks begin, the last one past all.
     pub starts: Vec<usize>,

@@ -261,7 +261,7 @@ fn data_parallel(node: &Node, name: &str) -> Option<NdSbp> {
     Some(NdSbp(vec![sbp]))
 }
 
-/// As data parallel, with updates computed on shards.
+/// Data parallelism with updates computed on shards.
 fn zero1(node: &Node, name: &str) -> Option<NdSbp> {
     match &node.op {
         Op::SgdUpdate(_) => Some(NdSbp(vec![Sbp::Split(0)])),

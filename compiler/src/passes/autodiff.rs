@@ -167,7 +167,7 @@ fn differentiate_loss(
 
 struct Reverse {
     builder: GraphBuilder,
-    /// Of each value of the forward graph, the gradients that its readers give it.
+    /// The gradients that its readers give each value of the forward graph.
     contributions: Vec<Vec<Tensor>>,
     depends: Vec<bool>,
     /// The gradients that have names.
@@ -202,13 +202,13 @@ impl Reverse {
         }
     }
 
-    /// The sum of what the readers of a value contribute.
+    /// Returns the sum of the gradients that the readers of a value give it.
     fn sum_contributions(&self, value: ValueId) -> Option<Tensor> {
         let contributions = self.contributions[value.index()].iter().cloned();
         contributions.reduce(|sum, gradient| sum.add(&gradient))
     }
 
-    /// The variable with its gradient, which gets a name.
+    /// Returns a variable with its gradient, which gets a name.
     fn of_variable(&mut self, node: &Node, name: &str) -> Option<(ValueId, ValueId)> {
         let variable = self.builder.tensor(node.results[0]);
         let gradient = self.builder.beside_node(node, || {

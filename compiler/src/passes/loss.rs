@@ -214,7 +214,7 @@ fn of_target(
     errors.mean(&all, false)
 }
 
-/// `[N, C, H, W]` as `[N, H, W, C]`; of rank 2 and 3 the last dim is that of classes already.
+/// Permutes `[N, C, H, W]` to `[N, H, W, C]`. With rank 2 and 3 the last dim is that of classes already.
 fn classes_last(scores: &Tensor, rank: usize) -> Tensor {
     if rank < 4 {
         return scores.clone();
@@ -222,7 +222,7 @@ fn classes_last(scores: &Tensor, rank: usize) -> Tensor {
     scores.transpose(&order_with_classes_last(rank))
 }
 
-/// Of each dim of scores with classes last the dim that it was.
+/// Returns the permutation that puts classes last, which gives for each dim the one that it was.
 fn order_with_classes_last(rank: usize) -> Vec<usize> {
     match rank {
         0..4 => (0..rank).collect(),

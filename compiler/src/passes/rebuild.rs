@@ -84,18 +84,18 @@ impl<'a> Rebuild<'a> {
         Ok(results)
     }
 
-    /// Says what a new value is to the user.
+    /// Sets the kind of a new value.
     pub fn set_kind(&mut self, new: ValueId, kind: TensorKind) {
         self.kinds[new.index()] = kind;
     }
 
-    /// The node of the old graph like which a new node was made.
+    /// Returns the node of the old graph after which a new node was made.
     pub fn origin(&self, new: NodeId) -> NodeId {
         self.origins[new.index()]
     }
 
-    /// Lets a new value stand for an old one, with its name, pin and kind where it has them. A value that stands
-    /// for a named one already keeps that name.
+    /// Replaces an old value by a new one. It gets the old one's name and pin, if any, and its kind, if it is still an activation or a gradient. A
+    /// new value that replaces several old ones has the name of the last that has one.
     pub fn replace_value(&mut self, old: ValueId, new: ValueId) {
         self.values[old.index()] = Some(new);
         let (from, kind) = (self.old.graph.value(old), self.old.kinds[old.index()]);

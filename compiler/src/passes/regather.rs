@@ -152,7 +152,7 @@ struct Inserter<'a> {
     values: Vec<ValueRate>,
     /// The choices of the new graph's nodes on the time axis.
     nodes: Vec<Option<Choice>>,
-    /// By node of the old graph.
+    /// The new node of each old one.
     new_of: Vec<NodeId>,
     recomputed: Vec<Option<NodeId>>,
 }

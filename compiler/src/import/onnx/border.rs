@@ -6,7 +6,7 @@ use graphc_ir::ops::Concat;
 use super::lower::{Lowering, Val};
 use super::node::{NodeCall, Res, fail_with};
 
-/// As many elements of a border are taken one by one.
+/// The most elements of a border that are taken one by one.
 const MOST_MIRRORED: usize = 1 << 8;
 
 /// The content of a border around a tensor.

@@ -10,7 +10,7 @@ use super::known::KnownValue;
 use super::lower::{Lowering, Val};
 use super::node::{NodeCall, Res, fail_with, resolve_axis};
 
-/// As many numbers a table may have.
+/// The most numbers of a table.
 const MOST_TABLE: usize = 1 << 22;
 
 /// A discrete Fourier transform.
@@ -58,7 +58,7 @@ impl Transform {
         Ok(KnownValue::new(TensorType::new(DType::F32, [rows, 2 * outputs]), numbers))
     }
 
-    /// Of `[.., n, parts]`, cut or filled with zeros to the length, `[.., outputs, 2]`.
+    /// Transforms `[.., n, parts]`, cut or filled with zeros to the length, to `[.., outputs, 2]`.
     fn apply(self, cx: &mut Lowering, x: &Val) -> Res<Val> {
         let shape = cx.shape(x)?;
         let (outer, parts) = (&shape[..shape.len() - 2], shape[shape.len() - 1]);
@@ -128,7 +128,7 @@ pub(super) fn lower_dft(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> 
     Ok(vec![cx.transpose(&y, back.collect())?])
 }
 
-/// Of each frame of a signal `[batch, n, parts]`, under a window where there is one.
+/// Lowers a transform of each frame of a signal `[batch, n, parts]`, under a window if there is one.
 pub(super) fn lower_stft(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let (signal, step) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
     let step = usize::try_from(cx.known_integer(&step, "the step of frames")?).unwrap_or(0);

@@ -9,7 +9,7 @@ use super::known::{KnownValue, MOST_FOLDED};
 use super::lower::{Lowering, Val};
 use super::node::{NodeCall, Res, fail_with};
 
-/// As many elements of columns of a sample have their places in a table.
+/// The most elements of a sample's columns, whose places are in a table.
 const MOST_COLUMNS: usize = 1 << 24;
 
 /// The values that stand for elements outside of an image.

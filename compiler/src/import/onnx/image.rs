@@ -118,7 +118,7 @@ struct Image {
     value: Val,
     /// Height and width.
     extents: [usize; 2],
-    /// Of what the model has.
+    /// The rank of the model's own value.
     rank: usize,
 }
 
@@ -170,7 +170,7 @@ impl Image {
     }
 }
 
-/// With the statistics that the file holds; training takes those of the batch, and lets them run.
+/// Lowers batch normalization with the statistics that the file holds. Training uses those of the batch, and updates the running ones.
 pub(super) fn lower_batch_normalization(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let operands = cx.operands(call)?;
     let [epsilon, momentum] = [call.float("epsilon", 1e-5)?, call.float("momentum", 0.9)?]

@@ -313,7 +313,7 @@ pub(super) fn lower_split(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>
     cx.split(&x, axis, parts)
 }
 
-/// To the shape that the operand's and the given one broadcast to.
+/// Expands to the shape to which the operand's and the given one broadcast.
 pub(super) fn lower_expand(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     let (from, to) = (cx.shape(&x)?, shape_operand(cx, call, 1)?);
@@ -330,7 +330,7 @@ pub(super) fn lower_expand(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val
     Ok(vec![cx.expand(&x, &shape)?])
 }
 
-/// Each dim repeated: `[a, b]` as `[1, a, 1, b]`, expanded to `[r, a, s, b]`, as `[ra, sb]`.
+/// Repeats each dim: `[a, b]` as `[1, a, 1, b]` is expanded to `[r, a, s, b]`, which is `[ra, sb]`.
 pub(super) fn lower_tile(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     let (shape, repeats) = (cx.shape(&x)?, shape_operand(cx, call, 1)?);

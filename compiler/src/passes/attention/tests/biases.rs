@@ -79,7 +79,7 @@ fn windows_are_the_ops_own() {
     }
 }
 
-/// As BLOOM has it: slopes of each head, on scores whose heads are merged with samples, and a causal mask.
+/// Biases as in BLOOM become the op's bias: slopes of each head, on scores whose heads are merged with samples, and a causal mask.
 #[test]
 fn slopes_of_heads_stand_beside_a_causal_mask() {
     let form = |g: &GraphBuilder, p: Parts| {
