@@ -30,7 +30,7 @@ const POINTS: [f64; 19] = [
     4.3, 9.0, 70.0,
 ];
 
-/// The relative tolerance for the rounding of numbers to f32, in parts of a value or of 1.
+/// The tolerance for the rounding of numbers to f32, as a multiple of the size of a point, or of 1 for smaller points.
 const NEAR: f64 = 2e-7;
 
 impl FunctionFinder<'_> {
