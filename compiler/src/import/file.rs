@@ -4,11 +4,11 @@ use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Result};
 use std::path::{Path, PathBuf};
 
-/// Bytes of the longest model file. ONNX files end at 2 GiB, as protobuf does; larger weights lie beside them.
+/// Bytes of the longest model file. ONNX files end at 2 GiB, as protobuf does; larger weights lie in other files beside them.
 pub(super) const LONGEST_MODEL: u64 = 1 << 31;
 
-/// Opens a file to be read. What is none (a device, a pipe, a folder) is an error: to open a pipe waits for a writer, and a
-/// device may have no end.
+/// Opens a regular file to be read. Anything else (a device, a pipe, a folder) is an error: to open a pipe waits for a writer, and a device may have
+/// no end.
 pub(super) fn open_file(path: &Path) -> Result<File> {
     let plain = |found: std::fs::Metadata| match found.is_file() {
         true => Ok(()),
@@ -21,7 +21,7 @@ pub(super) fn open_file(path: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// The content of a file of at most so many bytes.
+/// Reads the content of a file. More than `most` bytes are an error.
 pub(super) fn read_file(path: &Path, most: u64) -> Result<Vec<u8>> {
     let file = open_file(path)?;
     let size = file.metadata()?.len();
@@ -34,7 +34,7 @@ pub(super) fn read_file(path: &Path, most: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// So many zeros, with room for more: an error where there is no memory for them.
+/// Returns `length` zeros in a vector with memory for at least `room` bytes. It is an error if there is no memory for them.
 pub(super) fn allocate_zeros(length: usize, room: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let room = usize::try_from(room).map_err(Error::other)?;
@@ -43,7 +43,7 @@ pub(super) fn allocate_zeros(length: usize, room: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Where a file of a folder is: in it, links followed. A model must not make its reader open what is not beside it.
+/// Resolves the links of a path, and refuses a file outside `folder`. A model must not make its reader open files elsewhere.
 pub(super) fn resolve_in_folder(folder: &Path, path: &Path) -> Result<PathBuf> {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let (folder, found) = (folder.canonicalize()?, path.canonicalize()?);

@@ -86,7 +86,8 @@ fn check_batch(
     }
 }
 
-/// What the file holds begins as the file says; what it lacks begins as the text says.
+/// Collects the initial values of the variables. Those that the safetensors file holds begin as the file says, the others as the text of the graph
+/// says.
 fn collect_weights(graph: &mut Graph, path: &Path) -> Result<Weights, ImportError> {
     let mut found = safetensors::read_tensors(path)?;
     let mut weights = Weights::default();

@@ -29,23 +29,23 @@ pub use trained::choose_trained;
 pub use unsupported::{UnsupportedOp, UnsupportedOps};
 use weights::{Weights, WeightsError};
 
-/// A model as it was imported.
+/// A model that was imported.
 #[derive(Clone, Debug)]
 pub struct Imported {
-    /// The graph, verified.
+    /// The verified graph.
     pub graph: Graph,
-    /// The content of its variables that begin as [`graphc_ir::ops::Init::Weights`].
+    /// The content of the graph's variables that begin as [`graphc_ir::ops::Init::Weights`].
     pub weights: Weights,
-    /// What the user should know, a sentence each.
+    /// Warnings for the user, one sentence each.
     pub warnings: Vec<String>,
-    /// The symbolic extents, that of the batch first.
+    /// The names of the symbolic extents, that of the batch first.
     pub symbols: Vec<String>,
     /// The module of PyTorch that a node of an ONNX file comes from, by the node's name: its path, and its class where the exporter
     /// says it.
     pub modules: BTreeMap<String, String>,
 }
 
-/// What the user says about an import.
+/// The user's choices for an import.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImportOptions {
     /// Weights that are not trained: names, or patterns with `*`.
@@ -54,7 +54,7 @@ pub struct ImportOptions {
     pub train: Vec<String>,
 }
 
-/// Why a model cannot be imported.
+/// An error that stops the import of a model.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImportError {
@@ -63,7 +63,7 @@ pub enum ImportError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The file is of a kind that is not known.
@@ -78,48 +78,48 @@ pub enum ImportError {
     /// The file is damaged.
     #[error("the ONNX file is corrupt: {place}: {reason}")]
     Corrupt {
-        /// Where: the byte, and the message within the file.
+        /// The place of the damage: the byte, and the message within the file.
         place: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
     /// A tensor in the file is damaged or of a kind that is not known.
     #[error("tensor `{name}`: {reason}")]
     Tensor {
-        /// Its name.
+        /// The tensor's name.
         name: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
     /// The graph's nodes and tensors do not fit together.
     #[error("the ONNX graph is not valid: {reason}")]
     Structure {
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
-    /// Ops that graphc has not.
+    /// The model has ops that graphc lacks.
     #[error("{ops}")]
     Unsupported {
-        /// All of the model's.
+        /// All such ops of the model.
         ops: UnsupportedOps,
     },
-    /// A node that does not fit its operands, or a form of an op that graphc has not.
+    /// A node does not fit its operands, or is a form of an op that graphc lacks.
     #[error("node `{node}` of type {op_type}: {reason}")]
     Node {
         /// The node's name.
         node: String,
         /// The type of the op.
         op_type: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
-    /// Several nodes in forms that graphc has not, or such nodes beside ops that it has not.
+    /// Several nodes are forms of ops that graphc lacks, or there are such nodes besides ops that it lacks.
     #[error("{refused}")]
     Refused {
-        /// All of the model's.
+        /// All such nodes and ops of the model.
         refused: Refused,
     },
-    /// Several symbolic extents without a value.
+    /// Several symbolic extents have no value.
     #[error(
         "{} extents have no value: {}; give them with {}",
         dims.len(),
@@ -127,38 +127,38 @@ pub enum ImportError {
         dims.iter().map(|(name, ..)| format_extent_option(name, batch)).collect::<Vec<_>>().join(" ")
     )]
     Dims {
-        /// Each, with the input and the dim where it is first.
+        /// The symbols, each with the first input and dim that has it.
         dims: Vec<(String, String, usize)>,
-        /// That of the batch.
+        /// The symbol of the batch.
         batch: Option<String>,
     },
-    /// A symbolic extent without a value, or a value that does not fit.
+    /// A symbolic extent has no value, or a value that does not fit.
     #[error("dim {dim} of input `{input}`: {reason}")]
     Dim {
         /// The input.
         input: String,
         /// The dim.
         dim: usize,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
-    /// The configuration of a folder is not one of a model that is known.
+    /// The configuration of a folder is not that of a model that is supported.
     #[error("{}: {reason}", path.display())]
     Config {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
-    /// The text of a graph does not fit.
+    /// The text of a graph has errors.
     #[error("{}:\n{errors}", path.display())]
     Text {
         /// The file.
         path: PathBuf,
-        /// All that is wrong with it.
+        /// All errors in the text.
         errors: ParseErrors,
     },
-    /// A graph that gives nothing.
+    /// The graph has no outputs.
     #[error("{} has no outputs, so there is nothing to compute", path.display())]
     NoOutputs {
         /// The file.
@@ -170,17 +170,17 @@ pub enum ImportError {
     /// The weights cannot be read or do not fit.
     #[error(transparent)]
     Weights(#[from] WeightsError),
-    /// A pattern of names that fits none.
+    /// A pattern matches no weight.
     #[error("{option} '{pattern}' matches no weight: they are {weights}")]
     Pattern {
-        /// The option that gives it.
+        /// The option that gives the pattern.
         option: &'static str,
         /// The pattern.
         pattern: String,
-        /// The names that there are, the first of them.
+        /// The first names of the model's weights.
         weights: String,
     },
-    /// A pattern of tensors that fits none.
+    /// A pattern matches no floating-point tensor.
     #[error(
         "--stop-gradient '{pattern}' matches no floating-point tensor of the model{}; `graphc inspect` of its plan lists them",
         nearest.as_ref().map_or(String::new(), |name| format!(" (did you mean `{name}`?)"))
@@ -188,30 +188,30 @@ pub enum ImportError {
     NoTensor {
         /// The pattern.
         pattern: String,
-        /// A name that is like it.
+        /// A similar name, if there is one.
         nearest: Option<String>,
     },
-    /// Weights that are to go into a model lack some of it.
+    /// Weights that are to go into a model lack some of its parameters.
     #[error(
         "they lack {} of its parameters, `{}` first: take a file or a checkpoint that holds all of them",
         names.len(),
         names.first().map_or("", String::as_str)
     )]
     Incomplete {
-        /// The parameters.
+        /// The names of the parameters that are missing.
         names: Vec<String>,
     },
-    /// A weight that cannot be trained was to be.
+    /// A weight that is to be trained cannot be.
     #[error("`{name}` cannot be trained: {reason}")]
     Train {
         /// The weight.
         name: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
 }
 
-/// The option that gives an extent.
+/// Writes the option that gives the value of a symbolic extent.
 fn format_extent_option(name: &str, batch: &Option<String>) -> String {
     if batch.as_deref() == Some(name) {
         "--batch VALUE".into()
@@ -220,11 +220,11 @@ fn format_extent_option(name: &str, batch: &Option<String>) -> String {
     }
 }
 
-/// Imports the model in a file. `dims` gives the values of symbolic extents; the value of `batch` counts for the symbol that
-/// counts samples whatever that is called.
+/// Imports the model in a file. `dims` gives the values of symbolic extents. Its value for `batch` is that of the symbol that counts samples,
+/// whatever the name of that symbol.
 ///
 /// # Errors
-/// Where the file cannot be read or is no model, and where the model does not fit.
+/// Returns an error if the file cannot be read or is no model, or if the model does not fit.
 pub fn load_model(
     path: &Path,
     dims: &BTreeMap<String, usize>,
@@ -233,7 +233,7 @@ pub fn load_model(
     ModelFile::read(path)?.import(dims, options)
 }
 
-/// A model file that was read, for those who need to know its symbolic extents before they give them values.
+/// A model file that was read but not imported yet, for callers that need its symbolic extents before they give them values.
 pub struct ModelFile {
     path: PathBuf,
     content: ModelContent,
@@ -249,7 +249,7 @@ impl ModelFile {
     /// Reads a model.
     ///
     /// # Errors
-    /// Where the file cannot be read or is no model. What else is wrong with it [`ModelFile::import`] says.
+    /// Returns an error if the file cannot be read or is no model. Other faults of the model are errors of [`ModelFile::import`].
     pub fn read(path: &Path) -> Result<Self, ImportError> {
         let content = match detect_model_kind(path)? {
             ModelKind::Onnx => {
@@ -263,10 +263,10 @@ impl ModelFile {
         Ok(Self { path: path.into(), content })
     }
 
-    /// Its symbolic extents.
+    /// Returns the model's symbolic extents.
     ///
     /// # Errors
-    /// Where the file holds no graph.
+    /// Returns an error if the file holds no graph.
     pub fn symbols(&self) -> Result<Symbols, ImportError> {
         match &self.content {
             ModelContent::Onnx(model) => model.symbols(),
@@ -275,10 +275,10 @@ impl ModelFile {
         }
     }
 
-    /// See [`load_model`].
+    /// Imports the model; see [`load_model`].
     ///
     /// # Errors
-    /// Where the model does not fit.
+    /// Returns an error if the model does not fit.
     pub fn import(
         self,
         dims: &BTreeMap<String, usize>,
@@ -292,10 +292,10 @@ impl ModelFile {
     }
 }
 
-/// The ONNX model in a file with these weights: [`onnx::onnx_with_weights`]. None of its parameters may be missing.
+/// Writes the ONNX model of a file with other weights; see [`onnx::onnx_with_weights`]. None of its parameters may be missing.
 ///
 /// # Errors
-/// Where the file cannot be read or is no ONNX model, and where the weights are not those of the model.
+/// Returns an error if the file cannot be read or is no ONNX model, or if the weights are not those of the model.
 pub fn model_with_weights(path: &Path, weights: &Weights) -> Result<onnx::Rewritten, ImportError> {
     match detect_model_kind(path)? {
         ModelKind::Onnx => {
@@ -320,7 +320,7 @@ pub fn model_with_weights(path: &Path, weights: &Weights) -> Result<onnx::Rewrit
     }
 }
 
-/// The folder in which files lie that a model names.
+/// Returns the folder of a model's file, in which the files that it names lie.
 fn parent_folder(path: &Path) -> &Path {
     path.parent().unwrap_or(Path::new(""))
 }
@@ -331,7 +331,7 @@ enum ModelKind {
     HuggingFace(PathBuf),
 }
 
-/// The file that says which model a path names: the path itself, or the configuration of a folder.
+/// Returns the file that says which model a path names: the path itself, or the configuration of a folder.
 pub fn document_path(path: &Path) -> PathBuf {
     hugging_face::parse_folder_path(path)
         .map_or_else(|| path.into(), |folder| hugging_face::config_path(&folder))

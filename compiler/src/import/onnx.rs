@@ -73,12 +73,11 @@ pub use rewrite::{Rewritten, onnx_with_weights};
 /// The name that stands for the number of samples, whatever the model calls it.
 const BATCH: &str = "batch";
 
-/// Imports an ONNX model. Files of weights are looked for in `base_dir`, and read only when their bytes are needed.
-/// `dims` gives the values of symbolic extents; that of `batch` counts for the symbol that counts samples whatever that is
-/// called.
+/// Imports an ONNX model. Files of weights are looked for in `base_dir`, and read only when their bytes are needed. `dims` gives the values of
+/// symbolic extents. Its value for `batch` is that of the symbol that counts samples, whatever the name of that symbol.
 ///
 /// # Errors
-/// Where the bytes are no ONNX model, it has an op or a form of an op that graphc has not, or it does not fit.
+/// Returns an error if the bytes are no ONNX model, the model has an op or a form of an op that graphc lacks, or it does not fit.
 pub fn import_onnx(
     bytes: &[u8],
     base_dir: &Path,
@@ -88,7 +87,7 @@ pub fn import_onnx(
     Decoded::new(bytes)?.import(base_dir, dims, options)
 }
 
-/// An ONNX model, decoded.
+/// A decoded ONNX model.
 pub(super) struct Decoded {
     model: ModelProto,
     metadata: wire::Metadata,
@@ -98,7 +97,7 @@ impl Decoded {
     /// Checks and decodes the bytes of a model.
     ///
     /// # Errors
-    /// Where they are no ONNX model.
+    /// Returns an error if they are no ONNX model.
     pub fn new(bytes: &[u8]) -> Result<Self, ImportError> {
         let metadata = wire::check_encoding(bytes)?;
         let model = ModelProto::parse_buf(bytes).map_err(|error| ImportError::Corrupt {
@@ -111,10 +110,10 @@ impl Decoded {
         Ok(Self { model, metadata })
     }
 
-    /// The symbolic extents of the model's inputs.
+    /// Returns the symbolic extents of the model's inputs.
     ///
     /// # Errors
-    /// Where it holds no graph.
+    /// Returns an error if the model holds no graph.
     pub fn symbols(&self) -> Result<Symbols, ImportError> {
         let graph = find_graph(&self.model)?;
         let names = graph.initializer.iter().filter_map(|proto| proto.name.clone());
@@ -122,7 +121,8 @@ impl Decoded {
         Ok(collect_symbols(graph, &initializers))
     }
 
-    /// The initializers; those that others are copies of stand for these, too, and which they are.
+    /// Reads the initializers. The names that copies of initializers have are among them, each with the tensor of its source; the second result lists
+    /// these copies.
     fn read_initializers(
         &self,
         graph: &GraphProto,
@@ -141,10 +141,10 @@ impl Decoded {
         Ok((tensors, copies))
     }
 
-    /// All initializers, and those that are copies of others.
+    /// Returns all initializers, and those that are copies of others.
     ///
     /// # Errors
-    /// Where the model's tensors are damaged.
+    /// Returns an error if the model's tensors are damaged.
     pub fn read_tensors(
         &self,
         base_dir: &Path,
@@ -152,10 +152,10 @@ impl Decoded {
         Ok(self.read_initializers(find_graph(&self.model)?, base_dir)?.0)
     }
 
-    /// The names of the weights that are trained where nobody says otherwise, as far as nodes or outputs read them.
+    /// Returns the names of the weights that are trained by default, as far as nodes or outputs read them.
     ///
     /// # Errors
-    /// Where the model's structure or its tensors are damaged.
+    /// Returns an error if the model's structure or its tensors are damaged.
     pub fn list_parameters(&self, base_dir: &Path) -> Result<BTreeSet<String>, ImportError> {
         let graph = find_graph(&self.model)?;
         let order = model::order_nodes(graph)?;
@@ -169,7 +169,7 @@ impl Decoded {
         Ok(trained)
     }
 
-    /// See [`import_onnx`].
+    /// Imports the model; see [`import_onnx`].
     pub fn import(
         &self,
         base_dir: &Path,
@@ -208,7 +208,7 @@ impl Decoded {
         Ok(Imported { graph, weights, warnings, symbols: symbols.all, modules })
     }
 
-    /// All that is known before the first node is lowered.
+    /// Collects all that is known before the first node is lowered.
     fn begin_import(
         &self,
         base_dir: &Path,

@@ -1,22 +1,22 @@
-//! What a model has that graphc has not: all ops, and all forms of ops, at once.
+//! The parts of a model that graphc lacks: all ops, and all forms of ops, in one error.
 
 use std::fmt;
 
 use super::ImportError;
 use super::unsupported::UnsupportedOps;
 
-/// As many kinds of forms a message lists.
+/// The most kinds of forms that a message lists.
 const MOST_LISTED: usize = 12;
 
-/// As many nodes are refused before nobody looks at the rest of a model.
+/// The number of refused nodes at which the import stops.
 pub(super) const MOST_REFUSED: usize = 256;
 
-/// What is not supported: ops, and forms of others.
+/// All of a model that is not supported: ops, and forms of other ops.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// Ops that there are not.
+    /// The ops that graphc lacks.
     pub ops: UnsupportedOps,
-    /// Nodes in a form that there is not, in the order in which they are computed.
+    /// The nodes in a form that graphc lacks, in the order in which they are computed.
     pub nodes: Vec<RefusedNode>,
 }
 
@@ -27,15 +27,15 @@ pub struct RefusedNode {
     pub node: String,
     /// The type of the op.
     pub op_type: String,
-    /// What is wrong.
+    /// The reason.
     pub reason: String,
 }
 
 impl Refused {
-    /// Nothing, where nothing is refused; a single node alone has an error of its own, and so have ops alone.
+    /// Returns an error that names all that is refused, if anything is. A single node alone has an error of its own, and so have ops alone.
     ///
     /// # Errors
-    /// Where something is refused.
+    /// Returns an error if something is refused.
     pub(super) fn check(mut self) -> Result<(), ImportError> {
         match (self.ops.0.is_empty(), self.nodes.len()) {
             (true, 0) => Ok(()),
@@ -48,7 +48,7 @@ impl Refused {
         }
     }
 
-    /// The nodes by type of op and reason, each kind where its first one is.
+    /// Groups the nodes by type of op and reason. The groups are in the order of their first nodes.
     fn group_kinds(&self) -> Vec<Vec<&RefusedNode>> {
         let mut kinds: Vec<Vec<&RefusedNode>> = Vec::new();
         for node in &self.nodes {

@@ -10,13 +10,13 @@ use serde::Deserialize;
 use super::file;
 use super::weights::{WeightData, WeightTensor, WeightsError};
 
-/// Bytes of the longest header, that of the safetensors library.
+/// Bytes of the longest header, as the safetensors library limits it.
 const LONGEST_HEADER: u64 = 100_000_000;
 
-/// The tensors of a file; `None` where there is no such file.
+/// Reads the tensors of a file; `None` if there is no such file.
 ///
 /// # Errors
-/// Where the file is damaged.
+/// Returns an error if the file cannot be read or is damaged.
 pub(super) fn read_tensors(
     path: &Path,
 ) -> Result<Option<BTreeMap<String, WeightTensor>>, WeightsError> {

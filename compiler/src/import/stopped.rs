@@ -9,8 +9,8 @@ use graphc_ir::text::nearest_name;
 use super::ImportError;
 use crate::pattern::matches_pattern;
 
-/// The graph with gradients that end at the floating-point tensors of these names, in which `*` stands for any characters: what
-/// `--stop-gradient` does for a file. All that reads such a tensor reads it as `Tensor.detach` gives it.
+/// Returns the graph with gradients that end at floating-point tensors of given names: what `--stop-gradient` does for a file. A `*` in a name stands
+/// for any characters. All that reads such a tensor reads its `Tensor.detach` instead.
 ///
 /// ```
 /// use graphc_compiler::import::stop_gradients;
@@ -28,7 +28,7 @@ use crate::pattern::matches_pattern;
 /// ```
 ///
 /// # Errors
-/// Where a pattern fits no such tensor.
+/// Returns an error if a pattern matches no such tensor.
 pub fn stop_gradients(graph: &Graph, patterns: &[String]) -> Result<Graph, ImportError> {
     check_patterns(graph, patterns)?;
     let mut result = graph.clone_empty();

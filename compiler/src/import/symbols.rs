@@ -10,9 +10,9 @@ use graphc_ir::types::Samples;
 /// The symbolic extents of a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Symbols {
-    /// That of the batch, where it is symbolic.
+    /// The symbol of the batch, if there is one.
     pub batch: Option<String>,
-    /// All of them, the batch first.
+    /// All symbols, that of the batch first.
     pub all: Vec<String>,
     inputs: Vec<InputDims>,
 }
@@ -21,7 +21,7 @@ pub struct Symbols {
 pub(super) type InputDims = (String, Vec<Option<String>>);
 
 impl Symbols {
-    /// Those of these inputs, and `others` that stand elsewhere.
+    /// Collects the symbols of inputs, and `others` that stand elsewhere in the model.
     pub(super) fn new(inputs: Vec<InputDims>, others: Vec<String>) -> Self {
         let mut names: Vec<String> = Vec::new();
         let of_inputs = inputs.iter().flat_map(|(_, dims)| dims).flatten();
@@ -40,7 +40,7 @@ impl Symbols {
         self.inputs.iter().filter_map(|(name, dims)| Some((name.as_str(), self.batch_dim(dims)?)))
     }
 
-    /// Which dims count samples, where the inputs have these shapes.
+    /// Returns, for inputs of these shapes, the dims that count samples.
     pub(super) fn samples(&self, shapes: &[Vec<usize>]) -> Vec<Samples> {
         let inputs = || self.inputs.iter().map(|(_, dims)| dims).zip(shapes);
         let by_symbol =

@@ -8,7 +8,7 @@ use graphc_ir::types::TensorType;
 use super::{ImportError, ImportOptions};
 use crate::pattern::matches_pattern;
 
-/// As many names an error lists.
+/// The most names that an error lists.
 const MOST_NAMES: usize = 6;
 
 /// The user's patterns, and which of them have matched anything.
@@ -17,8 +17,8 @@ pub(super) struct TrainedPatterns {
     train: Vec<(String, bool)>,
 }
 
-/// Says which variables of a graph are trained, by patterns over what the graph says itself: what `--freeze` and `--train` do for a file.
-/// [`ImportOptions::train`] wins over [`ImportOptions::freeze`].
+/// Sets which variables of a graph are trained, by patterns of names: what `--freeze` and `--train` do for a file. A variable that no pattern matches
+/// stays as the graph says. [`ImportOptions::train`] wins over [`ImportOptions::freeze`].
 ///
 /// ```
 /// use graphc_compiler::import::{ImportOptions, choose_trained};
@@ -37,7 +37,7 @@ pub(super) struct TrainedPatterns {
 /// ```
 ///
 /// # Errors
-/// Where a pattern matches no variable, or one that is to be trained holds no floating-point numbers.
+/// Returns an error if a pattern matches no variable, or a variable that is to be trained holds no floating-point numbers.
 pub fn choose_trained(graph: &mut Graph, options: &ImportOptions) -> Result<(), ImportError> {
     let mut patterns = TrainedPatterns::new(options);
     for variable in variables_mut(graph) {
@@ -48,7 +48,7 @@ pub fn choose_trained(graph: &mut Graph, options: &ImportOptions) -> Result<(), 
     patterns.check_matched(names.iter().map(String::as_str))
 }
 
-/// The variables of a graph.
+/// Iterates over the variables of a graph.
 pub(super) fn variables_mut(graph: &mut Graph) -> impl Iterator<Item = &mut Variable> {
     graph.nodes.iter_mut().filter_map(|node| match &mut node.op {
         Op::Variable(variable) => Some(variable),
@@ -62,11 +62,11 @@ impl TrainedPatterns {
         Self { freeze: unmatched(&options.freeze), train: unmatched(&options.train) }
     }
 
-    /// Whether a weight is trained, where the model says `default`. What is to be trained wins over what is to be frozen,
-    /// so that all can be frozen but a few.
+    /// Whether a weight is trained, if the model says `default`. Patterns of weights to be trained win over patterns of weights to be frozen, so that
+    /// a user can freeze all weights but a few.
     ///
     /// # Errors
-    /// Where a weight is to be trained that is no floating-point tensor.
+    /// Returns an error if a weight that is to be trained is no floating-point tensor.
     pub fn is_trained(
         &mut self,
         name: &str,
@@ -84,10 +84,10 @@ impl TrainedPatterns {
         Ok(default && !frozen)
     }
 
-    /// Refuses a pattern that has matched none of these weights: who gives one means some.
+    /// Refuses a pattern that has matched none of these weights, because a user who gives one means some.
     ///
     /// # Errors
-    /// Where there is one.
+    /// Returns an error if there is such a pattern.
     pub fn check_matched<'a>(
         &self,
         weights: impl Iterator<Item = &'a str>,
@@ -106,7 +106,7 @@ impl TrainedPatterns {
     }
 }
 
-/// The first pattern that has matched nothing.
+/// Returns the first pattern that has matched nothing.
 fn find_unmatched(patterns: &[(String, bool)]) -> Option<&str> {
     patterns.iter().find(|(_, matched)| !matched).map(|(pattern, _)| pattern.as_str())
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use graphc_ir::text::nearest_name;
 
-/// What is not supported, a type of op at a time.
+/// The types of ops in a model that are not supported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnsupportedOps(pub Vec<UnsupportedOp>);
 
@@ -15,16 +15,16 @@ pub struct UnsupportedOp {
     pub op_type: String,
     /// Its domain, `ai.onnx` for the standard one.
     pub domain: String,
-    /// How many nodes have it.
+    /// The number of nodes that have it.
     pub count: usize,
     /// The name of the first of them.
     pub node: String,
-    /// What the name may have been meant to be, where it is nearly that of another op.
+    /// A hint for the message: a supported op whose name is similar, or that no op of the domain is supported. It may be empty.
     hint: String,
 }
 
 impl UnsupportedOp {
-    /// The op of a node, where these are the ops of its domain that are supported.
+    /// Makes the entry of a node's op. `supported` are the ops of its domain that are supported.
     pub(super) fn new(node: String, domain: &str, op_type: &str, supported: &[&str]) -> Self {
         let domain = if domain.is_empty() { "ai.onnx" } else { domain };
         let hint = suggest_op(op_type, supported);
@@ -33,7 +33,7 @@ impl UnsupportedOp {
 }
 
 impl UnsupportedOps {
-    /// Counts one more node.
+    /// Counts one more node of an op.
     pub(super) fn add(&mut self, op: UnsupportedOp) {
         let alike =
             |other: &&mut UnsupportedOp| other.op_type == op.op_type && other.domain == op.domain;
@@ -67,7 +67,8 @@ impl fmt::Display for UnsupportedOp {
     }
 }
 
-/// What a name that is nearly that of an op was to be. Short names are near to each other by chance.
+/// Writes the hint of a name that is not known: the supported op with the most similar name. It may also be that no op of the domain is supported.
+/// There is none for short names, which are similar to each other by chance.
 fn suggest_op(op_type: &str, supported: &[&str]) -> String {
     if supported.is_empty() {
         return "; no op of this domain is supported".into();

@@ -14,11 +14,11 @@ use super::file;
 /// The weights of a model, by the names of its variables.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Weights {
-    /// Each weight.
+    /// The weights.
     pub tensors: BTreeMap<String, WeightTensor>,
     /// The model's other parameters and buffers, which the graph has no variables for.
     pub others: BTreeMap<String, WeightTensor>,
-    /// Those whose numbers the graph was made with: it is another one with others in their place.
+    /// The names of weights whose numbers the import has computed with. With other numbers the graph would be another one.
     pub fixed: BTreeSet<String>,
 }
 
@@ -29,7 +29,7 @@ pub struct WeightTensor {
     pub dtype: DType,
     /// Shape.
     pub shape: Vec<usize>,
-    /// The bytes, or where they are.
+    /// The bytes, or the part of a file that holds them.
     pub data: WeightData,
 }
 
@@ -42,14 +42,14 @@ pub enum WeightData {
     File {
         /// The file.
         path: PathBuf,
-        /// Where the part begins, in bytes.
+        /// The first byte of the part.
         offset: u64,
-        /// The folder that the file must lie in, links followed; `None`: anywhere.
+        /// The folder that must hold the file, links followed; `None` if it may be anywhere.
         folder: Option<PathBuf>,
     },
 }
 
-/// Why a weight's bytes are not to be had.
+/// An error of reading weights.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WeightsError {
@@ -60,7 +60,7 @@ pub enum WeightsError {
         name: String,
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// There is no such weight.
@@ -86,16 +86,16 @@ pub enum WeightsError {
     Corrupt {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
 }
 
 impl Weights {
-    /// The bytes of a weight.
+    /// Returns the bytes of a weight.
     ///
     /// # Errors
-    /// Where there is none, or the file that holds it cannot be read.
+    /// Returns an error if there is no such weight, or the file that holds it cannot be read.
     pub fn bytes(&self, name: &str) -> Result<Arc<[u8]>, WeightsError> {
         let missing = || WeightsError::Missing { name: name.into() };
         self.tensors.get(name).ok_or_else(missing)?.bytes(name)
@@ -103,15 +103,15 @@ impl Weights {
 }
 
 impl WeightTensor {
-    /// Element type and shape.
+    /// Returns the element type and shape.
     pub fn ty(&self) -> TensorType {
         TensorType::new(self.dtype, self.shape.clone())
     }
 
-    /// The bytes, read from the file where they are in one. `name` is for the error.
+    /// Returns the bytes, read from the file if they are in one. `name` is for the error.
     ///
     /// # Errors
-    /// Where the file cannot be read.
+    /// Returns an error if the file cannot be read.
     pub fn bytes(&self, name: &str) -> Result<Arc<[u8]>, WeightsError> {
         match &self.data {
             WeightData::Bytes(bytes) => Ok(bytes.clone()),
@@ -119,10 +119,10 @@ impl WeightTensor {
         }
     }
 
-    /// A copy of the bytes, of those in a file the only one in memory. `name` is for the error.
+    /// Returns a copy of the bytes. Of bytes in a file it is the only one in memory. `name` is for the error.
     ///
     /// # Errors
-    /// Where the file cannot be read.
+    /// Returns an error if the file cannot be read.
     pub fn to_vec(&self, name: &str) -> Result<Vec<u8>, WeightsError> {
         match &self.data {
             WeightData::Bytes(bytes) => Ok(bytes.to_vec()),
@@ -137,10 +137,10 @@ impl WeightTensor {
         }
     }
 
-    /// The elements as `f64`, whatever the element type.
+    /// Returns the elements as `f64`, whatever the element type.
     ///
     /// # Errors
-    /// Where the file cannot be read.
+    /// Returns an error if the file cannot be read.
     pub fn elements(&self, name: &str) -> Result<Vec<f64>, WeightsError> {
         Ok(decode_numbers(self.dtype, &self.bytes(name)?))
     }

@@ -31,8 +31,8 @@ use super::job::{Background, BufferId, Job, Task, TaskId};
 use crate::boxing::SCATTERED_BYTES;
 use crate::decisions::Phase;
 
-/// Where there is one stream: lets the collectives that scatter large gradients, and those before them, stand right
-/// behind what they reduce, so that what is whole is not kept until the update phase. Tasks are sorted.
+/// Moves collectives that scatter large gradients, and those before them, right behind the tasks whose results they reduce. This is for jobs with one
+/// stream: whole gradients are then not kept until the update phase. Tasks are sorted.
 pub fn scatter_early(job: &mut Job) {
     let (late, readers) = (find_late_boxing(job), job.readers());
     let mut early = vec![false; job.tasks.len()];
@@ -63,7 +63,7 @@ fn is_large(job: &Job, task: usize) -> bool {
     bytes.max().unwrap_or(0) >= SCATTERED_BYTES
 }
 
-/// Lets boxing of the update phase stand behind what it comes from.
+/// Moves boxing of the update phase behind the tasks from which its tensors come.
 fn move_to_origins(job: &mut Job, moves: impl Fn(&Job, usize) -> bool) {
     for task in 0..job.tasks.len() {
         if let Some((phase, anchor)) = find_origin(job, task).filter(|_| moves(job, task)) {
@@ -72,7 +72,7 @@ fn move_to_origins(job: &mut Job, moves: impl Fn(&Job, usize) -> bool) {
     }
 }
 
-/// Marks the tasks of the second stream, and lets gradients' collectives stand behind what they reduce. Tasks are sorted.
+/// Marks the tasks of the second stream, and moves gradients' collectives behind the tasks whose results they reduce. Tasks are sorted.
 pub fn mark_background(job: &mut Job) {
     let (gathers, late) = (find_gathers(job), find_late_boxing(job));
     let ahead = casts_ahead(job, &gathers);
@@ -94,7 +94,7 @@ pub fn mark_background(job: &mut Job) {
     move_to_origins(job, |_, _| true);
 }
 
-/// Whether a task accumulates, or cuts, what a gradient's collective gives.
+/// Whether a task accumulates or slices the result of a gradient's collective.
 fn follows_gradient(job: &Job, task: usize) -> bool {
     let cheap = matches!(job.tasks[task].action, Action::Accumulate | Action::Local { .. });
     cheap
@@ -107,8 +107,8 @@ fn find_producers(job: &Job, task: usize) -> impl Iterator<Item = usize> + '_ {
     inputs.filter_map(|input| job.buffers[input.0].producer.map(|TaskId(task)| task))
 }
 
-/// By task: whether it casts a variable as it is at rest for gathers alone. It goes ahead with them, as they would
-/// otherwise wait until computing came to it.
+/// Returns, for each task, whether it casts a variable in its layout at rest for gathers alone. Such a cast goes ahead with them, as they would
+/// otherwise wait until computing comes to it.
 fn casts_ahead(job: &Job, gathers: &[bool]) -> Vec<bool> {
     let readers = job.readers();
     let ahead = |(index, task): (usize, &Task)| {
@@ -125,7 +125,7 @@ fn is_cast(task: &Task) -> bool {
     matches!(task.action, Action::Compute { op: Op::Cast(_), .. })
 }
 
-/// By task: whether it brings a variable as it is at rest into another layout, or casts it for that.
+/// Returns, for each task, whether it boxes a variable from its layout at rest, or casts it there.
 fn find_gathers(job: &Job) -> Vec<bool> {
     let mut gathers = vec![false; job.tasks.len()];
     for task in 0..job.tasks.len() {
@@ -146,7 +146,7 @@ pub fn is_boxing(task: &Task) -> bool {
     matches!(task.action, Action::Collective { .. } | Action::Local { .. })
 }
 
-/// By task: whether it is boxing whose results are read by accumulations and in the update phase alone.
+/// Returns, for each task, whether it is boxing whose results only accumulations and the update phase read.
 fn find_late_boxing(job: &Job) -> Vec<bool> {
     let readers = job.readers();
     let mut late = vec![false; job.tasks.len()];
@@ -161,8 +161,7 @@ fn find_late_boxing(job: &Job) -> Vec<bool> {
     late
 }
 
-/// Where boxing that ends in the update phase belongs: behind the last task before that phase from which it comes, if
-/// there is one.
+/// Returns the phase and place of the last task before the update phase from which boxing of that phase comes; `None` if there is none.
 fn find_origin(job: &Job, task: usize) -> Option<(Phase, usize)> {
     let of = &job.tasks[task];
     match of.phase {
@@ -175,21 +174,20 @@ fn find_origin(job: &Job, task: usize) -> Option<(Phase, usize)> {
     }
 }
 
-/// Actors of one block of a program, as far as the two streams wait for each other: by place in the block.
+/// The actors of one block of a program, in order, from which the waits between its two streams follow.
 pub struct BlockActors<'a> {
     /// The actors' tasks.
     pub tasks: Vec<&'a Task>,
-    /// Whether memory is short: gathers begin no sooner than they must.
+    /// Whether memory is short, so that gathers begin no sooner than they must.
     pub tight: bool,
 }
 
-/// By place in a block: the place of an earlier actor, of the other stream, behind which it stands.
+/// Returns, for each place in a block, the place of an earlier actor of the other stream for which it waits.
 ///
-/// A gather may begin when computing is no further from its first reader than twice the longest gather takes, and the
-/// longest way from one such reader to the next: so much suffices to hide it, or to let no time pass between two. Where memory is
-/// short it begins when it must ([`BlockActors::latest_gates`]). What
-/// reads a gradient that is to be scattered frees its memory; computing goes on without it for as long, by the times of
-/// these.
+/// A gather may begin when computing is no further from its first reader than twice the longest gather takes, plus the longest time from one such
+/// reader to the next. So much suffices to hide it, or to let no time pass between two. If memory is short, it begins when it must
+/// ([`BlockActors::latest_gates`]). A collective that scatters a gradient frees the memory of its operand. Computing goes on without it for as long,
+/// by the times of these collectives.
 pub fn find_waits(block: &BlockActors<'_>) -> Vec<Option<usize>> {
     let mut waits = vec![None; block.tasks.len()];
     if block.tasks.iter().all(|task| task.background.is_none()) {
@@ -201,16 +199,16 @@ pub fn find_waits(block: &BlockActors<'_>) -> Vec<Option<usize>> {
     waits
 }
 
-/// The times at which computing would come to each place of a block, if it waited for nothing.
+/// The times at which computing would come to each place of a block if it waited for nothing.
 pub struct BlockClock {
-    /// By place: when it begins.
+    /// The time at which each place begins.
     pub begins: Vec<f64>,
     /// The places of the first stream.
     computing: Vec<usize>,
 }
 
 impl BlockClock {
-    /// The clock of a block.
+    /// Makes the clock of a block.
     pub fn new(block: &BlockActors<'_>) -> Self {
         let mut now = 0.0;
         let (mut begins, mut computing) = (Vec::new(), Vec::new());
@@ -224,19 +222,19 @@ impl BlockClock {
         Self { begins, computing }
     }
 
-    /// The last place of the first stream before `place` that begins no later than a time.
+    /// Returns the last place of the first stream before `place` that begins no later than a time.
     fn last_by(&self, time: f64, place: usize) -> Option<usize> {
         let until = self.computing.partition_point(|&at| at < place && self.begins[at] <= time);
         self.computing[..until].last().copied()
     }
 
-    /// The last place of the first stream before `place` that has ended by a time.
+    /// Returns the last place of the first stream before `place` that has ended by a time.
     fn ended_by(&self, time: f64, place: usize) -> Option<usize> {
         let begun = self.computing.partition_point(|&at| at < place && self.begins[at] <= time);
         self.computing[..begun.saturating_sub(1)].last().copied()
     }
 
-    /// The first place of the first stream behind `place` that begins no sooner than a time.
+    /// Returns the first place of the first stream behind `place` that begins no sooner than a time.
     fn first_from(&self, time: f64, place: usize) -> Option<usize> {
         let from = self.computing.partition_point(|&at| at <= place || self.begins[at] < time);
         self.computing.get(from).copied()
@@ -250,9 +248,9 @@ fn multiplies_matrices(task: &Task) -> bool {
 /// The gate of a gather, which holds it back.
 #[derive(Clone, Copy, Debug)]
 pub struct Gate {
-    /// The first place of the first stream that reads what it gives.
+    /// The first place of the first stream that reads the gather's result.
     pub reader: usize,
-    /// The time of the clock when it may begin.
+    /// The time of the clock at which the gather may begin.
     pub opens: f64,
 }
 
@@ -263,10 +261,9 @@ impl BlockActors<'_> {
         }
     }
 
-    /// The place of the first stream before `place` behind which something may begin that is held back until a time: the
-    /// last that begins by then, or that ends by then where memory is short. Where that is a matrix product, and the next
-    /// is a chain of elementwise ops that reads it, the chain: a device may do both by one launch, which it may not where
-    /// something waits for the product alone.
+    /// Returns the place of the first stream before `place` for which an actor waits that is held back until a time: the last that begins by then, or
+    /// if memory is short, that ends by then. If this is a matrix product, and a chain of elementwise ops that reads it comes next, it is that chain.
+    /// A device may do both by one launch, but not if something waits for the product alone.
     pub fn find_place_behind(&self, clock: &BlockClock, time: f64, place: usize) -> Option<usize> {
         let last = match self.tight {
             true => clock.ended_by(time, place)?,
@@ -282,7 +279,7 @@ impl BlockActors<'_> {
         Some(next.filter(joins).unwrap_or(last))
     }
 
-    /// Gathers of variables that the first stream reads, each with what holds it back.
+    /// Returns the gathers of variables that the first stream reads, each with its gate.
     pub fn find_gates(&self, clock: &BlockClock) -> Vec<(usize, Gate)> {
         let readers: Vec<(usize, usize)> = self.first_readers();
         if self.tight {
@@ -297,8 +294,8 @@ impl BlockActors<'_> {
         readers.iter().map(|&(gather, reader)| (gather, gate(reader))).collect()
     }
 
-    /// The longest time between two of these readers that follow each other in a phase. Of a few weights that the
-    /// backward pass alone reads in their layout it is that of many layers, which says nothing of the forward pass.
+    /// Returns the longest time between two of these readers that follow each other in a phase. If the backward pass alone reads a few weights in
+    /// their layout, theirs spans many layers, which says nothing of the forward pass.
     fn longest_gap(&self, clock: &BlockClock, readers: &[(usize, usize)], phase: Phase) -> f64 {
         let places = readers.iter().map(|&(_, reader)| reader);
         let times = places.filter(|&reader| self.tasks[reader].phase == phase);
@@ -307,8 +304,8 @@ impl BlockActors<'_> {
         gaps.fold(0.0, f64::max)
     }
 
-    /// The same where memory is short: each gather begins as late as it may if all are to be there in time, one after the
-    /// other, and sooner by the longest other communication, which may be under way by then and is not interrupted.
+    /// Returns the gates if memory is short. Each gather then begins as late as it may if all are to be there in time, one after the other. It begins
+    /// sooner by the time of the longest other communication, which may be under way by then and is not interrupted.
     fn latest_gates(&self, clock: &BlockClock, readers: &[(usize, usize)]) -> Vec<(usize, Gate)> {
         let others = self.tasks.iter().filter(|task| task.background == Some(Background::Gradient));
         let longest = others.map(|task| task.expected).fold(0.0, f64::max);
@@ -322,7 +319,7 @@ impl BlockActors<'_> {
         order.into_iter().map(gate).collect()
     }
 
-    /// Gathers of variables, each with the first place of the first stream that reads what it gives.
+    /// Returns the gathers of variables, each with the first place of the first stream that reads its result.
     fn first_readers(&self) -> Vec<(usize, usize)> {
         let mut first = BTreeMap::new();
         for (place, task) in self.tasks.iter().enumerate().rev() {
@@ -336,8 +333,7 @@ impl BlockActors<'_> {
         gathers.filter_map(|(place, task)| Some((place, reader(task)?))).collect()
     }
 
-    /// Has computing wait for collectives whose operands have another size than their results, so that operands are
-    /// freed.
+    /// Lets computing wait for collectives that scatter gradients, so that their operands are freed.
     fn hold_computing(&self, clock: &BlockClock, waits: &mut [Option<usize>]) {
         let made: BTreeSet<BufferId> =
             self.tasks.iter().flat_map(|task| task.outputs.iter().copied()).collect();

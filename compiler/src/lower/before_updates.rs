@@ -1,6 +1,5 @@
-//! Lets what updates wait for stand before all updates: boxing, that is reductions of gradients, and slices of variables
-//! of which each rank updates its own part; and of LAMB the directions of steps with the sums of squares, by which each
-//! finds its rate.
+//! Moves what updates wait for in front of all updates. This is boxing, that is reductions of gradients, and slices of variables of which each rank
+//! updates its own part. For LAMB it is also the directions of steps and the sums of squares by which each finds its rate.
 //!
 //! If each stood right before its update, a card would launch updates one by one; behind all of it they are one launch
 //! for all variables. What they wait for then lives at one time, so that it is done only where a step takes no more
@@ -15,10 +14,10 @@ use super::job::{Job, Task, TaskId};
 use super::sort::sort_tasks;
 use crate::decisions::Phase;
 
-/// Puts what updates wait for, and what waits for no update, in front of the update phase. Tasks are sorted.
+/// Moves the tasks that updates wait for, and that wait for no update, in front of the update phase. Tasks are sorted.
 ///
 /// # Errors
-/// Where tasks wait for each other in a circle.
+/// Returns an error if tasks wait for each other in a circle.
 pub fn move_ahead(job: &mut Job) -> Result<(), LowerError> {
     let all = of_updates(job, |task| is_boxing(task) || is_direction(task) || is_sum(task));
     let boxing = of_updates(job, is_boxing);
@@ -29,16 +28,16 @@ pub fn move_ahead(job: &mut Job) -> Result<(), LowerError> {
     Ok(())
 }
 
-/// Whether these tasks are put in front of the update phase.
+/// Moves these tasks in front of the update phase if that takes no more memory, and returns whether it has.
 fn in_front(job: &mut Job, moved: &[usize]) -> Result<bool, LowerError> {
     // Sums behind all directions, so that these stand together.
     put_in_front(job, moved, |task| (task.phase, usize::from(is_sum(task))))
 }
 
-/// Whether these tasks, if they are several, are put where they are said to stand: where no stage takes more memory then.
+/// Moves these tasks to the places that `place` gives, if they are several and no stage takes more memory then. Returns whether it has.
 ///
 /// # Errors
-/// Where tasks wait for each other in a circle.
+/// Returns an error if tasks wait for each other in a circle.
 pub(super) fn put_in_front(
     job: &mut Job,
     moved: &[usize],
@@ -67,7 +66,7 @@ fn is_sum(task: &Task) -> bool {
     matches!(&task.action, Action::Compute { op: Op::SquareSum(_), .. })
 }
 
-/// Tasks of the update phase of a kind, that wait for none of another kind there.
+/// Returns the tasks of the update phase that are of a kind and wait for none of another kind there.
 fn of_updates(job: &Job, moves: impl Fn(&Task) -> bool) -> Vec<usize> {
     let updates = |task: &Task| task.phase == Phase::Update && task.rate == Rate::Step;
     let mut waits = vec![false; job.tasks.len()];
@@ -82,8 +81,8 @@ fn of_updates(job: &Job, moves: impl Fn(&Task) -> bool) -> Vec<usize> {
     moved
 }
 
-/// By stage: the bytes that live at one time at most, in the order of the tasks, of one microbatch. Variables, which
-/// always live, do not count.
+/// Returns, for each stage, the most bytes that live at one time, in the order of the tasks and of one microbatch. Variables, which always live, do
+/// not count.
 pub(super) fn stage_peaks(job: &Job) -> Vec<u64> {
     let mut last: Vec<usize> = vec![0; job.buffers.len()];
     for (place, task) in job.tasks.iter().enumerate() {

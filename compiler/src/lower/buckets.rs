@@ -32,16 +32,16 @@ struct BucketKey {
     background: Option<Background>,
 }
 
-/// Buckets of gradients that are alike, at least, where they travel beside the backward pass...
+/// The least number of buckets of gradients that are alike, if they travel beside the backward pass. [`LEAST_BYTES`] goes before it.
 const LEAST_BUCKETS: usize = 8;
 
 /// The least bytes of a bucket, even if buckets are fewer then.
 const LEAST_BYTES: usize = 4 << 20;
 
-/// Fuses what may be fused and sorts the tasks again.
+/// Fuses collectives into buckets, and sorts the tasks again.
 ///
 /// # Errors
-/// Where tasks wait for each other in a circle.
+/// Returns an error if tasks wait for each other in a circle.
 pub fn fuse_collectives(job: &mut Job) -> Result<(), LowerError> {
     let buckets = find_buckets(job)?;
     let mut place = vec![None; job.tasks.len()];
@@ -79,7 +79,7 @@ fn join_tasks(first: &mut Task, other: Task) {
     }
 }
 
-/// Lists of at least two tasks.
+/// Lists the members of each bucket, at least two tasks each.
 fn find_buckets(job: &Job) -> Result<Vec<Vec<usize>>, LowerError> {
     let depths = count_depths(job)?;
     let mut by_key: BTreeMap<BucketKey, Vec<(usize, usize)>> = BTreeMap::new();
@@ -129,7 +129,7 @@ fn bucket_key(job: &Job, task: &Task, depth: usize) -> Option<BucketKey> {
     })
 }
 
-/// The moment when what a collective reduces is made: the last task before the chain of collectives that it ends.
+/// Returns the task that makes the tensor which a collective reduces: the last one before the chain of collectives that it ends.
 fn find_moment_made(job: &Job, task: usize) -> Option<usize> {
     let before = job.tasks[task].inputs.iter().filter_map(|input| {
         let TaskId(before) = job.buffers[input.0].producer?;
@@ -139,14 +139,14 @@ fn find_moment_made(job: &Job, task: usize) -> Option<usize> {
     before.max()
 }
 
-/// Bytes of the task's input on its first rank, which holds the most.
+/// Returns the bytes of the task's input on its first rank, which holds the most.
 fn input_bytes(job: &Job, task: &Task) -> usize {
     let layout = &job.layouts[job.buffers[task.inputs[0].0].layout as usize];
     let rect = layout.ranks.first().and_then(|&rank| layout.rect(rank, 0, job.microbatches));
     rect.map_or(0, |rect| rect.elements() * layout.dtype.size())
 }
 
-/// The number of collectives of the update phase that come before each task, at most.
+/// Returns, for each task, the most collectives of the update phase that come one after another before it.
 fn count_depths(job: &Job) -> Result<Vec<usize>, LowerError> {
     let edges = list_edges(job);
     let mut before = vec![Vec::new(); job.tasks.len()];

@@ -1,5 +1,5 @@
-//! Lets casts of variables stand before all that computes, and casts that give gradients to updates before all updates, as mixed
-//! precision has them: on a card those that stand together are one launch.
+//! Moves casts of variables in front of all that computes, and casts that give gradients to updates in front of all updates, as mixed precision has
+//! them. On a card, those that stand together are one launch.
 //!
 //! What they give then lives longer, so that it is done only where a step takes no more memory for it: with all of them, or
 //! with those of biases and the like alone.
@@ -14,13 +14,13 @@ use super::before_updates::put_in_front;
 use super::job::{BufferId, Job, Task, TaskId};
 use crate::decisions::Phase;
 
-/// Bytes of what a small cast gives, at most: moving them takes less time than a launch.
+/// The most bytes of a small cast's result. To move them takes less time than a launch.
 const SMALL: u64 = 64 << 10;
 
 /// Puts casts of variables in front of the forward pass, and those of gradients in front of the update phase. Tasks are sorted.
 ///
 /// # Errors
-/// Where tasks wait for each other in a circle.
+/// Returns an error if tasks wait for each other in a circle.
 pub fn put_together(job: &mut Job) -> Result<(), LowerError> {
     for (phase, moves) in
         [(Phase::Forward, is_of_variable as Moves), (Phase::Update, is_for_update)]
@@ -38,18 +38,18 @@ pub fn put_together(job: &mut Job) -> Result<(), LowerError> {
     Ok(())
 }
 
-/// Whether a cast is one of those that are put together.
+/// A predicate that selects the casts to be put together.
 type Moves = fn(&BufferUses<'_>, &Task) -> bool;
 
-/// What tasks do with buffers.
+/// The uses of buffers by tasks.
 struct BufferUses<'a> {
     job: &'a Job,
     readers: Vec<Vec<TaskId>>,
-    /// Variables that come back to their layout beside kernels: the first kernels of the next step do not wait for all of them.
+    /// Variables that are brought back to their layout beside kernels. The first kernels of the next step do not wait for all of them.
     home: BTreeSet<BufferId>,
 }
 
-/// The casts of a kind that act once a step on the stream of kernels.
+/// Returns the casts of a kind that act once a step on the stream of kernels.
 fn find_casts(job: &Job, moves: Moves) -> Vec<usize> {
     let beside = job.tasks.iter().filter(|task| task.background.is_some());
     let home = beside.flat_map(|task| task.updates.iter().copied()).collect();
@@ -71,7 +71,7 @@ fn is_of_variable(uses: &BufferUses<'_>, task: &Task) -> bool {
     task.phase == Phase::Forward && task.inputs.iter().all(is_there)
 }
 
-/// Whether updates alone read what it gives.
+/// Whether only updates read its result.
 fn is_for_update(uses: &BufferUses<'_>, task: &Task) -> bool {
     let updates = |&TaskId(reader): &TaskId| !uses.job.tasks[reader].updates.is_empty();
     let mut readers = task.outputs.iter().flat_map(|output| &uses.readers[output.0]).peekable();

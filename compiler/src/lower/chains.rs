@@ -1,4 +1,4 @@
-//! The test whether tasks may be steps of one chain of elementwise ops.
+//! Determines whether tasks may be steps of one chain of elementwise ops.
 
 use graphc_ir::op::Op;
 use graphc_ir::plan::{Action, Layout, Rate};
@@ -8,7 +8,7 @@ use graphc_ir::types::{DType, TensorType};
 use super::job::{BufferId, Job, Task};
 use crate::decisions::Phase;
 
-/// How many elements a sum of a chain has at least: of fewer its result is no small part of what is read.
+/// The least number of elements that each sum of a chain adds up. With fewer, its result would be no small part of its operand.
 const LEAST_SUMMED: usize = 8;
 
 /// The terms that ops of one group have in common.
@@ -20,19 +20,19 @@ pub(super) struct ChainKey {
     stage: usize,
     chunk: usize,
     ranks: Vec<u32>,
-    /// The layout of the chain's values, of which that of a reduction is its operand's.
+    /// The layout of the chain's values. For a reduction, it is that of its operand.
     pub(super) shards: Layout,
 }
 
 impl ChainKey {
-    /// Whether it is another's but for the part of the step.
+    /// Whether it equals another key in all but the part of the step.
     pub(super) fn is_alike(&self, other: &Self) -> bool {
         let of = |key: &Self| (key.rate, key.stage, key.chunk);
         of(self) == of(other) && self.ranks == other.ranks && self.shards == other.shards
     }
 }
 
-/// The key of an elementwise task, of what a chain may begin with and of a reduction that it may end in; `None` of others.
+/// Returns the key of an elementwise task, of one that may begin a chain, or of a reduction that may end one; `None` for others.
 pub(super) fn chain_key(job: &Job, task: &Task) -> Option<ChainKey> {
     let Action::Compute { op, .. } = &task.action else { return None };
     let shards = match op {
@@ -62,7 +62,7 @@ pub(super) fn chain_key(job: &Job, task: &Task) -> Option<ChainKey> {
     })
 }
 
-/// How a buffer lies, whatever its elements are and whether they are summands.
+/// Returns the layout of a buffer, without its element type and with summands taken as whole tensors.
 pub(super) fn shard_layout(job: &Job, buffer: BufferId) -> Layout {
     let layout = &job.layouts[job.buffers[buffer.0].layout as usize];
     let whole = |sbp: &Sbp| if sbp.is_partial() { Sbp::Broadcast } else { *sbp };

@@ -14,10 +14,10 @@ use graphc_ir::plan::Action;
 use super::chains::{ChainKey, begins_chain, chain_key, shard_layout};
 use super::job::{BufferId, Job, Task, in_order};
 
-/// How many times smaller than the result what is read beside the tensor must be.
+/// The factor by which operands beside the one tensor must be smaller than the result.
 const SMALL: u64 = 16;
 
-/// Gives each reader of what is cheap a task of its own. Tasks are sorted, and stay so.
+/// Gives each reader of a cheap task's result a task of its own. Tasks are sorted, and stay so.
 pub fn make_again(job: &mut Job) {
     // What a chain may begin with reads tensors from memory.
     let step = |task: &Task| if begins_chain(task) { None } else { chain_key(job, task) };
@@ -42,7 +42,7 @@ struct Copies<'a> {
     job: &'a mut Job,
     /// The tasks of the job, and behind them the copies.
     tasks: Vec<Task>,
-    /// Before which task of the job each task stands.
+    /// For each task, the task of the job before which it stands.
     host: Vec<usize>,
     /// The tasks that read each buffer, each once.
     readers: BTreeMap<BufferId, Vec<usize>>,
@@ -59,7 +59,7 @@ impl<'a> Copies<'a> {
         copies
     }
 
-    /// Notes what a task reads.
+    /// Adds a task to the readers of its inputs.
     fn note_reads(&mut self, task: usize) {
         for input in &self.tasks[task].inputs {
             let readers = self.readers.entry(*input).or_default();
@@ -69,7 +69,7 @@ impl<'a> Copies<'a> {
         }
     }
 
-    /// Whether a task costs next to nothing beside reading the one tensor of its size that it reads.
+    /// Whether a task costs next to nothing beyond reading one tensor of its result's layout.
     fn is_cheap(&self, task: usize, key: &ChainKey) -> bool {
         let task = &self.tasks[task];
         let (Action::Compute { op, .. }, [output]) = (&task.action, task.outputs.as_slice()) else {
@@ -86,7 +86,7 @@ impl<'a> Copies<'a> {
             && small.iter().all(few)
     }
 
-    /// All readers of a task's result, where there are several and all are ops that chains are made of, on as large shards.
+    /// Returns all readers of a task's result, if they are several and all are steps of chains on shards of the same layout.
     fn alike_readers(
         &self,
         task: usize,
@@ -115,7 +115,7 @@ impl<'a> Copies<'a> {
         self.note_reads(self.tasks.len() - 1);
     }
 
-    /// All tasks: copies before what they were made for, those that were made last first, as later ones are read by earlier.
+    /// Returns all tasks. Copies come before the tasks for which they were made, the last made first, as earlier ones read later ones.
     fn into_tasks(self) -> Vec<Task> {
         let mut order: Vec<usize> = (0..self.tasks.len()).collect();
         order.sort_by_key(|&task| {

@@ -1,4 +1,4 @@
-//! The tasks of all nodes: one task a node, and before it what brings its operands into the layouts that it takes.
+//! Collects the tasks of all nodes: one task for each node, and before it those that bring its operands into the layouts that it takes.
 
 use std::collections::BTreeMap;
 
@@ -27,19 +27,19 @@ pub struct Collector<'a> {
     pub sharding: &'a Sharding,
     /// The machines.
     pub cluster: &'a Cluster,
-    /// Ways between layouts.
+    /// The routes between layouts.
     pub router: Router<'a>,
     /// The tasks so far.
     pub job: Job,
-    /// The node at hand: its place among all nodes, its phase and stage.
+    /// The place, phase and stage of the node at hand.
     pub here: Here,
-    /// The home of each value: where it is made, and by which value it is known. A `to_global` gives no value of its own.
+    /// The home of each value: where it is made, and the value by which it is known. A `to_global` gives no value of its own.
     pub homes: Vec<Option<Home>>,
     /// Every layout in which a value exists.
     pub copies: BTreeMap<(ValueId, u32), BufferId>,
     /// The ops that read each value.
     pub readers: Vec<Vec<NodeId>>,
-    /// By node: where it stands.
+    /// The place of each node.
     pub places: Vec<Here>,
 }
 
@@ -71,10 +71,10 @@ pub struct Home {
     pub made: Here,
 }
 
-/// All tasks of a graph.
+/// Collects all tasks of a graph.
 ///
 /// # Errors
-/// Where decisions contradict each other.
+/// Returns an error if decisions contradict each other.
 pub fn collect_tasks(
     decisions: &Decisions,
     sharding: &Sharding,
@@ -103,7 +103,7 @@ pub fn collect_tasks(
     Ok(collector.job)
 }
 
-/// The place of each node: phase by phase.
+/// Returns the place of each node, in an order phase by phase.
 fn place_nodes(decisions: &Decisions) -> Vec<Here> {
     let place = |node: usize| {
         let phase = decisions.training.phases[node];
@@ -165,7 +165,7 @@ impl<'a> Collector<'a> {
         });
     }
 
-    /// The user asked for another layout: the value is boxed and goes on under its old name.
+    /// Boxes a value for which the user asked for another layout. It goes on under its old name.
     fn relayout_value(&mut self, id: NodeId, node: &Node) -> Result<(), LowerError> {
         let placement = &self.decisions.staging.placement[id.index()];
         let sbp = &self.sharding.nodes[id.index()].results[0];
@@ -178,7 +178,7 @@ impl<'a> Collector<'a> {
         Ok(())
     }
 
-    /// Gathers a value again: what comes later reads this copy, or the value where it lies, and boxes it anew from there.
+    /// Gathers a value again. Later readers read this copy or the value where it lies, and box it anew from there.
     fn regather_value(&mut self, id: NodeId, node: &Node) -> Result<(), LowerError> {
         let here = self.here;
         self.here = self.behind_readers(id, node)?.unwrap_or(here);
@@ -194,9 +194,8 @@ impl<'a> Collector<'a> {
         Ok(())
     }
 
-    /// Where an activation is brought into smaller parts that are kept for the backward pass: behind those that read it
-    /// before, so that it is not kept itself. What grows by that, or is there anyway, is not brought into another layout
-    /// before it is needed.
+    /// Returns the place at which an activation is boxed into smaller parts that are kept for the backward pass: behind its readers before, so that
+    /// the whole is not kept. `None` if boxing makes the value larger or the value is there anyway. It then waits until it is needed.
     fn behind_readers(&self, id: NodeId, node: &Node) -> Result<Option<Here>, LowerError> {
         let value = node.operands[0];
         let home = self.home(value)?;
@@ -229,9 +228,9 @@ impl<'a> Collector<'a> {
         self.push_task(id, name, action, inputs, outputs, Vec::new())
     }
 
-    /// An update works in place on variables that lie as it takes them. What it computes for others in a layout of
-    /// its own goes home by boxing and [`Action::Assign`]; so does what other updates read, as variables are overwritten when all
-    /// that reads them has.
+    /// Adds an update. It works in place on variables that lie in the layout that it takes. Results in another layout are boxed to that of their
+    /// variable, and [`Action::Assign`] stores them there. So are results that other updates read, as a variable is overwritten only when all its
+    /// readers are done.
     fn add_update(&mut self, id: NodeId, node: &Node) -> Result<(), LowerError> {
         let pairs = node.op.operation().updates();
         let (mut inputs, mut operands, mut updates) = (Vec::new(), Vec::new(), Vec::new());
@@ -315,7 +314,7 @@ impl<'a> Collector<'a> {
         Ok(())
     }
 
-    /// Which dims of outputs count samples. A training's are read one step at a time, so nobody asks.
+    /// Returns the dims of outputs that count samples. The outputs of a training are read one step at a time, so nobody asks for theirs.
     fn samples_of_outputs(&self) -> Vec<Samples> {
         let outputs: Vec<ValueId> =
             self.graph().outputs.iter().map(|output| output.value).collect();
@@ -325,7 +324,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// The place where the updates of a stage begin, if it has any.
+    /// Returns the place at which the updates of a stage begin, if it has any.
     fn first_update(&self, stage: usize) -> Option<Here> {
         let updates =
             self.job.tasks.iter().filter(|t| t.phase == Phase::Update && t.stage == stage);
@@ -333,7 +332,7 @@ impl<'a> Collector<'a> {
         Some(Here { anchor, phase: Phase::Update, stage, chunk: 0 })
     }
 
-    /// An operand in the layout that the node takes.
+    /// Returns an operand in the layout that the node takes.
     fn require_operand(
         &mut self,
         id: NodeId,
@@ -345,7 +344,7 @@ impl<'a> Collector<'a> {
         self.require_buffer(node.operands[index], placement, sbp)
     }
 
-    /// A new buffer for a result, its home.
+    /// Makes a buffer for a result, which becomes its home.
     fn new_result(&mut self, id: NodeId, node: &Node, index: usize) -> BufferId {
         let value = node.results[index];
         let placement = self.decisions.staging.placement[id.index()].clone();
@@ -358,7 +357,7 @@ impl<'a> Collector<'a> {
         buffer
     }
 
-    /// A buffer for a value in a layout.
+    /// Makes a buffer for a value in a layout.
     pub fn new_buffer(&mut self, value: ValueId, layout: u32) -> BufferId {
         self.job.add_buffer(Buffer {
             name: self.graph().display_name(value),
@@ -369,14 +368,14 @@ impl<'a> Collector<'a> {
         })
     }
 
-    /// The home of a value.
+    /// Returns the home of a value.
     pub fn home(&self, value: ValueId) -> Result<&Home, LowerError> {
         let missing =
             || LowerError::BeforeMade { value: self.decisions.graph().display_name(value) };
         self.homes[value.index()].as_ref().ok_or_else(missing)
     }
 
-    /// The rate at which a value is made.
+    /// Returns the rate at which a value is made.
     pub fn rate(&self, value: ValueId) -> Rate {
         match self.decisions.rates.values[value.index()] {
             ValueRate::Step => Rate::Step,
@@ -384,19 +383,19 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// `matmul %3`, for reports.
+    /// Returns a name such as `matmul %3`, for reports.
     pub fn report_name(&self, op: &str, value: ValueId) -> String {
         format!("{op} {}", self.graph().display_name(value))
     }
 
-    /// The place of the task that fills a buffer.
+    /// Returns the place of the task that fills a buffer.
     pub fn producer_place(&self, buffer: BufferId) -> Option<Here> {
         let task = &self.job.tasks[self.job.buffers[buffer.0].producer?.0];
         let Task { anchor, phase, stage, chunk, .. } = *task;
         Some(Here { anchor, phase, stage, chunk })
     }
 
-    /// A task at the node at hand, at the rate of what it reads and fills.
+    /// Builds a task at the place of the node at hand, with the rate of the buffers that it reads and fills.
     pub fn build_task(
         &self,
         name: String,
@@ -460,7 +459,7 @@ impl<'a> Collector<'a> {
         Ok(())
     }
 
-    /// The work of a node on the busiest rank, and its seconds.
+    /// Returns the work of a node on the busiest rank, and its seconds.
     fn price_node(&self, id: NodeId, op: &Op) -> (NodeWork, f64) {
         let node = self.graph().node(id);
         let operands = self.graph().operand_types(node);
@@ -478,7 +477,7 @@ impl<'a> Collector<'a> {
     }
 }
 
-/// The place of a buffer among the inputs, where it is added if it is new.
+/// Returns the place of a buffer among the inputs. A new buffer is added to them.
 fn place_input(inputs: &mut Vec<BufferId>, buffer: BufferId) -> OperandSource {
     let known = inputs.iter().position(|&input| input == buffer);
     let place = known.unwrap_or_else(|| {

@@ -1,4 +1,4 @@
-//! Brings a value into a layout: once for each layout, with the beginnings of ways shared.
+//! Brings a value into a layout, once for each layout. Routes share their first steps.
 
 use graphc_ir::ids::{ChannelId, ValueId};
 use graphc_ir::mesh::Placement;
@@ -11,13 +11,13 @@ use super::job::{BufferId, Task};
 use crate::boxing::{BoxingStep, RouteStep};
 
 impl Collector<'_> {
-    /// The buffer that holds a value on this placement in this layout.
+    /// Returns the buffer that holds a value on this placement in this layout, which is made if there is none.
     ///
     /// Steps on one mesh stand right before the first task that needs them. A send stands right behind the task that
     /// fills what is sent, so that the receiver never waits for what the sender does besides.
     ///
     /// # Errors
-    /// Where the value is not made yet.
+    /// Returns an error if the value is not made yet.
     pub fn require_buffer(
         &mut self,
         value: ValueId,
@@ -84,7 +84,7 @@ impl Collector<'_> {
         to
     }
 
-    /// Lets a task stand right behind what fills the buffer that it reads.
+    /// Moves a task right behind the one that fills the buffer which it reads.
     fn place_at_maker(&self, task: &mut Task, root: ValueId, from: BufferId) {
         match self.producer_place(from) {
             Some(maker) => place_task(task, maker),
@@ -92,15 +92,15 @@ impl Collector<'_> {
         }
     }
 
-    /// Lets a task stand where the value is made.
+    /// Moves a task to where the value is made.
     fn place_at_home(&self, task: &mut Task, root: ValueId) {
         if let Ok(home) = self.home(root) {
             place_task(task, home.made);
         }
     }
 
-    /// Ranks send as often as others receive: what is there once a step, and is taken anew for each microbatch, is sent
-    /// for each, where that begins.
+    /// Adds a send and its receive, which act equally often. A value that is there once a step, and is received anew for each microbatch, is also
+    /// sent for each. That begins where the value is made.
     fn add_exchange(
         &mut self,
         root: ValueId,

@@ -20,16 +20,17 @@ use super::job::{Job, Task, TaskId};
 use super::sort::{list_edges, topological_order};
 use crate::decisions::Phase;
 
-/// Tasks that a product is put off by at most: so long its factors live on.
+/// The most tasks by which a product is put off. Its factors live on for so long.
 const PUT_OFF: usize = 4;
 
-/// Where a task goes: behind the task of a place, those of several pairs by the place of the gradient, an update behind it.
+/// The key by which tasks are sorted: the place behind which it goes, the place of the gradient if several pairs go there, and whether it is the
+/// update, which comes behind its gradient.
 type Key = (usize, usize, bool);
 
-/// Moves updates ahead, where no stage takes more memory then. Tasks are sorted.
+/// Moves updates ahead, if no stage takes more memory then. Tasks are sorted.
 ///
 /// # Errors
-/// Where tasks wait for each other in a circle.
+/// Returns an error if tasks wait for each other in a circle.
 pub fn move_up(job: &mut Job) -> Result<(), LowerError> {
     let all = list_edges(job);
     let (mut before, mut after) = (vec![Vec::new(); job.tasks.len()], vec![0; job.tasks.len()]);
@@ -57,7 +58,7 @@ pub fn move_up(job: &mut Job) -> Result<(), LowerError> {
     Ok(())
 }
 
-/// The task that gives what an update alone reads, in the part of a step to which the update belongs.
+/// Returns the task that makes the gradient of an update, if it computes in the same segment, at the same rate and on the same ranks.
 fn find_gradient(job: &Job, update: usize) -> Option<usize> {
     let task = &job.tasks[update];
     let Action::Compute { op, .. } = &task.action else { return None };

@@ -24,9 +24,9 @@ use super::job::{BufferId, Job, Task, TaskId};
 use super::sort::{list_edges, sort_tasks};
 use crate::cost::{NodeWork, chain_seconds};
 
-/// Ops in one actor, at most.
+/// The most ops in one actor.
 const MOST_STEPS: usize = 24;
-/// Operands of one actor, at most.
+/// The most operands of one actor.
 const MOST_OPERANDS: usize = 12;
 
 struct FusionGroups<'a> {
@@ -37,16 +37,16 @@ struct FusionGroups<'a> {
     /// The group of each task, named by its first member.
     of: Vec<usize>,
     members: Vec<Vec<usize>>,
-    /// Groups, each after those that it waits for; `None` where groups have become one.
+    /// The groups, each after those that it waits for; `None` where groups have become one.
     order: Vec<Option<usize>>,
-    /// Where a group is in this order.
+    /// The position of each group in this order.
     position: Vec<usize>,
 }
 
-/// Fuses what may be fused and sorts the tasks again.
+/// Fuses elementwise ops into chains, and sorts the tasks again.
 ///
 /// # Errors
-/// Where tasks wait for each other in a circle.
+/// Returns an error if tasks wait for each other in a circle.
 pub fn fuse_elementwise(job: &mut Job, cluster: &Cluster) -> Result<(), LowerError> {
     make_again(job);
     let mut groups = FusionGroups::new(job);
@@ -133,7 +133,7 @@ impl<'a> FusionGroups<'a> {
         }
     }
 
-    /// Joins what a chain may begin with to the group that reads it, where no other does.
+    /// Joins a task that may begin a chain to the group that reads it, if no other group does.
     fn join_chain_head(&mut self, task: usize) {
         if self.keys[task].is_none() || !begins_chain(&self.job.tasks[task]) {
             return;
@@ -145,7 +145,7 @@ impl<'a> FusionGroups<'a> {
         }
     }
 
-    /// Makes the groups of two tasks one, if they may be.
+    /// Merges the groups of two tasks, if they may be one.
     fn join_groups(&mut self, task: usize, other: usize) {
         let (a, b) = (self.of[task], self.of[other]);
         if a == b || self.keys[task] != self.keys[other] || !self.may_join(a, b) {
@@ -172,7 +172,7 @@ impl<'a> FusionGroups<'a> {
             && self.may_begin(&members, &sums)
     }
 
-    /// Whether these tasks have no head, or one that reads nothing of what they make, and no sums.
+    /// Whether these tasks have no head, or one head that reads none of their results, and no sums.
     fn may_begin(&self, members: &[usize], sums: &[BufferId]) -> bool {
         let tasks = &self.job.tasks;
         let mut heads = members.iter().filter(|&&member| begins_chain(&tasks[member]));
@@ -182,7 +182,7 @@ impl<'a> FusionGroups<'a> {
         heads.next().is_none() && sums.is_empty() && !tasks[head].inputs.iter().any(made)
     }
 
-    /// The groups after `first` that `last` waits for; `None` where a way leads over them from one to the other.
+    /// Returns the groups behind `first` that `last` waits for, directly or not; `None` if a path from `first` to `last` leads over other groups.
     fn groups_between(&self, first: usize, last: usize) -> Option<BTreeSet<usize>> {
         let mut found = BTreeSet::new();
         let mut pending = vec![last];
@@ -201,7 +201,7 @@ impl<'a> FusionGroups<'a> {
         Some(found)
     }
 
-    /// Makes two groups one. It comes after those that `last` waits for, and before all others between the two.
+    /// Merges two groups. The new group comes behind those that `last` waits for, and before all others between the two.
     fn merge(&mut self, first: usize, last: usize, between: &BTreeSet<usize>) {
         let (keep, drop) = (first.min(last), first.max(last));
         let moved = std::mem::take(&mut self.members[drop]);
@@ -225,7 +225,7 @@ impl<'a> FusionGroups<'a> {
     }
 }
 
-/// Whether what a task gives can be computed in the place of what its group gives: of a result of the same type.
+/// Whether the head's result can be computed in the memory of a result of its group, which must be of the same type.
 fn has_place(job: &Job, head: usize, members: &[usize], readers: &[Vec<TaskId>]) -> bool {
     let dtype = |member: usize| {
         job.layouts[job.buffers[job.tasks[member].outputs[0].0].layout as usize].dtype
@@ -234,7 +234,7 @@ fn has_place(job: &Job, head: usize, members: &[usize], readers: &[Vec<TaskId>])
     members.iter().filter(given).any(|&member| dtype(member) == dtype(head))
 }
 
-/// Whether anybody but these tasks reads what one of them gives.
+/// Whether any task outside of these reads a result of one of them, or none reads it at all.
 fn is_read_outside(job: &Job, member: usize, members: &[usize], readers: &[Vec<TaskId>]) -> bool {
     let readers = &readers[job.tasks[member].outputs[0].0];
     readers.is_empty() || readers.iter().any(|reader| !members.contains(&reader.0))
@@ -245,7 +245,7 @@ fn is_reduction(task: &Task) -> bool {
     matches!(&task.action, Action::Compute { op: Op::Reduce(_), .. })
 }
 
-/// The buffers that these tasks read and none of them makes, each once, in order.
+/// Returns the buffers that these tasks read and none of them makes, each once, in order.
 fn list_operands(job: &Job, members: &[usize]) -> Vec<BufferId> {
     let mut operands = Vec::new();
     for input in members.iter().flat_map(|&member| &job.tasks[member].inputs) {
@@ -257,7 +257,7 @@ fn list_operands(job: &Job, members: &[usize]) -> Vec<BufferId> {
     operands
 }
 
-/// The steps of a chain, each once, and which of them each member is.
+/// Returns the steps of a chain, each once, and the step that each member is.
 fn list_steps(job: &Job, members: &[usize], inputs: &[BufferId]) -> (Vec<FusedStep>, Vec<usize>) {
     let mut steps: Vec<FusedStep> = Vec::new();
     let mut step_of: BTreeMap<BufferId, usize> = BTreeMap::new();

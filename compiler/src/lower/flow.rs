@@ -6,16 +6,16 @@ use graphc_ir::streams::Known;
 
 /// The order of a program's actions as its streams see it.
 pub struct Flow {
-    /// By place in the order: its stream, and the number of the action on it.
+    /// The stream of each place in the order, and the number of its action on that stream.
     at: Vec<(usize, usize)>,
-    /// By stream and action: its place in the order.
+    /// The place of each action of each stream.
     places: [Vec<usize>; 2],
     /// The knowledge of two streams of each other.
     known: Option<Known>,
 }
 
 impl Flow {
-    /// The flow of an order; `stream_of` is by actor.
+    /// Makes the flow of an order. `stream_of` gives the stream of each actor.
     pub fn new(order: &[StepAction], stream_of: &[usize], known: Option<Known>) -> Self {
         let mut flow = Self { at: Vec::new(), places: [Vec::new(), Vec::new()], known };
         for (place, action) in order.iter().enumerate() {
@@ -31,7 +31,7 @@ impl Flow {
         self.known.is_some()
     }
 
-    /// The stream of a place.
+    /// Returns the stream of a place.
     pub fn stream_at(&self, place: usize) -> usize {
         self.at[place].0
     }
@@ -65,7 +65,7 @@ impl Flow {
         self.at[last].1 < known.count_ended(stream, action) as usize
     }
 
-    /// The last place of a stream at which something may touch a content still.
+    /// Returns the last place of a stream at which something may still touch a content, as far as the stream knows.
     pub fn last_touch(&self, life: &Life, stream: usize) -> usize {
         let own = life.touched[stream].unwrap_or(life.made).max(life.made);
         let (Some(known), Some(last)) = (&self.known, life.touched[1 - stream]) else { return own };

@@ -54,7 +54,7 @@ pub struct Sharing<'a> {
 }
 
 impl Sharing<'_> {
-    /// All groups, and for each register the one whose memory it takes over.
+    /// Finds all groups, and for each register the one whose memory it takes over.
     pub fn find_groups(&self) -> (Vec<Group>, Vec<Option<RegisterId>>) {
         let times = ActionTimes::new(self);
         let mut groups: Vec<Group> =
@@ -105,7 +105,7 @@ impl Sharing<'_> {
         (groups, shares)
     }
 
-    /// The moment when the operand of a pair was made; of variables the first one.
+    /// Returns the place in the order where the operand of a pair was made; 0 for variables.
     fn moment_made(&self, actor: &Actor, pair: Pair) -> usize {
         let lives = actor.inputs.get(pair.input).map(|input| &self.lives[input.index()]);
         lives.and_then(|lives| lives.first()).map_or(0, |life| life.made)
@@ -116,7 +116,7 @@ impl Sharing<'_> {
         Group { members: vec![register], slots: count_slots(&lives), lives }
     }
 
-    /// Whether both registers hold as many bytes, for elementwise results of the same shape and type.
+    /// Whether a register can take the memory of another: both hold equally many bytes, and elementwise results have the same shape and type.
     fn are_alike(&self, input: RegisterId, output: RegisterId, pair: Pair) -> bool {
         let (a, b) = (&self.registers[input.index()], &self.registers[output.index()]);
         let dtype = |register: &Register| self.layouts[register.layout as usize].dtype;
@@ -126,7 +126,7 @@ impl Sharing<'_> {
         shapes && dtype(a) == dtype(b) && rates && elements(a) > 0
     }
 
-    /// Both groups as one; `None` where somebody would read what was overwritten, or it would take more memory.
+    /// Merges two groups; `None` if an overwritten content would still be read, or it would take more memory.
     fn merge_groups(
         &self,
         times: &ActionTimes,
@@ -161,11 +161,11 @@ impl Sharing<'_> {
     }
 }
 
-/// The moments when actors act.
+/// The places in the order at which actors act.
 struct ActionTimes {
-    /// By actor: its places in the order.
+    /// The places of each actor in the order.
     acts: Vec<Vec<usize>>,
-    /// By register: the first place where it is updated.
+    /// The first place where each register is updated.
     updated: Vec<usize>,
 }
 

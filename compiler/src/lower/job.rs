@@ -1,5 +1,5 @@
-//! The job: what all ranks do, before it is cut into programs. Tasks (one physical op each, on all ranks that take part)
-//! read and write buffers (one tensor in one layout each).
+//! The job: what all ranks do, before it is split into programs. Tasks (one physical op each, on all ranks that take part) read and write buffers
+//! (one tensor in one layout each).
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,11 @@ use graphc_ir::types::TensorType;
 use crate::boxing::shard_bytes;
 use crate::decisions::Phase;
 
-/// A buffer of the job.
+/// The index of a buffer of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BufferId(pub usize);
 
-/// A task of the job.
+/// The index of a task of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskId(pub usize);
 
@@ -27,20 +27,20 @@ pub struct Buffer {
     pub layout: u32,
     /// The rate at which it is filled.
     pub rate: Rate,
-    /// The variable, where it is one.
+    /// The variable, if it is one.
     pub variable: Option<VariableOf>,
-    /// The task that fills it (not: updates).
+    /// The task that fills it. Updates of a variable do not count.
     pub producer: Option<TaskId>,
 }
 
-/// The terms of a variable that its register tells.
+/// The facts about a variable that its register holds.
 #[derive(Clone, Debug)]
 pub struct VariableOf {
     /// The variable's name.
     pub name: String,
-    /// Its first content.
+    /// The variable's first content.
     pub init: Init,
-    /// Parameter or state.
+    /// The kind of tensor, a parameter or a state.
     pub role: TensorKind,
 }
 
@@ -59,7 +59,7 @@ pub struct Task {
     pub updates: Vec<BufferId>,
     /// The rate at which it acts.
     pub rate: Rate,
-    /// The part of the step that it belongs to.
+    /// The phase of the step to which it belongs.
     pub phase: Phase,
     /// The pipeline stage.
     pub stage: usize,
@@ -67,21 +67,21 @@ pub struct Task {
     pub chunk: usize,
     /// The ranks that take part.
     pub ranks: Vec<u32>,
-    /// Where it wants to stand: the place of the node that it serves, among all nodes.
+    /// The place that it wants in the order: that of the node that it serves, among all nodes.
     pub anchor: usize,
-    /// The part of the schedule: even ones run once a step, odd ones for every microbatch.
+    /// The segment of the step: even ones run once a step, odd ones for every microbatch.
     pub segment: usize,
-    /// Floating-point operations on the busiest rank, of a kernel.
+    /// The floating-point operations of a kernel on the busiest rank.
     pub flops: f64,
     /// Bytes that it moves through the memory of the busiest rank; 0 for communication.
     pub bytes: f64,
     /// Seconds on the busiest rank; 0 for communication.
     pub seconds: f64,
-    /// Its kind on the second stream, beside kernels, where there is one; `None` on the first.
+    /// Its kind on the second stream, beside kernels; `None` on the first. Without a second stream it marks the collectives that scatter early.
     pub background: Option<Background>,
-    /// Seconds that a collective takes, about.
+    /// The seconds that a collective is expected to take.
     pub expected: f64,
-    /// Index into [`Job::boxing`] of a step of boxing; of an exchange, of its send.
+    /// The index into [`Job::boxing`] of a step of boxing; for an exchange, its send has it.
     pub boxing: Option<usize>,
 }
 
@@ -91,7 +91,7 @@ impl Task {
         self.phase != Phase::Forward
     }
 
-    /// A task of one rank, where nothing else is said.
+    /// Makes a task of one rank, with defaults for all but its action.
     #[cfg(test)]
     pub fn on_one_rank(action: Action) -> Self {
         Self {
@@ -120,15 +120,15 @@ impl Task {
 /// The kind of a task of the second stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Background {
-    /// Boxing of a variable as it is at rest.
+    /// Boxing of a variable from its layout at rest.
     Gather,
-    /// Boxing of what accumulations and updates read, and what goes on with it.
+    /// Boxing of tensors that accumulations and updates read, and tasks that go on with it.
     Gradient,
-    /// Boxing of what updates give.
+    /// Boxing of the results of updates.
     Home,
 }
 
-/// All that all ranks do in a step.
+/// All that ranks do in a step.
 #[derive(Clone, Debug, Default)]
 pub struct Job {
     /// The layouts, each once.
@@ -143,17 +143,17 @@ pub struct Job {
     pub boxing: Vec<BoxingEntry>,
     /// Number of microbatches.
     pub microbatches: usize,
-    /// The layouts' indices.
+    /// The index of each layout.
     known_layouts: BTreeMap<Layout, u32>,
 }
 
 impl Job {
-    /// An empty job.
+    /// Makes an empty job.
     pub fn new(microbatches: usize) -> Self {
         Self { microbatches, ..Self::default() }
     }
 
-    /// The index of a layout.
+    /// Returns the index of a layout, which is added if it is new.
     pub fn intern_layout(&mut self, layout: Layout) -> u32 {
         if let Some(&known) = self.known_layouts.get(&layout) {
             return known;
@@ -199,24 +199,24 @@ impl Job {
         self.replace_tasks(tasks);
     }
 
-    /// Bytes of a buffer on the rank that holds most.
+    /// Returns the bytes of a buffer on the rank that holds most.
     pub fn bytes(&self, buffer: BufferId) -> u64 {
         self.bytes_of(&self.layouts[self.buffers[buffer.0].layout as usize])
     }
 
-    /// The same of what lies so.
+    /// Returns the bytes of a tensor in this layout on the rank that holds most.
     pub fn bytes_of(&self, layout: &Layout) -> u64 {
         shard_bytes(layout, self.microbatches)
     }
 
-    /// The type of a buffer's shard on the first rank that holds it, which holds most.
+    /// Returns the type of a buffer's shard on the first rank that holds it, which holds most.
     pub fn first_shard(&self, buffer: BufferId) -> Option<TensorType> {
         let layout = &self.layouts[self.buffers[buffer.0].layout as usize];
         let rect = layout.rect(*layout.ranks.first()?, 0, self.microbatches)?;
         Some(TensorType::new(layout.dtype, rect.extent))
     }
 
-    /// The tasks that read each buffer, each once.
+    /// Returns the tasks that read each buffer, each once.
     pub fn readers(&self) -> Vec<Vec<TaskId>> {
         let mut readers: Vec<Vec<TaskId>> = vec![Vec::new(); self.buffers.len()];
         for (index, task) in self.tasks.iter().enumerate() {
@@ -230,7 +230,7 @@ impl Job {
     }
 }
 
-/// Tasks in another order, in which each stands once.
+/// Returns the tasks in another order, in which each stands once.
 pub fn in_order(tasks: Vec<Task>, order: &[usize]) -> Vec<Task> {
     let mut tasks: Vec<Option<Task>> = tasks.into_iter().map(Some).collect();
     order.iter().map(|&task| tasks[task].take().expect("each task stands once")).collect()
@@ -238,7 +238,7 @@ pub fn in_order(tasks: Vec<Task>, order: &[usize]) -> Vec<Task> {
 
 #[cfg(test)]
 impl Job {
-    /// A buffer of so many numbers on rank 0, of a variable or not: for tests.
+    /// Makes a buffer of so many numbers on rank 0, of a variable or not: for tests.
     pub fn numbers(&mut self, elements: usize, variable: bool) -> BufferId {
         use graphc_ir::sbp::{NdSbp, Sbp};
         let layout = self.intern_layout(Layout {

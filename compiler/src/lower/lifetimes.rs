@@ -1,4 +1,4 @@
-//! Says when each content of each register lives, in the order of a program's actions over one step.
+//! Determines when each content of each register lives, in the order of a program's actions over one step.
 //!
 //! Every content that is made in a step is read for the last time in the same step. So steps follow each other
 //! without overlap. A register has as many slots as contents of it are alive at once. Under 1F1B, stage `s` of `S`
@@ -22,19 +22,19 @@ pub struct Life {
     pub made: usize,
     /// The place where it is read for the last time.
     pub last: usize,
-    /// By stream: the place where that touches it for the last time.
+    /// For each stream, the place where it touches the content for the last time.
     pub touched: [Option<usize>; 2],
 }
 
 impl Life {
-    /// The life of what bears both contents one after the other.
+    /// Returns the life of memory that holds both contents one after the other.
     pub fn followed_by(&self, next: &Self) -> Self {
         let touched = [0, 1].map(|stream| self.touched[stream].max(next.touched[stream]));
         Self { made: self.made, last: self.last.max(next.last), touched }
     }
 }
 
-/// The lives of the contents of each register in one step; none of variables. `stream_of` is by actor.
+/// Finds the lives of the contents of each register in one step. Variables have none. `stream_of` gives the stream of each actor.
 pub fn find_lives(
     registers: &[Register],
     actors: &[Actor],

@@ -12,35 +12,35 @@
 
 mod distinct;
 
-/// An item that needs a place: registers that share memory count as one.
+/// An item that needs a place. Registers that share memory are one item.
 #[derive(Clone, Debug)]
 pub struct Item {
     /// Bytes.
     pub bytes: u64,
-    /// Its lives: first and last place in the order, ascending; `None`: always.
+    /// The first and last places of its lives in the order, ascending; `None` if it always lives.
     pub lives: Option<Vec<Span>>,
-    /// Its ends by stream, where there are two: until when the results of that stream may not take its memory. The
-    /// last place of each life is the last of that stream's which may come before all has been read.
+    /// Its lives as seen by each stream, if there are two: until they end, the results of that stream may not take its memory. The last place of a
+    /// life is that of the last action of the stream which may come before all has been read.
     pub until: Option<[Vec<Span>; 2]>,
     /// The stream that makes it.
     pub maker: usize,
 }
 
-/// First and last place in the order, both included.
+/// The first and last place in the order, both included.
 pub type Span = (usize, usize);
 
 /// The places of all items.
 #[derive(Clone, Debug)]
 pub struct Arena {
-    /// Offset of each item.
+    /// The offset of each item.
     pub offsets: Vec<u64>,
-    /// Bytes of the arena.
+    /// The bytes of the arena.
     pub bytes: u64,
     /// The greatest number of bytes that live at one time.
     pub live_bytes: u64,
 }
 
-/// Items beyond which only the order of beginning is tried, without lists of who meets whom.
+/// The number of items beyond which only the order of beginning is tried, without a table of the items that live at the same time.
 const MOST_COMPARED: usize = 2048;
 
 /// The most times that an order is mended. The arena of the references' plans is up to 4.7 % above what lives at once
@@ -48,25 +48,25 @@ const MOST_COMPARED: usize = 2048;
 /// several slots.
 const MENDINGS: usize = 400;
 
-/// Pairs of items that live at the same time which all rounds of an order look at together: some 50 ms.
+/// The most pairs of items living at the same time that all rounds of an order look at together. It takes some 50 ms.
 const MOST_PAIRS: usize = 1 << 22;
 
-/// Pairs of items that are looked at where memory is short: some 200 ms.
+/// The most such pairs if memory is short. It takes some 200 ms.
 const MOST_PAIRS_WHERE_SHORT: usize = 1 << 24;
 
 /// The aim of a search for places.
 struct Aim {
     /// Bytes that suffice.
     bytes: u64,
-    /// Pairs of items that an order's rounds look at together.
+    /// The most pairs of items that an order's rounds look at together.
     pairs: usize,
-    /// Whether lists of who meets whom are made.
+    /// Whether all orders are tried, with a table of the items that live at the same time.
     compares: bool,
 }
 
-/// Places all items. `starts` are the places in the order where blocks begin, the last one past all: what lives in a
-/// block for one microbatch often lives at the same places for the next. Where memory is short, `within` so many bytes all should
-/// lie: better places are looked for until they do, and longer than otherwise.
+/// Places all items. `starts` are the places in the order where blocks begin, the last one past all: a tensor that lives in a block for one
+/// microbatch often lives at the same places for the next. If memory is short, all items should lie within `within` bytes. Better places are then
+/// looked for until they do, and longer than otherwise.
 pub fn place_items(items: &[Item], starts: &[usize], within: Option<u64>) -> Arena {
     let (times, length) = distinct::distinct_lives(&all_spans(items), starts);
     let live_bytes = live_bytes(items, &times, length);
@@ -101,10 +101,10 @@ pub fn place_items(items: &[Item], starts: &[usize], within: Option<u64>) -> Are
     Arena { offsets, bytes: base + bytes, live_bytes }
 }
 
-/// Lists of spans of an item.
+/// The number of lists of spans of an item.
 const SPANS: usize = 3;
 
-/// The lives of all items, and for each stream until when they last.
+/// Returns the lives of all items, each followed by its lives as seen by each stream.
 fn all_spans(items: &[Item]) -> Vec<&[Span]> {
     let mut spans: Vec<&[Span]> = Vec::with_capacity(SPANS * items.len());
     for item in items {
@@ -121,7 +121,7 @@ fn all_spans(items: &[Item]) -> Vec<&[Span]> {
 struct Timed<'a> {
     bytes: u64,
     lives: &'a [Span],
-    /// By stream: until when what it makes may not take these bytes.
+    /// Its lives as seen by each stream: until they end, the results of that stream may not take these bytes.
     until: [&'a [Span]; 2],
     maker: usize,
 }
@@ -155,7 +155,7 @@ impl Timed<'_> {
     }
 }
 
-/// The best of several orders.
+/// Returns the best placement of several orders.
 fn place_timed(items: &[Timed<'_>], aim: &Aim) -> (u64, Vec<u64>) {
     let mut orders: [Vec<usize>; 3] = std::array::from_fn(|_| (0..items.len()).collect());
     let size = |i: usize| std::cmp::Reverse(items[i].bytes);
@@ -180,7 +180,7 @@ fn place_timed(items: &[Timed<'_>], aim: &Aim) -> (u64, Vec<u64>) {
     best.unwrap_or_default()
 }
 
-/// Best fit in an order, and then again with what reached the top placed before all else.
+/// Places items by best fit in an order, and then again with those that reached the top before all others.
 fn mend_placement(
     items: &[Timed<'_>],
     meetings: &MeetingTable,
@@ -207,12 +207,12 @@ fn mend_placement(
     best
 }
 
-/// Which items live at the same time: a row of bits for each.
+/// A table of the items that live at the same time: a row of bits for each item.
 struct MeetingTable {
     bits: Vec<u64>,
-    /// Words of a row.
+    /// The number of words of a row.
     words: usize,
-    /// Pairs that meet.
+    /// The number of pairs that live at the same time.
     count: usize,
 }
 
@@ -240,7 +240,8 @@ impl MeetingTable {
     }
 }
 
-/// Best fit in the order of beginning: of what was placed, only what has not ended may meet the next.
+/// Places items by best fit in the order of beginning. Of the items that are placed, only those that have not ended may live at the same time as the
+/// next.
 ///
 /// All that lives is looked at for each item, which is the part of placing that grows faster than a model's layers. So
 /// what is looked at is small and lies in a row, lists of lives are compared only where an item lives more than once,
@@ -273,11 +274,11 @@ fn by_beginning(items: &[Timed<'_>], order: &[usize]) -> (u64, Vec<u64>) {
 /// An item that may be alive when others are placed.
 #[derive(Clone, Copy)]
 struct Active {
-    /// First and last byte in the arena.
+    /// The first byte in the arena, and the one past the last.
     bytes: (u64, u64),
     /// The last place of all its lives.
     end: usize,
-    /// By stream: until when what it makes may not take these bytes, of what lives once.
+    /// Its life as seen by each stream, if it has only one there.
     until: [Option<Span>; 2],
     maker: usize,
     item: usize,
@@ -290,7 +291,7 @@ impl Active {
         Self { bytes: (0, 0), end: of.end(), until, maker: of.maker, item }
     }
 
-    /// The same as [`Timed::meets`].
+    /// Whether two items live at the same time, as [`Timed::meets`] says. It is faster for items that live once.
     fn meets(&self, other: &Self, items: &[Timed<'_>]) -> bool {
         match (self.until[other.maker], other.until[self.maker]) {
             (Some(a), Some(b)) => a.1 >= b.0 && b.1 >= a.0,
@@ -299,7 +300,7 @@ impl Active {
     }
 }
 
-/// Best fit in an order. What was placed lies in a row by offset, so that nothing is sorted for each item.
+/// Places items by best fit in an order. Those that are placed are kept in a row by offset, so that nothing is sorted for each item.
 fn best_fit(items: &[Timed<'_>], meetings: &MeetingTable, order: &[usize]) -> (u64, Vec<u64>) {
     let mut offsets = vec![0; items.len()];
     let mut placed: Vec<(u64, u64, usize)> = Vec::with_capacity(items.len());
@@ -316,7 +317,7 @@ fn best_fit(items: &[Timed<'_>], meetings: &MeetingTable, order: &[usize]) -> (u
     (end, offsets)
 }
 
-/// The offset of the smallest gap that takes `bytes`; behind everything where there is none.
+/// Returns the offset of the smallest gap that takes `bytes`, or the end of all if there is none.
 fn smallest_gap(taken: impl Iterator<Item = (u64, u64)>, bytes: u64) -> u64 {
     let mut free = 0;
     let mut best: Option<(u64, u64)> = None;

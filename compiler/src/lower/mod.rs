@@ -60,14 +60,14 @@ mod together;
 
 pub use tables::collective_counts;
 
-/// The result of lowering, for the plan.
+/// The result of lowering, from which a plan is made.
 #[derive(Clone, Debug)]
 pub struct Lowered {
     /// The layouts of tensors.
     pub tensors: Vec<TensorEntry>,
     /// The boxing that was inserted.
     pub boxing: Vec<BoxingEntry>,
-    /// Layouts that registers refer to.
+    /// The layouts to which registers refer.
     pub layouts: Vec<Layout>,
     /// The exchanges.
     pub channels: Vec<Channel>,
@@ -77,7 +77,7 @@ pub struct Lowered {
     pub ranks: Vec<RankEntry>,
 }
 
-/// Why decisions cannot be lowered. Each is a contradiction between passes, not a fault of the user's.
+/// An error of lowering. Each is a contradiction between passes, not a fault of the user's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LowerError {
@@ -111,30 +111,29 @@ pub enum LowerError {
     },
 }
 
-/// The terms of lowering: how far, and for what.
+/// The options of lowering.
 #[derive(Clone, Copy, Debug)]
 pub struct Lowering {
     /// Whether registers get places in memory. Without offsets a plan cannot run, but tells how long a step takes.
     pub placed: bool,
-    /// Whether communication runs beside kernels.
+    /// The stream of communication that nothing waits for at once.
     pub streams: Streams,
-    /// Whether memory is short: nothing of the second stream begins sooner than it must, streams wait for each other
-    /// where one takes memory that the other gives back, and places in memory are looked for until they fit, or for
-    /// longer.
+    /// Whether memory is short. Then nothing of the second stream begins sooner than it must, and a stream waits for the other if it takes memory
+    /// that the other gives back. Places in memory are looked for until all fit, or for longer.
     pub tight: bool,
 }
 
-/// Where communication runs that nothing waits for at once.
+/// The stream of communication that nothing waits for at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Streams {
-    /// Among kernels.
+    /// The stream of kernels.
     One,
-    /// On a stream of its own, what is needed soonest first.
+    /// A stream of its own, on which the tensor that is needed soonest comes first.
     ByDue,
 }
 
 impl Streams {
-    /// The choice that suits these machines best, where memory suffices.
+    /// Returns the choice that suits these machines best if memory suffices.
     pub fn best(cluster: &Cluster) -> Self {
         if cluster.overlaps() { Self::ByDue } else { Self::One }
     }
@@ -143,7 +142,7 @@ impl Streams {
 /// Turns decisions into programs.
 ///
 /// # Errors
-/// Where decisions contradict each other.
+/// Returns an error if decisions contradict each other.
 pub fn lower(
     decisions: &Decisions,
     sharding: &Sharding,
@@ -187,7 +186,7 @@ pub fn lower(
     Ok(Lowered { tensors, boxing, layouts, channels, programs, ranks })
 }
 
-/// The programs, in order of the first rank that runs each.
+/// Builds the programs, in order of the first rank that runs each.
 fn programs(
     cx: &program::Context<'_>,
     world: usize,

@@ -12,27 +12,26 @@ use super::lifetimes::Life;
 use super::memory::{self, Arena, Item, Span};
 use super::reuse::{Content, ReuseClock};
 
-/// How long memory stays untouched at least that goes from one stream to the other without the other's knowing, as
-/// multiples of the longest communication: by then what the first stream did with it is over nearly always, and nobody
-/// waits.
+/// The times for which memory stays untouched at least, if it goes from one stream to the other without the other's knowing. They are multiples of
+/// the longest communication: after it, the first stream has nearly always finished with the memory, and nobody waits.
 const MARGINS: [f64; 5] = [4.0, 2.0, 1.0, 0.5, 0.0];
 
 /// The input of the search for places.
 pub struct Places<'a> {
     /// The registers.
     pub registers: &'a [Register],
-    /// The knowledge of streams of each other.
+    /// The knowledge of each stream about the other.
     pub flow: &'a Flow,
     /// The places in the order where blocks begin, the last one past all.
     pub starts: Vec<usize>,
-    /// Bytes in which all should lie, where memory is short.
+    /// The bytes in which all should lie, if memory is short.
     pub within: Option<u64>,
-    /// The times when actions begin, where a stream may be told to wait for the other.
+    /// The times at which actions begin, if a stream may be told to wait for the other.
     pub clock: Option<ReuseClock>,
 }
 
 impl Places<'_> {
-    /// The arena of these groups.
+    /// Finds the arena of these groups.
     pub fn find_arena(&self, groups: &[Group]) -> Arena {
         let mut arena =
             self.place_groups(groups, |life, stream| self.flow.last_touch(life, stream));
@@ -72,7 +71,7 @@ impl Places<'_> {
         self.registers[group.members[0]].slot_bytes * u64::from(group.slots)
     }
 
-    /// The contents of groups that lie at these offsets.
+    /// Lists the contents of groups that lie at these offsets.
     pub fn list_contents(&self, groups: &[Group], offsets: &[u64]) -> Vec<Content> {
         let of = |(group, &offset): (&Group, &u64)| -> Vec<Content> {
             let lies = (offset, offset + self.group_bytes(group));
@@ -82,7 +81,7 @@ impl Places<'_> {
     }
 }
 
-/// Spans that overlap made one.
+/// Joins spans that overlap.
 fn join_spans(spans: impl Iterator<Item = Span>) -> Vec<Span> {
     let mut spans: Vec<Span> = spans.collect();
     spans.sort_unstable();

@@ -1,4 +1,4 @@
-//! One rank's part of the job as a program: registers at offsets, actors, streams.
+//! Builds programs: each is one rank's part of the job, with registers at offsets, actors and streams.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use super::reuse::{self, ReuseClock};
 use super::schedule::{BlockKey, BlockSchedule, block_key};
 use super::together::Together;
 
-/// What a rank takes part in.
+/// The part of the job in which a rank takes part.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProgramPart {
     /// Its stage.
@@ -30,7 +30,7 @@ pub struct ProgramPart {
     pub shapes: Vec<Vec<usize>>,
 }
 
-/// What a program is made of besides the part.
+/// The context in which a program is built from a part.
 pub struct Context<'a> {
     /// The job.
     pub job: &'a Job,
@@ -46,11 +46,11 @@ pub struct Context<'a> {
     pub memory: u64,
 }
 
-/// The part of an arena by which it may be larger so that a device may do more by one launch: sums of gradients, which
-/// are much smaller than what they are sums of, have places of their own then.
+/// The divisor of an arena's bytes that gives the most it may grow by, so that a device can do more by one launch: sums of gradients, which are much
+/// smaller than the tensors that are summed, then have places of their own.
 const FOR_LAUNCHES: u64 = 128;
 
-/// The program of a part.
+/// Builds the program of a part.
 pub fn build_program(cx: &Context<'_>, part: &ProgramPart) -> Program {
     let registers = build_registers(cx.job, part);
     let place: BTreeMap<BufferId, RegisterId> =
@@ -113,7 +113,7 @@ fn build_actor(cx: &Context<'_>, id: TaskId, place: &BTreeMap<BufferId, Register
     }
 }
 
-/// The streams, and the order of all actions as if there were one. Actors get those behind which they stand.
+/// Builds the streams, and returns them with the order of all actions as if there were one stream. Sets the actors for which others wait.
 fn build_streams(
     cx: &Context<'_>,
     part: &ProgramPart,
@@ -238,8 +238,8 @@ fn place_registers(
     program.live_bytes = arena.live_bytes;
 }
 
-/// Gives registers the slots of their groups, and a group another as long as it is not known that what had a slot before
-/// has ended: what streams know of each other then.
+/// Gives registers the slots of their groups, and a group one more slot as long as it is not known that what was in a slot before has ended. Returns
+/// what streams then know of each other.
 fn with_slots(
     program: &mut Program,
     groups: &mut [Group],
@@ -258,8 +258,8 @@ fn with_slots(
     }
 }
 
-/// The places where blocks begin in the order, the last one past all: where the microbatch changes, or the order comes
-/// back to an actor of the block.
+/// Returns the places where blocks begin in the order, the last one past all. A block begins where the microbatch changes, or the order comes back to
+/// an actor of the block.
 fn find_block_starts(program: &Program, order: &[lifetimes::StepAction]) -> Vec<usize> {
     let mut starts = vec![0];
     let mut last_seen = vec![usize::MAX; program.actors.len()];
@@ -276,7 +276,7 @@ fn find_block_starts(program: &Program, order: &[lifetimes::StepAction]) -> Vec<
     starts
 }
 
-/// The stream of each actor.
+/// Returns the stream of each actor.
 fn stream_of(program: &Program) -> Vec<usize> {
     let mut streams = vec![0; program.actors.len()];
     for (stream, actors) in program.streams.iter().enumerate() {
@@ -287,8 +287,8 @@ fn stream_of(program: &Program) -> Vec<usize> {
     streams
 }
 
-/// The parts of all ranks, and which of them each rank has. Ranks that take part in the same tasks and hold shards of the
-/// same extents have the same.
+/// Returns the different parts, and the index of each rank's part. Ranks that take part in the same tasks and hold shards of the same extents have
+/// the same part.
 pub fn find_parts(job: &Job, world: usize, stages: usize) -> (Vec<ProgramPart>, Vec<usize>) {
     let shapes = ShardShapes::new(job);
     let mut known: BTreeMap<Vec<usize>, usize> = BTreeMap::new();
@@ -334,8 +334,8 @@ fn contains_rank(ranks: &[u32], rank: usize) -> bool {
     ranks.get((rank as usize).wrapping_sub(first)) == Some(&rank) || ranks.contains(&rank)
 }
 
-/// What tells the parts of ranks apart: the meshes that each is of, its stage where it has nothing to do, and the extents
-/// of its shards in layouts that are not cut evenly.
+/// Returns, for each rank, a key that tells its part from others: the meshes to which it belongs, its stage if it has nothing to do, and the extents
+/// of its shards in layouts that are not split evenly.
 fn find_kinds(job: &Job, shapes: &ShardShapes, world: usize, stages: usize) -> Vec<Vec<usize>> {
     let mut meshes: BTreeMap<&[u32], usize> = BTreeMap::new();
     let of_layouts = job.layouts.iter().map(|layout| &layout.ranks);
@@ -360,7 +360,7 @@ fn find_kinds(job: &Job, shapes: &ShardShapes, world: usize, stages: usize) -> V
     kinds
 }
 
-/// The buffers that tasks touch on a rank, each once, in order of first use.
+/// Returns the buffers that tasks touch on a rank, each once: the variables, and then the others in order of first use.
 fn list_buffers(job: &Job, rank: u32, tasks: &[TaskId], variables: Vec<BufferId>) -> Vec<BufferId> {
     let mut known = vec![false; job.buffers.len()];
     let mut buffers = variables;
@@ -382,9 +382,9 @@ fn list_buffers(job: &Job, rank: u32, tasks: &[TaskId], variables: Vec<BufferId>
 struct ShardShapes(Vec<ShardExtents>);
 
 enum ShardExtents {
-    /// Of any rank.
+    /// The extents on every rank.
     Equal(Vec<usize>),
-    /// By rank.
+    /// The extents by rank.
     Different(BTreeMap<u32, Vec<usize>>),
 }
 

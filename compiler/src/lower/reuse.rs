@@ -1,4 +1,4 @@
-//! Waits of streams for each other where memory is short, so that one may take memory that the other gives back.
+//! Adds waits of streams for each other if memory is short, so that one may take memory that the other gives back.
 //!
 //! Otherwise memory is shared only where a stream knows anyway that the other has read what lies there. Nothing waits for
 //! memory then, but what is not known keeps bytes apart, in a large training up to a quarter of the arena.
@@ -29,14 +29,14 @@ pub struct Content {
 
 /// The times when actions begin, by computing alone.
 pub struct ReuseClock {
-    /// By place in the order: when it begins.
+    /// The time at which each place in the order begins.
     begins: Vec<f64>,
     /// Seconds of the longest communication beside kernels.
     longest: f64,
 }
 
 impl ReuseClock {
-    /// The clock of the tasks of actions, in their order.
+    /// Makes the clock of actions, given by their tasks in order.
     pub fn new(order: impl Iterator<Item = TaskId>, job: &Job) -> Self {
         let (mut now, mut clock) = (0.0, Self { begins: Vec::new(), longest: 0.0 });
         for task in order.map(|task| &job.tasks[task.0]) {
@@ -49,8 +49,8 @@ impl ReuseClock {
         clock
     }
 
-    /// The last place of a stream at which it may not take a content's memory, so that it takes no more than `margin`
-    /// times as long as the longest communication to know that the content is over, or knows it anyway.
+    /// Returns the last place of a stream at which it may not take a content's memory. Later, it knows that the content is over, or the last action
+    /// of the other stream that touches it has begun at least `margin` times the longest communication before.
     pub fn last_blocked(&self, flow: &Flow, life: &Life, stream: usize, margin: f64) -> usize {
         let known = flow.last_touch(life, stream);
         let Some(last) = life.touched[1 - stream].filter(|&last| last < known) else {
@@ -63,13 +63,13 @@ impl ReuseClock {
     }
 }
 
-/// Whether an actor can be told which action of the other stream it stands behind: where all act once a step. With several
-/// microbatches an actor has one that it stands behind in each of them, and what it overwrites may be of another.
+/// Whether an actor can be told for which action of the other stream it waits. This is so if all actors act once a step. With several microbatches,
+/// an actor waits for one actor in each of them, and what it overwrites may be of another microbatch.
 pub fn may_wait(actors: &[Actor]) -> bool {
     actors.iter().all(|actor| actor.rate == Rate::Step)
 }
 
-/// Lets the actor that makes a content wait for all that the other stream did with the bytes before.
+/// Makes the actor of each content wait for all that the other stream did with the bytes before.
 pub fn add_waits(
     mut contents: Vec<Content>,
     order: &[StepAction],

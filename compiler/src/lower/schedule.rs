@@ -1,4 +1,4 @@
-//! The order of blocks: which half of which segment runs when, for which microbatch.
+//! The order of blocks: the half of a segment that runs next, and its microbatch.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,23 +7,23 @@ use graphc_ir::plan::{Rate, Schedule as Kind};
 use super::job::Job;
 use crate::schedule::{StagePass, order_passes};
 
-/// A block: a segment, and of an odd one the forward or backward half of one chunk.
+/// A block: a segment, or for an odd segment the forward or backward half of one of its chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BlockKey {
     /// The segment.
     pub segment: usize,
-    /// The chunk of the stage; 0 of what acts once a step.
+    /// The chunk of the stage; 0 for tasks that act once a step.
     pub chunk: usize,
     /// Whether it is the backward half.
     pub backward: bool,
 }
 
-/// What the order of blocks depends on besides the stage.
+/// The facts about a job on which the order of blocks depends, besides the stage.
 #[derive(Clone, Debug)]
 pub struct BlockSchedule {
     kind: Kind,
     microbatches: usize,
-    /// One past the last stage that starts ahead of the others.
+    /// The number of stages.
     stages: usize,
     /// Whether stages share ranks, which then take one microbatch after the other.
     shared: bool,
@@ -33,7 +33,7 @@ pub struct BlockSchedule {
 }
 
 impl BlockSchedule {
-    /// The schedule of a job.
+    /// Makes the schedule of a job.
     pub fn new(job: &Job, kind: Kind, stages: usize) -> Self {
         let keys: BTreeSet<BlockKey> = job.tasks.iter().map(block_key).collect();
         let halves: BTreeSet<(usize, bool)> =
@@ -47,7 +47,7 @@ impl BlockSchedule {
         Self { kind, microbatches: job.microbatches, stages, shared, segments, pipelined }
     }
 
-    /// The blocks of a step on ranks of a stage, each with its microbatch.
+    /// Returns the blocks of a step on ranks of a stage, each with its microbatch.
     pub fn order_blocks(&self, stage: usize) -> Vec<(BlockKey, u32)> {
         let mut order = Vec::new();
         for segment in 0..self.segments {
@@ -69,7 +69,7 @@ impl BlockSchedule {
         order
     }
 
-    /// One half of all microbatches, chunk by chunk.
+    /// Iterates over one half of all microbatches, chunk by chunk.
     fn half_passes(&self, backward: bool) -> impl Iterator<Item = StagePass> + '_ {
         let (chunks, microbatches) = (self.kind.chunks_per_stage(), self.microbatches);
         let chunk = move |index: usize| if backward { chunks - 1 - index } else { index };
@@ -82,7 +82,7 @@ impl BlockSchedule {
         })
     }
 
-    /// Forward and backward of one microbatch after the other; by GPipe all forwards first.
+    /// Returns forward and backward of one microbatch after the other; for GPipe, all forwards first.
     fn one_by_one(&self) -> Vec<StagePass> {
         let all = self.half_passes(false).chain(self.half_passes(true));
         let mut passes: Vec<StagePass> = all.collect();
@@ -93,7 +93,7 @@ impl BlockSchedule {
     }
 }
 
-/// The block of a task.
+/// Returns the block of a task.
 pub fn block_key(task: &super::job::Task) -> BlockKey {
     let repeated = task.rate == Rate::Microbatch;
     let chunk = if repeated { task.chunk } else { 0 };

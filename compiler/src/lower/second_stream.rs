@@ -1,4 +1,4 @@
-//! The order of the second stream, beside which kernels run on the first: what is needed soonest goes first.
+//! Orders the second stream, beside which kernels run on the first: what is needed soonest goes first.
 //!
 //! Communication of the backward pass is of two kinds. A gather is needed when computing comes to its reader. What it
 //! gives takes memory until then, so it may begin only a while before. A reduction of gradients is needed by updates
@@ -20,11 +20,11 @@ use super::job::{Background, Job};
 use super::schedule::{BlockKey, block_key};
 use super::sort::{Edge, list_edges, topological_order};
 
-/// Puts tasks of the second stream where they are due soonest. Tasks are sorted, and no task of the first stream changes
-/// its place among those of its block.
+/// Sorts the tasks of the second stream so that those due soonest come first. Tasks are sorted, and no task of the first stream changes its place
+/// among those of its block.
 ///
 /// # Errors
-/// Where tasks wait for each other in a circle.
+/// Returns an error if tasks wait for each other in a circle.
 pub fn reorder_second_stream(job: &mut Job, tight: bool) -> Result<(), LowerError> {
     let mut blocks: BTreeMap<(usize, BlockKey), Vec<usize>> = BTreeMap::new();
     for (index, task) in job.tasks.iter().enumerate() {
@@ -54,7 +54,7 @@ fn both_kinds(job: &Job, tasks: &[usize]) -> bool {
         .all(|&kind| tasks.iter().any(|&task| job.tasks[task].background == Some(kind)))
 }
 
-/// The gate that holds back each gather, and each cast before one. Of several gathers of one cast the soonest counts.
+/// Returns the gate of each gather, and of each cast before one. If several gathers read one cast, it gets the gate that opens first.
 fn find_gates(
     block: &BlockActors<'_>,
     clock: &BlockClock,
@@ -74,16 +74,16 @@ fn find_gates(
     all
 }
 
-/// A block that is played through. Everything is by place in the block.
+/// A simulation of a block. Everything is by place in the block.
 struct Play<'a> {
     block: &'a BlockActors<'a>,
-    /// The time by which a gather should have ended; never, of all else.
+    /// The time by which each gather should have ended; infinity for all other places.
     due: Vec<f64>,
-    /// By place: the places that may begin behind it.
+    /// The places that may begin behind each place.
     after: Vec<Vec<usize>>,
-    /// By place: the number of those before it for which it still waits.
+    /// For each place, the number of those before it for which it still waits.
     missing: Vec<usize>,
-    /// By place: when all before it had ended.
+    /// For each place, the time at which all before it have ended.
     free: Vec<f64>,
 }
 
@@ -105,7 +105,7 @@ impl<'a> Play<'a> {
         Self { block, due, after, missing, free: vec![0.0; before.len()] }
     }
 
-    /// The places in the order in which they begin.
+    /// Returns the places in the order in which they begin.
     fn into_order(mut self) -> Vec<usize> {
         let first = |&place: &usize| self.block.tasks[place].background.is_none();
         let (computing, mut rest): (Vec<usize>, Vec<usize>) =
@@ -136,8 +136,8 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// Of what is left of the second stream, free at `now`: what is due soonest of all that may begin first, with its beginning
-    /// and its index.
+    /// Returns the next place of the second stream, which is free at `now`: of those that may begin first, the one due soonest. It is given by the
+    /// time at which it begins, and its index.
     fn soonest_due(&self, rest: &[usize], now: f64) -> Option<(f64, usize)> {
         let ready = || rest.iter().enumerate().filter(|&(_, &place)| self.missing[place] == 0);
         let first = ready().map(|(_, &place)| self.free[place]).reduce(f64::min)?.max(now);
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
     use crate::decisions::Phase;
 
-    /// A task: its name, its seconds, what it is on the second stream, what it reads and what it fills.
+    /// A task, given by its name, its seconds, its kind on the second stream, and the buffers that it reads and fills.
     type Given<'a> = (&'a str, f64, Option<Background>, &'a [usize], &'a [usize]);
 
     /// A job of tasks on one rank.

@@ -13,10 +13,10 @@ use super::job::{BufferId, Job, TaskId};
 use super::sort::{list_edges, topological_order};
 use crate::decisions::Phase;
 
-/// Gives every task its segment.
+/// Assigns every task to its segment.
 ///
 /// # Errors
-/// Where tasks wait for each other in a circle.
+/// Returns an error if tasks wait for each other in a circle.
 pub fn assign_segments(job: &mut Job) -> Result<(), LowerError> {
     let edges = list_edges(job);
     let order =
@@ -49,16 +49,15 @@ pub fn assign_segments(job: &mut Job) -> Result<(), LowerError> {
     Ok(())
 }
 
-/// Makes again in a segment what an earlier one has made for every microbatch, where that is cheap: otherwise all
-/// microbatches of it would be kept. Labels are fed, gathered and compared once for their number and once for the
-/// loss, say.
+/// Makes copies of cheap tasks for a segment that reads microbatch-rate values of an earlier one. Otherwise the values of all microbatches would be
+/// kept. For example, labels are fed, gathered and compared once for their number and once for the loss.
 struct SegmentCopier<'a> {
     job: &'a mut Job,
-    /// What was made again, by what it is a copy of and the segment.
+    /// The copies made so far, by the buffer that each copies and the segment.
     made: BTreeMap<(BufferId, usize), BufferId>,
 }
 
-/// Tasks that are made again for one reader, at most.
+/// The most tasks that are made again for one reader.
 const MOST_TASKS: usize = 8;
 
 fn make_again(job: &mut Job) {
@@ -84,7 +83,7 @@ impl SegmentCopier<'_> {
         earlier && self.job.buffers[buffer.0].rate == Rate::Microbatch
     }
 
-    /// How many tasks it takes to make a buffer again; too many where one of them is not cheap.
+    /// Returns the number of tasks that it takes to make a buffer again; more than [`MOST_TASKS`] if one of them is not cheap.
     fn count_copied_tasks(&self, buffer: BufferId, segment: usize) -> usize {
         let Some(TaskId(task)) = self.job.buffers[buffer.0].producer else { return 0 };
         let task = &self.job.tasks[task];
@@ -97,7 +96,7 @@ impl SegmentCopier<'_> {
         })
     }
 
-    /// The copy of a buffer in a segment.
+    /// Returns the copy of a buffer in a segment, which is made if there is none.
     fn copy_buffer(&mut self, buffer: BufferId, segment: usize) -> BufferId {
         if let Some(&known) = self.made.get(&(buffer, segment)) {
             return known;
@@ -124,7 +123,7 @@ impl SegmentCopier<'_> {
     }
 }
 
-/// Feeds, collectives, and ops that go through memory once.
+/// Whether an action is cheap: a feed, boxing on one mesh, or an op that goes through memory once.
 fn is_cheap(action: &Action) -> bool {
     match action {
         Action::Feed { .. } | Action::Local { .. } | Action::Collective { .. } => true,

@@ -10,19 +10,18 @@ use super::LowerError;
 use super::job::Job;
 use crate::cycle::find_cycle;
 
-/// A task must come after another.
+/// A constraint on the order: one task must come after another.
 #[derive(Clone, Copy, Debug)]
 pub struct Edge {
     /// The earlier task.
     pub from: usize,
     /// The later task.
     pub to: usize,
-    /// By how many segments it is later at least.
+    /// The least number of segments by which it is later.
     pub segments: usize,
 }
 
-/// All edges: from who fills a buffer to who reads it, from a send to its receive, and from who reads a variable to who
-/// overwrites it.
+/// Lists all constraints: who fills a buffer comes before who reads it, a send before its receive, and who reads a variable before who overwrites it.
 pub fn list_edges(job: &Job) -> Vec<Edge> {
     let readers = job.readers();
     let sends: BTreeMap<ChannelId, usize> = (job.tasks.iter().enumerate())
@@ -52,17 +51,17 @@ pub fn list_edges(job: &Job) -> Vec<Edge> {
     edges
 }
 
-/// How many segments lie between who fills a buffer and who reads it. An accumulated value is there in the step-rate
-/// segment after the microbatches.
+/// Returns the number of segments between who fills a buffer and who reads it. An accumulated value is there in the step-rate segment after the
+/// microbatches.
 fn segment_distance(producer: Rate, buffer: Rate, reader: Rate) -> usize {
     let produced = usize::from(producer != buffer);
     produced + usize::from(buffer != reader)
 }
 
-/// A topological order of the tasks; among those that may come next the one with the least key.
+/// Returns a topological order of the tasks. Among those that may come next it takes the one with the least key.
 ///
 /// # Errors
-/// Where tasks wait for each other in a circle.
+/// Returns an error if tasks wait for each other in a circle.
 pub fn topological_order<K: Ord + Copy>(
     job: &Job,
     edges: &[Edge],
@@ -95,10 +94,10 @@ pub fn topological_order<K: Ord + Copy>(
     Ok(order)
 }
 
-/// Puts the tasks in the order in which every rank acts.
+/// Sorts the tasks into the order in which every rank acts.
 ///
 /// # Errors
-/// Where tasks wait for each other in a circle.
+/// Returns an error if tasks wait for each other in a circle.
 pub fn sort_tasks(job: &mut Job) -> Result<(), LowerError> {
     let key = |task: usize| {
         let task = &job.tasks[task];

@@ -1,4 +1,4 @@
-//! The plan's tables for readers: tensors, and how often each kind of boxing happens.
+//! The plan's tables for readers: the layouts of tensors, and the number of boxing steps of each kind.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,8 +8,8 @@ use graphc_ir::plan::{Action, BoxingKind, Plan, Rate, TensorEntry, TensorKind};
 
 use crate::decisions::{Decisions, Sharding};
 
-/// Where every tensor of the graph lies that a user may ask for: all but what updates make, gradients on the way to
-/// those of variables, and what is computed again.
+/// Returns the layouts of all tensors of the graph for which a user may ask. Results of updates, gradients on the way to those of variables, and
+/// values that are computed again are not among them.
 pub fn tensor_entries(decisions: &Decisions, sharding: &Sharding) -> Vec<TensorEntry> {
     let training = &decisions.training;
     let gradients: BTreeSet<ValueId> = training.gradients.iter().map(|pair| pair.1).collect();
@@ -50,7 +50,7 @@ fn tensor_entry(decisions: &Decisions, sharding: &Sharding, id: ValueId) -> Tens
     }
 }
 
-/// How many boxing steps of each kind one step takes, over all microbatches: what travels in one message counts once.
+/// Counts the boxing steps of each kind in a step, over all microbatches. Tensors that travel in one message count once.
 pub fn collective_counts(plan: &Plan) -> BTreeMap<BoxingKind, usize> {
     let mut counts = BTreeMap::new();
     let times = |rate: Rate| if rate == Rate::Step { 1 } else { plan.microbatches };

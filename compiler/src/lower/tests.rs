@@ -25,7 +25,7 @@ use crate::decisions::{
 };
 use crate::null_device::{NullDeviceError, Simulation, simulate};
 
-/// A graph under construction with what is decided about its nodes.
+/// A graph under construction with the decisions about its nodes.
 struct Case {
     g: GraphBuilder,
     microbatches: usize,
@@ -37,7 +37,7 @@ struct Case {
     overlap: bool,
 }
 
-/// What is wanted of a node's layouts, given its op and the value's type and rate.
+/// A function that returns the layout wished for a value, if any. It is given the value's node and name.
 type Wish = fn(&Node, &str) -> Option<NdSbp>;
 
 impl Case {
@@ -185,7 +185,7 @@ fn signatures(graph: &Graph, node: &Node, hierarchy: &[usize]) -> Vec<Signature>
     rule.signatures(hierarchy)
 }
 
-/// The first signature that gives what is wished of the result and takes what is wished of the operands.
+/// Returns the signature that gives the wished layout of the result and takes most of the wished layouts of the operands, the first of these.
 fn node_sharding(graph: &Graph, node: &Node, placement: &Placement, wish: Wish) -> NodeSharding {
     let name = |v: ValueId| graph.display_name(v);
     let wanted = |v: ValueId| wish(graph.producer(v), &name(v));
@@ -261,7 +261,7 @@ fn data_parallel(node: &Node, name: &str) -> Option<NdSbp> {
     Some(NdSbp(vec![sbp]))
 }
 
-/// As data parallel, with updates computed on shards.
+/// Data parallelism with updates computed on shards.
 fn zero1(node: &Node, name: &str) -> Option<NdSbp> {
     match &node.op {
         Op::SgdUpdate(_) => Some(NdSbp(vec![Sbp::Split(0)])),
@@ -315,7 +315,7 @@ fn the_bubble_of_equal_stages_is_that_of_the_formula() {
     }
 }
 
-/// The last stage has one op more: all blocks take a second.
+/// Lets all blocks take a second, as the last stage has one op more than the others.
 fn equal_stages(plan: &mut Plan) {
     for program in &mut plan.programs {
         for block in program.streams[0].blocks.clone() {

@@ -1,4 +1,4 @@
-//! Keeps the memory of actors apart that a device may run by one launch.
+//! Keeps apart the memory of actors that a device may run by one launch.
 //!
 //! Such actors are a matrix product, a chain behind it that becomes its epilogue, and sums beside both. If a result
 //! lies in memory that another of them reads, or that is used between them, the device does one after the other. So
@@ -15,7 +15,7 @@ use graphc_ir::plan::{Action, Actor, Rate, Register};
 use super::in_place::Group;
 use super::lifetimes::{Life, StepAction as Step};
 
-/// Others that stand between two actors at most.
+/// The most other actions between two actors that go together.
 const PASSED: usize = 16;
 
 /// The input of the search for actors that go together.
@@ -26,13 +26,12 @@ pub struct Together<'a> {
     pub actors: &'a [Actor],
     /// The actions of a step.
     pub order: &'a [Step],
-    /// By actor: its stream.
+    /// The stream of each actor.
     pub stream_of: &'a [usize],
 }
 
 impl Together<'_> {
-    /// Groups of registers with the lives that they would have, as far as no more than so many bytes live at a time;
-    /// `None` where no actors go together.
+    /// Lengthens the lives of groups as far as no more than `most` bytes live at a time, so that more actors can go together. `None` if no actors do.
     pub fn lengthen_lives(&self, groups: &[Group], most: u64) -> Option<Vec<Group>> {
         let mut group_of = vec![0; self.registers.len()];
         for (index, group) in groups.iter().enumerate() {
@@ -62,7 +61,7 @@ impl Together<'_> {
         granted.then_some(wished)
     }
 
-    /// The bytes that live at each place in the order.
+    /// Returns the bytes that live at each place in the order.
     fn live_bytes(&self, groups: &[Group]) -> Vec<u64> {
         let always = groups.iter().filter(|group| group.lives.is_empty());
         let mut live: u64 = always.map(|group| self.slot_bytes(group)).sum();
@@ -84,9 +83,9 @@ impl Together<'_> {
         self.registers[group.members[0]].slot_bytes
     }
 
-    /// Lists what lives longer where two actions are one, each with its group, its content, and its life as it would
-    /// be and as it is. If all that the second reads is there before, it acts where the first does, and writes its
-    /// results then; else the first acts where the second does, and reads its operands until then.
+    /// Lists the contents that live longer if two actions are one, each with its group, its index, its new life and its old one. If all that the
+    /// second action reads is there before the first, the second acts at the place of the first, and writes its results then. Otherwise the first
+    /// acts at the place of the second, and reads its operands until then.
     fn list_longer_lives(
         &self,
         [first, last]: [usize; 2],
@@ -125,7 +124,7 @@ impl Together<'_> {
         longer.collect()
     }
 
-    /// The places of products and of those that may go with them, the earlier first.
+    /// Returns the places of products and of actions that may go with them, as pairs with the earlier place first.
     fn find_pairs(&self, group_of: &[usize]) -> Vec<[usize; 2]> {
         let mut pairs = Vec::new();
         for (place, action) in self.order.iter().enumerate() {
@@ -153,7 +152,7 @@ impl Together<'_> {
         pairs
     }
 
-    /// Places near one at which the same stream acts for the same microbatch, in order.
+    /// Returns places near one at which the same stream acts for the same microbatch, in order.
     fn nearby_places(&self, place: usize) -> impl Iterator<Item = usize> {
         let kind = move |place: usize| {
             let action = self.order[place];

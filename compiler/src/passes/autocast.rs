@@ -28,21 +28,21 @@ use crate::passes::error::PassError;
 
 const PASS: &str = "autocast";
 
-/// The place of the bias among the operands of attention.
+/// The index of the bias among the operands of attention.
 const BIAS: usize = 3;
 
 /// The element type in which an op takes its floating-point operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CastClass {
-    /// That of the region.
+    /// The type of the region.
     Region,
     /// f32.
     Single,
-    /// The widest of the operands', of which numbers of the model's text are none.
+    /// The widest type of the operands, apart from numbers in the model's text.
     Widest,
     /// The type that each operand has.
     Own,
-    /// The type that each operand has where nothing is cast.
+    /// The type that each operand has in the graph without casts.
     Written,
 }
 
@@ -160,11 +160,10 @@ pub fn scales_loss(graph: &Graph, options: &CompileOptions) -> bool {
     options.optimizer.is_some() && graph.nodes.iter().any(f16)
 }
 
-/// The graph with casts where regions of the user's ask for them, or the precision that is asked for, outside of these. Its
-/// outputs keep their types.
+/// Inserts casts where the user's regions ask for them and, outside of these, as the option for precision says. Outputs keep their types.
 ///
 /// # Errors
-/// Where the precision is no floating-point type.
+/// Returns an error if the precision is no floating-point type.
 pub fn apply_autocast(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
     if let Some(dtype) = options.precision.filter(|dtype| !dtype.is_float()) {
         return Err(PassError::Precision { dtype });
@@ -191,14 +190,13 @@ fn cast_graph(old: &Graph, precision: Option<DType>) -> Result<Graph, OpError> {
 struct Caster<'a> {
     old: &'a Graph,
     new: Graph,
-    /// Of each old value what stands for it.
+    /// The new value of each old one.
     values: Vec<ValueId>,
     casts: BTreeMap<(ValueId, DType), ValueId>,
 }
 
 impl Caster<'_> {
-    /// Copies a node with its operands in the types that it takes in a region of this type; without a region as it is
-    /// written.
+    /// Copies a node with its operands in the types that it takes in a region of this type. Without a region it is copied as it is written.
     fn visit_node(&mut self, node: &Node, region: Option<DType>) -> Result<(), OpError> {
         let class = match region {
             Some(_) if self.adds_bias(node) => CastClass::Region,
@@ -220,7 +218,7 @@ impl Caster<'_> {
         Ok(())
     }
 
-    /// The element type of each operand; those that are not of floating-point numbers stay.
+    /// Returns the element type in which each operand is taken. Operands that hold no floating-point numbers keep theirs.
     fn operand_dtypes(&self, node: &Node, class: CastClass, region: DType) -> Vec<DType> {
         let now = |operand: &ValueId| self.new.value(self.values[operand.index()]).ty.dtype;
         let widest = || self.widest_dtype(node);
@@ -242,7 +240,7 @@ impl Caster<'_> {
         }
     }
 
-    /// The one type of a node's operands, f32 where they differ. Numbers take the type of the others, as Python's do, if
+    /// Returns the common type of a node's operands, f32 if they differ. Numbers take the type of the others, as Python's numbers do in PyTorch, if
     /// they are not too large for it.
     fn widest_dtype(&self, node: &Node) -> DType {
         let now = |operand: &ValueId| self.new.value(self.values[operand.index()]).ty.dtype;

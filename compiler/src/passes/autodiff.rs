@@ -21,13 +21,12 @@ use crate::passes::error::PassError;
 
 const PASS: &str = "autodiff";
 
-/// The graph with the gradient of its loss by every trained variable that the loss depends on, named
-/// `grad.<variable>`. A variable that the loss does not depend on has none and is not updated. In inference the graph
-/// as it is. With `scales` the gradients are those of the loss times its scale, which is a variable. Where the graph is to have
-/// updates alone its gradients are inputs.
+/// Appends the gradient of the loss by every trained variable on which it depends, named `grad.<variable>`. A variable on which the loss does not
+/// depend has no gradient and is not updated. In inference the graph stays as it is. With `scales` the gradients are those of the loss times its
+/// scale, which is a variable. If the graph is to have updates alone, its gradients are inputs.
 ///
 /// # Errors
-/// Where nothing can be trained, an op has no gradient, or an input that is to be a gradient is not there.
+/// Returns an error if nothing can be trained, an op has no gradient, or an input that is to be a gradient is missing.
 pub fn append_gradients(
     graph: Graph,
     options: &CompileOptions,
@@ -58,7 +57,7 @@ pub fn append_gradients(
 /// The prefix of a variable's name in that of its gradient.
 pub const GRADIENT: &str = "grad.";
 
-/// The graph with its gradients, which are inputs.
+/// Takes inputs of the graph as the gradients of its trained variables.
 fn take_given_gradients(graph: Graph) -> Result<(Graph, Gradients), PassError> {
     let mut gradients = Vec::new();
     for node in &graph.nodes {
@@ -77,7 +76,7 @@ fn take_given_gradients(graph: Graph) -> Result<(Graph, Gradients), PassError> {
     Ok((graph, gradients))
 }
 
-/// The graph with its gradients as outputs.
+/// Makes the gradients outputs of the graph.
 fn output_gradients((mut graph, gradients): (Graph, Gradients)) -> Graph {
     for (variable, value) in gradients {
         let name = format!("{GRADIENT}{}", graph.display_name(variable));
@@ -105,7 +104,7 @@ fn tensor_kinds(graph: &Graph, phases: &[Phase]) -> Vec<TensorKind> {
     (0..graph.values.len()).map(kind).collect()
 }
 
-/// Which values depend on a trained variable through floating-point numbers.
+/// Returns, for each value, whether it depends on a trained variable through floating-point numbers.
 fn find_trained_dependents(graph: &Graph) -> Vec<bool> {
     let mut depends = vec![false; graph.values.len()];
     for node in &graph.nodes {
@@ -168,7 +167,7 @@ fn differentiate_loss(
 
 struct Reverse {
     builder: GraphBuilder,
-    /// Of each value of the forward graph, the gradients that its readers give it.
+    /// The gradients that its readers give each value of the forward graph.
     contributions: Vec<Vec<Tensor>>,
     depends: Vec<bool>,
     /// The gradients that have names.
@@ -203,13 +202,13 @@ impl Reverse {
         }
     }
 
-    /// The sum of what the readers of a value contribute.
+    /// Returns the sum of the gradients that the readers of a value give it.
     fn sum_contributions(&self, value: ValueId) -> Option<Tensor> {
         let contributions = self.contributions[value.index()].iter().cloned();
         contributions.reduce(|sum, gradient| sum.add(&gradient))
     }
 
-    /// The variable with its gradient, which gets a name.
+    /// Returns a variable with its gradient, which gets a name.
     fn of_variable(&mut self, node: &Node, name: &str) -> Option<(ValueId, ValueId)> {
         let variable = self.builder.tensor(node.results[0]);
         let gradient = self.builder.beside_node(node, || {

@@ -20,13 +20,13 @@ use crate::passes::error::PassError;
 
 const PASS: &str = "averages";
 
-/// The prefix of a variable's name in that of its average.
+/// The prefix of an average's name, before that of its variable.
 pub const AVERAGE: &str = "state.ema.";
 
-/// The training graph with an average of each variable that an optimizer changes, of this decay.
+/// Appends a moving average, of this decay, of each variable that an optimizer changes.
 ///
 /// # Errors
-/// Where the decay is no share.
+/// Returns an error if the decay is not at least 0 and less than 1.
 pub fn append_averages(
     mut training: TrainingGraph,
     decay: Option<f64>,
@@ -60,7 +60,7 @@ fn append_average(
     Ok(())
 }
 
-/// The value that a step leaves in a variable; `None` where nothing updates it.
+/// Returns the value that a step leaves in a variable; `None` if nothing updates it.
 fn find_updated_value(training: &TrainingGraph, variable: ValueId) -> Option<ValueId> {
     training.graph.nodes.iter().find_map(|node| {
         let pairs = node.op.operation().updates();

@@ -1,4 +1,4 @@
-//! What of a graph depends on no input and no weight, and its elements.
+//! Finds the values of a graph that depend on no input and no weight, and computes their elements.
 
 use std::collections::BTreeMap;
 
@@ -9,22 +9,22 @@ use graphc_ir::op::{EvalContext, Op, Operand, Region};
 use graphc_ir::ops::Init;
 use graphc_ir::types::TensorType;
 
-/// As many elements of a value are computed.
+/// The most elements of a value that are computed.
 const MOST_ELEMENTS: usize = 1 << 24;
 
-/// As many elements are computed in all for one value.
+/// The most elements that are computed in all for one value.
 const MOST_WORK: usize = 1 << 27;
 
 /// The constants of a graph.
 pub(super) struct Constants<'a> {
     graph: &'a Graph,
-    /// Of each value whether it is one.
+    /// Whether each value is a constant.
     constant: Vec<bool>,
     numbers: BTreeMap<ValueId, Option<f64>>,
 }
 
 impl<'a> Constants<'a> {
-    /// Finds them.
+    /// Finds the constants of a graph.
     pub fn new(graph: &'a Graph) -> Self {
         let mut constant = vec![false; graph.values.len()];
         for node in &graph.nodes {
@@ -35,12 +35,12 @@ impl<'a> Constants<'a> {
         Self { graph, constant, numbers: BTreeMap::new() }
     }
 
-    /// Whether a value is one.
+    /// Whether a value is a constant.
     pub fn contains(&self, value: ValueId) -> bool {
         self.constant[value.index()]
     }
 
-    /// The number that a value is everywhere.
+    /// Returns the number that a value is everywhere, if it is one.
     pub fn number(&mut self, value: ValueId) -> Option<f64> {
         if !self.contains(value) {
             return None;
@@ -57,8 +57,8 @@ impl<'a> Constants<'a> {
         number
     }
 
-    /// The elements of a constant, without the dims along which it is expanded last; `None` where they are too many to be
-    /// computed, or cannot be.
+    /// Returns the elements of a constant, without the dims along which it is expanded last. `None` if they are too many to be computed, or cannot
+    /// be.
     pub fn elements(&self, value: ValueId) -> Option<Array> {
         let mut value = value;
         while let Op::Expand(_) = self.graph.producer(value).op {
@@ -73,7 +73,7 @@ impl<'a> Constants<'a> {
         known.remove(&value)
     }
 
-    /// The nodes that a constant is computed by, in order; `None` where that is too much.
+    /// Returns the nodes that compute a constant, in order; `None` if that is too much work.
     fn ancestors(&self, value: ValueId) -> Option<Vec<usize>> {
         let (mut found, mut open) = (std::collections::BTreeSet::new(), vec![value]);
         let mut work = 0usize;
@@ -96,7 +96,7 @@ impl<'a> Constants<'a> {
     }
 }
 
-/// Whether a node gives constants of constants.
+/// Whether a node gives constants if its operands are constants.
 fn makes_constants(node: &Node) -> bool {
     match &node.op {
         Op::Variable(variable) => !variable.trainable && matches!(variable.init, Init::Table(_)),
@@ -105,7 +105,7 @@ fn makes_constants(node: &Node) -> bool {
     }
 }
 
-/// The results of a node. Elementwise ops take operands of one shape, which is many times faster than to look each element up.
+/// Computes the results of a node. Elementwise ops take operands of one shape, which is many times faster than to look each element up.
 fn compute_results(
     graph: &Graph,
     node: &Node,
@@ -130,7 +130,7 @@ fn compute_results(
     node.op.operation().evaluate(&operands, &results, &EvalContext::default()).ok()
 }
 
-/// An array with its dims of extent 1, and missing leading dims, repeated to a shape.
+/// Repeats an array to a shape along dims of extent 1, and along leading dims that it lacks.
 pub(super) fn repeat_array(array: &Array, shape: &[usize]) -> Array {
     if array.shape == shape {
         return array.clone();

@@ -25,10 +25,10 @@ use crate::passes::error::PassError;
 
 const PASS: &str = "decompose";
 
-/// The graph with those ops in parts for which the policy asks; see [`should_decompose`].
+/// Takes apart the ops for which the policy asks that; see [`should_decompose`].
 ///
 /// # Errors
-/// Where an op does not take its operands.
+/// Returns an error if an op does not take its operands.
 pub fn decompose_where_split(
     training: TrainingGraph,
     options: &CompileOptions,

@@ -313,7 +313,7 @@ pub enum PassError {
         place: Source,
         /// Parts of a step's batch.
         microbatches: usize,
-        /// Which operands, cut how.
+        /// The operands, and how they are split.
         reason: String,
     },
     /// A name that no pass has.

@@ -1,4 +1,4 @@
-//! What passes share that let one op stand for several.
+//! The common parts of passes that replace several ops by one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,19 +10,19 @@ use graphc_ir::plan::CompileOptions;
 
 use super::pins::pin_of;
 
-/// What keeps ops apart that one op could stand for.
+/// A reason why one op cannot replace several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Held {
     /// A value between them is an output, or is read by others.
     Read,
-    /// Somebody asks a layout of a value between them.
+    /// The user asks for a layout of a value between them.
     Pinned,
     /// They are on several stages or computed in several precisions.
     Apart,
 }
 
 impl Held {
-    /// The reason in the words of a report.
+    /// Returns the reason in the words of a report.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Read => "a value inside is read by others",
@@ -32,10 +32,10 @@ impl Held {
     }
 }
 
-/// Checks that nothing but the last of some nodes needs what the others give, so that one op in its place may stand for all.
+/// Checks that nothing but the last of some nodes needs the results of the others, so that one op may replace all.
 ///
 /// # Errors
-/// What keeps them apart.
+/// Returns the reason why one op cannot replace them.
 pub(super) fn check_joined(
     graph: &Graph,
     options: &CompileOptions,
@@ -65,7 +65,8 @@ pub(super) fn check_joined(
     Ok(())
 }
 
-/// Of each node whether it is still computed where some nodes read other values than they did; what nobody has read before is.
+/// Returns, for each node, whether it is still needed if some nodes read other values than before. A node whose results nothing has read before
+/// stays.
 pub(super) fn still_needed(old: &Graph, roots: &BTreeMap<NodeId, Vec<ValueId>>) -> Vec<bool> {
     let mut read = vec![false; old.values.len()];
     let readers = old.nodes.iter().flat_map(|node| &node.operands);
@@ -89,7 +90,7 @@ pub(super) fn still_needed(old: &Graph, roots: &BTreeMap<NodeId, Vec<ValueId>>) 
     needed
 }
 
-/// A value in another shape.
+/// Appends a reshape of a value.
 pub(super) fn push_reshape(
     graph: &mut Graph,
     value: ValueId,

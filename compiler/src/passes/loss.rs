@@ -1,4 +1,4 @@
-//! Attaches a loss to the first output, and what is counted beside it.
+//! Attaches a loss to the first output, and the metrics that are computed beside it.
 
 use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::graph::{Graph, Output};
@@ -13,14 +13,13 @@ use crate::passes::error::PassError;
 
 const PASS: &str = "loss";
 
-/// The graph with its loss as the output `loss`, and with the input that the loss needs: `labels` (i64, all dims of
-/// the scores but that of classes) or `target`. Classes are the last dim of scores of rank 2 and 3, dim 1 of those of
-/// higher rank. Where no loss is asked for, the first output of a graph that trains is the loss. Metrics become outputs of their
-/// names. Other outputs stay where they are asked for ([`CompileOptions::fetch`]).
+/// Adds the loss as the output `loss`, and the input that it needs: `labels` (i64, all dims of the scores but that of classes) or `target`. Classes
+/// are the last dim of scores of rank 2 and 3, and dim 1 of those of higher rank. If no loss is asked for, the first output of a graph that trains is
+/// the loss. Metrics become outputs of their names. Other outputs stay if they are asked for ([`CompileOptions::fetch`]).
 ///
 /// # Errors
-/// Where the first output does not fit the loss, the loss does not fit the options, a name is taken, or an output is asked for that
-/// the graph has not.
+/// Returns an error if the first output does not fit the loss, the loss does not fit the options, a name is taken, or an output is asked for that the
+/// graph lacks.
 pub fn attach_loss(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
     check_options(options)?;
     let own: Vec<String> = graph.outputs.iter().map(|output| output.name.clone()).collect();
@@ -32,11 +31,11 @@ pub fn attach_loss(graph: Graph, options: &CompileOptions) -> Result<Graph, Pass
     keep_fetched(graph, &own, options)
 }
 
-/// The graph with an output before all others, so that a training without a loss of graphc's own makes it small; of several numbers
-/// the mean takes their place.
+/// Moves an output before all others, so that a training without a loss of graphc's own minimises it. If it has several numbers, their mean takes its
+/// place.
 ///
 /// # Errors
-/// Where there is no such output, or it has no floating-point numbers.
+/// Returns an error if there is no such output, or it holds no floating-point numbers.
 pub fn loss_first(mut graph: Graph, name: &str) -> Result<Graph, PassError> {
     let Some(at) = graph.outputs.iter().position(|output| output.name == name) else {
         let outputs = graph.outputs.iter().map(|output| output.name.clone()).collect();
@@ -215,7 +214,7 @@ fn of_target(
     errors.mean(&all, false)
 }
 
-/// `[N, C, H, W]` as `[N, H, W, C]`; of rank 2 and 3 the last dim is that of classes already.
+/// Permutes `[N, C, H, W]` to `[N, H, W, C]`. With rank 2 and 3 the last dim is that of classes already.
 fn classes_last(scores: &Tensor, rank: usize) -> Tensor {
     if rank < 4 {
         return scores.clone();
@@ -223,7 +222,7 @@ fn classes_last(scores: &Tensor, rank: usize) -> Tensor {
     scores.transpose(&order_with_classes_last(rank))
 }
 
-/// Of each dim of scores with classes last the dim that it was.
+/// Returns the permutation that puts classes last, which gives for each dim the one that it was.
 fn order_with_classes_last(rank: usize) -> Vec<usize> {
     match rank {
         0..4 => (0..rank).collect(),

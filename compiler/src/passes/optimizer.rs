@@ -25,13 +25,12 @@ use crate::passes::error::PassError;
 
 const PASS: &str = "optimizer";
 
-/// The training graph with updates. States are variables named `state.<what>.<variable>`, 0 at first, of f32 whatever
-/// the precision of their variable, in its stage and on its placement. Where the loss is scaled or gradients are clipped by
-/// their norm updates are told by how much.
+/// Appends updates to the training graph. States are variables named `state.<what>.<variable>`, 0 at first, of f32 whatever the precision of their
+/// variable, in its stage and on its placement. If the loss is scaled or gradients are clipped by their norm, updates get the factor as an operand.
 ///
 /// # Errors
-/// Where a number of the options makes no sense, or an update does not take its variable: one that is not of floating-point
-/// numbers, say.
+/// Returns an error if a number of the options makes no sense, a name is taken, or an update does not take its variable, such as one without
+/// floating-point numbers.
 pub fn append_updates(
     mut training: TrainingGraph,
     options: &CompileOptions,
@@ -45,7 +44,7 @@ pub fn append_updates(
     Ok(training)
 }
 
-/// Checks what is the same for all optimizers.
+/// Checks the options that all optimizers have in common.
 fn check_numbers(options: &CompileOptions) -> Result<(), PassError> {
     options.optimizer.map_or(Ok(()), check_optimizer)?;
     options.lr_schedule.check().map_err(|error| PassError::LrSchedule { error })?;

@@ -29,11 +29,11 @@ use crate::schedule::MOST_MICROBATCHES;
 
 const PASS: &str = "rates";
 
-/// The graph with `accumulate` nodes, and the rates of its values and nodes. With one microbatch all are computed
-/// once a step, and the graph stays as it is.
+/// Adds `accumulate` nodes to the graph, and determines the rates of its values and nodes. With one microbatch all are computed once a step, and the
+/// graph stays as it is.
 ///
 /// # Errors
-/// Where the microbatches do not divide an input, or an op cannot be computed from microbatches.
+/// Returns an error if the number of microbatches is 0 or too large, they do not divide an input, or an op cannot be computed from microbatches.
 pub fn assign_rates(
     training: TrainingGraph,
     microbatches: usize,
@@ -76,7 +76,7 @@ fn rate_training(training: TrainingGraph, rates: Rates) -> Rated {
 /// Checks that an input can be cut evenly along the dim that counts samples, if it has one.
 ///
 /// # Errors
-/// Where the microbatches do not divide its samples.
+/// Returns an error if the microbatches do not divide its samples.
 pub fn check_input_divides(input: &Input, microbatches: usize) -> Result<(), PassError> {
     match input.samples_dim().map(|dim| (dim, input.ty.shape[dim])) {
         Some((dim, extent)) if microbatches > 0 && !extent.is_multiple_of(microbatches) => {
@@ -87,7 +87,7 @@ pub fn check_input_divides(input: &Input, microbatches: usize) -> Result<(), Pas
     }
 }
 
-/// The readers of values that nobody observes. A gradient is observed where no update reads it.
+/// Returns the readers of each value, or none if the value is observed: if it is an output, or a gradient that no update reads.
 fn find_readers(training: &TrainingGraph) -> Vec<Vec<NodeId>> {
     let graph = &training.graph;
     let mut readers = graph.list_consumers();
@@ -114,7 +114,7 @@ fn is_half(dtype: DType) -> bool {
     matches!(dtype, DType::BF16 | DType::F16)
 }
 
-/// Leaves out what has been made again in parts and is read by nobody any more.
+/// Removes nodes that were made again in parts and that nothing reads any more.
 fn without_dead(training: &TrainingGraph, rates: Rates) -> Result<(TrainingGraph, Rates), OpError> {
     let live = live_nodes(training);
     let mut rebuild = Rebuild::new(training);
@@ -131,13 +131,13 @@ struct MicrobatchCutter<'a> {
     rebuild: Rebuild<'a>,
     microbatches: usize,
     accumulation: Accumulation,
-    /// Rates of the new graph's values.
+    /// The rates of the new graph's values.
     values: Vec<ValueRate>,
-    /// The choice of the new graph's nodes on the time axis.
+    /// The choices of the new graph's nodes on the time axis.
     nodes: Vec<Option<Choice>>,
-    /// Of each value of the old graph the nodes that read it; none of what is observed.
+    /// The readers of each value of the old graph; none for values that are observed.
     readers: Vec<Vec<NodeId>>,
-    /// Values that are computed once a step, in parts along a dim.
+    /// The copies in parts along a dim of values that are computed once a step.
     parts: BTreeMap<(ValueId, usize), ValueId>,
 }
 
@@ -173,7 +173,7 @@ impl MicrobatchCutter<'_> {
         self.cut_node(id, operands)
     }
 
-    /// A node that acts for every microbatch, by the signature that takes its operands.
+    /// Makes a node act for every microbatch, by the signature that takes its operands.
     fn cut_node(&mut self, id: NodeId, operands: Vec<ValueId>) -> Result<(), PassError> {
         let fit = self.find_fit(id, &operands)?;
         let mut operands = operands;
@@ -205,7 +205,7 @@ impl MicrobatchCutter<'_> {
         }
     }
 
-    /// A node that acts once a step.
+    /// Copies a node that acts once a step.
     fn copy_once(&mut self, id: NodeId, operands: Vec<ValueId>) -> Result<(), PassError> {
         let node = self.rebuild.old.graph.node(id);
         let results = self.push(node.op.clone(), operands, id, None)?;
@@ -215,7 +215,7 @@ impl MicrobatchCutter<'_> {
         Ok(())
     }
 
-    /// A node that acts for every microbatch. What it sums is accumulated.
+    /// Makes a node act for every microbatch. Results that are summands are accumulated.
     fn cut_by_signature(
         &mut self,
         id: NodeId,
@@ -235,7 +235,7 @@ impl MicrobatchCutter<'_> {
         Ok(())
     }
 
-    /// The sum of what each microbatch contributes, for the readers of the old value.
+    /// Sums a result over microbatches, for the readers of the old value.
     fn accumulate_summand(
         &mut self,
         id: NodeId,
@@ -257,7 +257,7 @@ impl MicrobatchCutter<'_> {
         Ok(sum)
     }
 
-    /// Appends a node whose results are computed once a step.
+    /// Appends a node. The rates of its results are once a step unless the caller sets others.
     fn push(
         &mut self,
         op: Op,

@@ -1,4 +1,4 @@
-//! A training graph made anew from another, node by node: what passes share that insert, replace or leave out nodes.
+//! Rebuilds a training graph node by node, for passes that insert, replace or leave out nodes.
 
 use graphc_ir::graph::{Graph, Output};
 use graphc_ir::ids::{NodeId, ValueId};
@@ -7,7 +7,7 @@ use graphc_ir::plan::TensorKind;
 
 use crate::decisions::{Phase, TrainingGraph};
 
-/// The new graph, and what of it stands for the values of the old one.
+/// The new graph, and its values for those of the old one.
 pub(super) struct Rebuild<'a> {
     /// The graph that is read.
     pub old: &'a TrainingGraph,
@@ -36,7 +36,7 @@ impl<'a> Rebuild<'a> {
     /// Appends a node with the stage, placement, source and phase of a node of the old graph.
     ///
     /// # Errors
-    /// Where the op does not take the operands.
+    /// Returns an error if the op does not take the operands.
     pub fn push(
         &mut self,
         op: Op,
@@ -53,7 +53,7 @@ impl<'a> Rebuild<'a> {
     /// user asked for.
     ///
     /// # Errors
-    /// Where the op does not take the operands.
+    /// Returns an error if the op does not take the operands.
     pub fn push_again(
         &mut self,
         op: Op,
@@ -84,18 +84,18 @@ impl<'a> Rebuild<'a> {
         Ok(results)
     }
 
-    /// Says what a new value is to the user.
+    /// Sets the kind of a new value.
     pub fn set_kind(&mut self, new: ValueId, kind: TensorKind) {
         self.kinds[new.index()] = kind;
     }
 
-    /// The node of the old graph like which a new node was made.
+    /// Returns the node of the old graph after which a new node was made.
     pub fn origin(&self, new: NodeId) -> NodeId {
         self.origins[new.index()]
     }
 
-    /// Lets a new value stand for an old one, with its name, pin and kind where it has them. A value that stands
-    /// for a named one already keeps that name.
+    /// Replaces an old value by a new one. It gets the old one's name and pin, if any, and its kind, if it is still an activation or a gradient. A
+    /// new value that replaces several old ones has the name of the last that has one.
     pub fn replace_value(&mut self, old: ValueId, new: ValueId) {
         self.values[old.index()] = Some(new);
         let (from, kind) = (self.old.graph.value(old), self.old.kinds[old.index()]);
@@ -111,10 +111,10 @@ impl<'a> Rebuild<'a> {
         }
     }
 
-    /// Copies a node whose operands all have something that stands for them.
+    /// Copies a node. Each of its operands must have a value in the new graph.
     ///
     /// # Errors
-    /// Where the op does not take the operands.
+    /// Returns an error if the op does not take the operands.
     pub fn copy_node(&mut self, id: NodeId) -> Result<(), OpError> {
         let old = self.old;
         let node = old.graph.node(id);
@@ -126,12 +126,12 @@ impl<'a> Rebuild<'a> {
         Ok(())
     }
 
-    /// The value that stands for a value that has been visited.
+    /// Returns the new value of an old one that has been visited.
     pub fn new_of(&self, old: ValueId) -> ValueId {
         self.values[old.index()].expect("operands are visited before their readers")
     }
 
-    /// The new training graph, with the outputs, loss and gradients of the old one.
+    /// Returns the new training graph, with the outputs, loss and gradients of the old one.
     pub fn finish(mut self) -> TrainingGraph {
         let output = |output: &Output| Output {
             name: output.name.clone(),
@@ -148,7 +148,7 @@ impl<'a> Rebuild<'a> {
     }
 }
 
-/// Which nodes something observable depends on: outputs, gradients, updates. What the user feeds and keeps (inputs,
+/// Returns, for each node, whether it is needed for something observable: outputs, gradients, updates. What the user feeds and keeps (inputs,
 /// variables) stays, read or not.
 pub(super) fn live_nodes(training: &TrainingGraph) -> Vec<bool> {
     let graph = &training.graph;

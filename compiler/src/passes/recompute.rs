@@ -32,9 +32,9 @@ use crate::passes::error::PassError;
 /// The extent of recomputation.
 #[derive(Clone, Copy, Debug)]
 pub enum Extent<'a> {
-    /// Of all blocks what is cheap.
+    /// All that is cheap in all blocks.
     Selective,
-    /// Of all blocks everything that other blocks do not read.
+    /// All values in all blocks that other blocks do not read.
     Full,
     /// These ops.
     Ops(&'a BTreeSet<OpPlace>),
@@ -43,24 +43,25 @@ pub enum Extent<'a> {
 /// An op of a block that may be computed again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OpPlace {
-    /// The number of the block, in the order of the graph.
+    /// The index of the block, in the order of the graph.
     pub block: usize,
-    /// Its place among the ops of the block.
+    /// The index of the op among those of the block.
     pub place: usize,
 }
 
 /// Computes activations again in the backward pass.
 ///
 /// # Errors
-/// Where an op does not take its operands.
+/// Returns an error if an op does not take its operands.
 pub fn recompute_activations(rated: Rated, extent: Extent<'_>) -> Result<Rated, PassError> {
     recompute_with_origins(rated, extent).map(|(rated, _)| rated)
 }
 
-/// The same, and of each node the one of the graph before that it is, or that it computes again.
+/// Does the same as [`recompute_activations`], and also returns the origin of each node: the node of the old graph that it is, or that it computes
+/// again.
 ///
 /// # Errors
-/// Where an op does not take its operands.
+/// Returns an error if an op does not take its operands.
 pub fn recompute_with_origins(
     rated: Rated,
     extent: Extent<'_>,
@@ -79,14 +80,14 @@ pub fn recompute_with_origins(
 /// The ops and values of a graph that may be computed again.
 #[derive(Debug)]
 pub struct Blocks {
-    /// By block its ops that may be computed twice, in order.
+    /// The ops of each block that may be computed twice, in order.
     pub ops: Vec<Vec<NodeId>>,
-    /// By value whether it need not be kept.
+    /// For each value, whether it need not be kept.
     pub repeatable: Vec<bool>,
 }
 
 impl Blocks {
-    /// The blocks of a graph in which nothing is computed again.
+    /// Finds the blocks of a graph in which nothing is computed again.
     pub fn new(training: &TrainingGraph, rates: &Rates) -> Self {
         let graph = &training.graph;
         let layers = find_layers(graph, |node| training.phases[node] == Phase::Forward);
@@ -106,7 +107,7 @@ impl Blocks {
         Self { ops, repeatable: find_repeatable(training, &of) }
     }
 
-    /// The ops that selective recomputation computes again, by block.
+    /// Returns the ops of each block that selective recomputation computes again.
     pub fn cheap_ops(&self, training: &TrainingGraph) -> Vec<Vec<OpPlace>> {
         let dropped = selective::choose_selective(training, &self.repeatable);
         let is_cheap = |id: &NodeId| {
@@ -119,15 +120,15 @@ impl Blocks {
         self.ops.iter().enumerate().map(of).collect()
     }
 
-    /// The nodes of these ops.
+    /// Returns the nodes of these ops.
     fn nodes_of<'a>(&'a self, ops: &'a BTreeSet<OpPlace>) -> impl Iterator<Item = NodeId> + 'a {
         let node = |op: &OpPlace| self.ops.get(op.block)?.get(op.place).copied();
         ops.iter().filter_map(node)
     }
 }
 
-/// Which values need not be kept. They are those that only their own block reads in the forward pass, and that are no
-/// output; what a step leaves in a state is read by no backward pass: it is kept. `of` is the block of each node.
+/// Returns, for each value, whether it need not be kept. Such values are no outputs, and in the forward pass their own block alone reads them. The
+/// state that a step leaves is read by no backward pass, so it is kept. `of` is the block of each node.
 fn find_repeatable(training: &TrainingGraph, of: &[Option<usize>]) -> Vec<bool> {
     let graph = &training.graph;
     let block = |value: usize| of[graph.values[value].producer.index()];
@@ -148,7 +149,7 @@ fn find_repeatable(training: &TrainingGraph, of: &[Option<usize>]) -> Vec<bool> 
     own.into_iter().map(|block| block.is_some()).collect()
 }
 
-/// Which values are computed again.
+/// Returns, for each value, whether it is computed again.
 fn choose_recomputed(training: &TrainingGraph, blocks: Blocks, extent: Extent<'_>) -> Vec<bool> {
     match extent {
         Extent::Full => blocks.repeatable,
@@ -178,9 +179,9 @@ struct RecomputeCopier<'a> {
     rates: &'a Rates,
     /// Whether a value is computed again where the backward pass reads it.
     dropped: Vec<bool>,
-    /// The copies made so far, by the value that each is a copy of.
+    /// The copies made so far, by the values that they copy.
     copies: BTreeMap<ValueId, ValueId>,
-    /// Of each new node its old one.
+    /// The old node of each new one.
     old_of: Vec<NodeId>,
     /// Whether each new node is a copy.
     is_copy: Vec<bool>,
@@ -220,12 +221,12 @@ impl<'a> RecomputeCopier<'a> {
         without_dead(&rebuild.finish(), (&old.graph, rates), &old_of, &is_copy)
     }
 
-    /// The value that the backward pass reads for a value of the old graph.
+    /// Returns the value that the backward pass reads for a value of the old graph.
     fn backward_value(&self, value: ValueId) -> ValueId {
         self.copies.get(&value).copied().unwrap_or_else(|| self.rebuild.new_of(value))
     }
 
-    /// Computes a value again if it is not kept, with all that it takes.
+    /// Computes a value again if it is not kept, with all that it needs.
     fn recompute_value(&mut self, value: ValueId) -> Result<(), OpError> {
         let graph = &self.rebuild.old.graph;
         let (mut pending, mut nodes) = (vec![value], BTreeSet::new());
@@ -253,7 +254,7 @@ impl<'a> RecomputeCopier<'a> {
     }
 }
 
-/// Leaves out what the forward pass computed for the backward pass alone.
+/// Removes what the forward pass computed for the backward pass alone.
 fn without_dead(
     training: &TrainingGraph,
     (old_graph, rates): (&Graph, &Rates),

@@ -33,7 +33,7 @@ use super::rebuild::Rebuild;
 use crate::decisions::{Phase, Rated, Rates, TrainingGraph, ValueRate};
 use crate::passes::error::PassError;
 
-/// Which tensors may lie otherwise for the backward pass.
+/// The tensors whose layout in the backward pass may be another one than in the forward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Regathered {
     /// None.
@@ -45,16 +45,16 @@ pub enum Regathered {
 }
 
 impl Regathered {
-    /// The tensors that a strategy gathers again whatever the memory.
+    /// Returns the tensors that a strategy gathers again whatever the memory.
     pub fn from_strategy(strategy: Strategy) -> Self {
         if strategy == Strategy::Zero3 { Self::Parameters } else { Self::Nothing }
     }
 }
 
-/// The graph in which these tensors may lie otherwise for the backward pass than for the forward pass.
+/// Inserts `regather` nodes, so that these tensors may have another layout in the backward pass than in the forward pass.
 ///
 /// # Errors
-/// Where an op does not take its operands.
+/// Returns an error if an op does not take its operands.
 pub fn insert_regathers(recomputing: Rated, which: Regathered) -> Result<Rated, PassError> {
     let Rated { training, rates, recomputed } = recomputing;
     let wanted = choose_places(&training, &rates, which);
@@ -90,7 +90,7 @@ enum RegatherPlace {
     Both,
 }
 
-/// The place where each value is regathered, if it is.
+/// Returns the place where each value is regathered, if it is.
 fn choose_places(
     training: &TrainingGraph,
     rates: &Rates,
@@ -126,7 +126,7 @@ fn choose_places(
     wanted
 }
 
-/// Whether each value is a parameter, at most cast or moved.
+/// Returns, for each value, whether it is a parameter, at most cast or moved.
 fn find_parameters(training: &TrainingGraph) -> Vec<bool> {
     let graph = &training.graph;
     let mut is = vec![false; graph.values.len()];
@@ -146,13 +146,13 @@ struct Inserter<'a> {
     rebuild: Rebuild<'a>,
     rates: &'a Rates,
     wanted: Vec<Option<RegatherPlace>>,
-    /// By value of the old graph and phase: what stands for it.
+    /// The new value of each old one, by the phase that reads it.
     again: BTreeMap<(ValueId, Phase), ValueId>,
-    /// Rates of the new graph's values.
+    /// The rates of the new graph's values.
     values: Vec<ValueRate>,
-    /// The choice of the new graph's nodes on the time axis.
+    /// The choices of the new graph's nodes on the time axis.
     nodes: Vec<Option<Choice>>,
-    /// By node of the old graph.
+    /// The new node of each old one.
     new_of: Vec<NodeId>,
     recomputed: Vec<Option<NodeId>>,
 }
@@ -176,7 +176,7 @@ impl Inserter<'_> {
         Ok(())
     }
 
-    /// The value that a node reads for a value of the old graph.
+    /// Returns the value that a node reads for a value of the old graph.
     fn value_for_reader(&mut self, value: ValueId, reader: NodeId) -> Result<ValueId, OpError> {
         let old = self.rebuild.old;
         let made = self.rebuild.new_of(value);

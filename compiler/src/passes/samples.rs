@@ -21,7 +21,7 @@ enum KnownSamples {
     Mixed,
 }
 
-/// Which dims of these values count samples.
+/// Returns the dim of each value that counts samples.
 pub fn samples_of(graph: &Graph, values: &[ValueId]) -> Vec<Samples> {
     let Some(batch) = graph.nodes.iter().find_map(batch_of) else {
         return vec![Samples::Whole; values.len()];
@@ -40,7 +40,7 @@ pub fn samples_of(graph: &Graph, values: &[ValueId]) -> Vec<Samples> {
         .collect()
 }
 
-/// The divisor of the samples of every input.
+/// Returns the greatest common divisor of the samples of all inputs.
 pub fn common_batch(graph: &Graph) -> usize {
     graph.nodes.iter().filter_map(batch_of).fold(0, greatest_common_divisor).max(1)
 }
@@ -56,7 +56,7 @@ fn batch_of(node: &Node) -> Option<usize> {
     }
 }
 
-/// The samples of the results of a node, where samples are cut into so many parts.
+/// Determines the samples of the results of a node, where samples are split into so many parts.
 fn result_samples(
     graph: &Graph,
     node: &Node,

@@ -19,7 +19,7 @@ use petgraph::graph::{DiGraph, NodeIndex};
 use super::cut::smallest_side;
 use crate::decisions::{Phase, TrainingGraph};
 
-/// Which of the candidates are computed again where the backward pass reads them.
+/// Returns, for each candidate, whether it is computed again where the backward pass reads it.
 pub fn choose_selective(training: &TrainingGraph, candidates: &[bool]) -> Vec<bool> {
     let graph = &training.graph;
     let samples = of_samples(graph);
@@ -31,7 +31,7 @@ pub fn choose_selective(training: &TrainingGraph, candidates: &[bool]) -> Vec<bo
     RecomputeNetwork::new(training, &cheap, &samples).behind_the_cut()
 }
 
-/// Which values depend on what is fed.
+/// Returns, for each value, whether it depends on an input.
 fn of_samples(graph: &Graph) -> Vec<bool> {
     let mut samples = vec![false; graph.values.len()];
     for (_, node) in graph.iter() {
@@ -49,15 +49,15 @@ fn multiplies_weights(node: &Node, samples: &[bool]) -> bool {
     product && (!plain || node.operands.iter().any(|operand| !samples[operand.index()]))
 }
 
-/// More bytes than any cut takes.
+/// A capacity that exceeds the bytes of every cut.
 const UNCUT: u64 = 1 << 60;
 
-/// Each value that may be kept or made again is an edge of as many units as it has bytes: what flows is that something is known.
+/// The network of the minimum cut. Each value that may be kept or made again is an edge with as many units as it has bytes.
 struct RecomputeNetwork {
     graph: DiGraph<(), u64>,
     source: NodeIndex,
     sink: NodeIndex,
-    /// The ends of each value's edge.
+    /// The two ends of each value's edge.
     ends: Vec<Option<[NodeIndex; 2]>>,
     cheap: Vec<bool>,
 }
@@ -94,9 +94,8 @@ impl RecomputeNetwork {
         })
     }
 
-    /// The node of the network where an operand is known, which is not cheap or may be made again; `None` where it is
-    /// there at no cost, so that nothing has to flow to it: what depends on no sample, and what is kept for the
-    /// backward pass in any case.
+    /// Returns the node of the network at which an operand is known. `None` if the operand is there at no cost, so that nothing has to flow to it: it
+    /// is not cheap, and it depends on no sample or is kept for the backward pass in any case.
     fn operand_node(
         &mut self,
         training: &TrainingGraph,
@@ -115,7 +114,7 @@ impl RecomputeNetwork {
         Some(known)
     }
 
-    /// Whether each cheap value lies between the cut and its readers.
+    /// Returns, for each cheap value, whether it lies between the cut and its readers.
     fn behind_the_cut(&self) -> Vec<bool> {
         let ends = (self.source, self.sink);
         let reaches = smallest_side(&self.graph, ends, Direction::Incoming);
@@ -127,7 +126,7 @@ impl RecomputeNetwork {
     }
 }
 
-/// Which values the backward pass reads.
+/// Returns, for each value, whether the backward pass reads it.
 fn read_backward(training: &TrainingGraph) -> Vec<bool> {
     let mut read = vec![false; training.graph.values.len()];
     for (index, node) in training.graph.nodes.iter().enumerate() {

@@ -16,13 +16,13 @@ use crate::passes::rates;
 
 const PASS: &str = "training_mode";
 
-/// The graph with dropout that drops in training, and passes everything on in inference, and with batch normalization
-/// by the statistics of each microbatch, over all ranks, in training, which running statistics take in, and in parts,
-/// by those that are given, in inference and where statistics are to be kept. Inference leaves variables as they are:
-/// what updates them is left out.
+/// Puts dropout and batch normalization in the mode of the options. In training, dropout drops, and batch normalization uses the statistics of each
+/// microbatch, over all ranks, which running statistics take in. In inference, dropout passes everything on. There, and where statistics are to be
+/// kept, batch normalization is taken apart and uses the statistics that are given. Inference leaves variables as they are: what updates them is left
+/// out.
 ///
 /// # Errors
-/// Where microbatches do not divide the batch that is normalized, and where statistics of a batch make no sense.
+/// Returns an error if microbatches do not divide the batch that is normalized, or statistics of a batch make no sense.
 pub fn set_mode(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
     let training = options.differentiates_loss();
     let failed = |error| PassError::Op { pass: PASS, error };
@@ -44,11 +44,11 @@ pub fn set_mode(graph: Graph, options: &CompileOptions) -> Result<Graph, PassErr
     batch_norms_in_mode(&graph, batches, is_kept).map_err(failed)
 }
 
-/// The graph as `Module.eval()` leaves a model, whatever is done with it: batch normalization goes by the statistics that it is
-/// given, which stay as they are, and dropout drops nothing. What `--keep-eval` does to a file.
+/// Returns the graph as `Module.eval()` leaves a model, whatever is done with it: what `--keep-eval` does to a file. Batch normalization uses the
+/// statistics that it is given, which stay as they are, and dropout drops nothing.
 ///
 /// # Errors
-/// Where the graph holds an op that does not take its operands.
+/// Returns an error if the graph holds an op that does not take its operands.
 pub fn keep_eval(graph: &Graph) -> Result<Graph, PassError> {
     let failed = |error| PassError::Op { pass: PASS, error };
     let mut graph = batch_norms_in_mode(graph, 0, |_| true).map_err(failed)?;
@@ -60,7 +60,7 @@ pub fn keep_eval(graph: &Graph) -> Result<Graph, PassError> {
     Ok(graph)
 }
 
-/// The graph without updates of states; what reads a new state reads the state.
+/// Removes updates of states. Readers of a new state read the state itself.
 fn without_blends(graph: Graph) -> Result<Graph, OpError> {
     if !graph.nodes.iter().any(|node| matches!(node.op, Op::Blend(_))) {
         return Ok(graph);

@@ -7,7 +7,7 @@ use super::super::ImportError;
 use super::config::{HuggingFaceConfig, PerceptronActivation};
 use super::parts::{HuggingFaceParts, apply_dropout};
 
-/// What a configuration says of BERT.
+/// A BERT model, as a configuration describes it.
 pub(super) struct Bert {
     layers: usize,
     width: usize,
@@ -19,22 +19,22 @@ pub(super) struct Bert {
     padding: Option<usize>,
     epsilon: f64,
     activation: PerceptronActivation,
-    /// Zeros, in training, in all that is normalized.
+    /// The share of zeros that dropout makes in training, of all that is normalized.
     dropout: f64,
     head: BertHead,
 }
 
-/// What stands behind the encoder.
+/// The head of a BERT model, behind the encoder.
 enum BertHead {
-    /// The tokens, by the table of embeddings.
+    /// Predicts tokens, with the table of embeddings as its weights.
     Tokens,
-    /// Classes of whole sequences, and the zeros before them.
+    /// Predicts classes of whole sequences: their number, and the share of zeros that dropout makes before the classifier.
     Classes(usize, f64),
 }
 
 impl Bert {
     /// # Errors
-    /// Where the configuration is not complete, or asks for what is not known.
+    /// Returns an error if the configuration is not complete, or asks for something that is not supported.
     pub(super) fn from_config(
         config: &HuggingFaceConfig,
         class: &str,
@@ -78,7 +78,7 @@ impl Bert {
     }
 
     /// # Errors
-    /// Where there are more tokens than positions.
+    /// Returns an error if there are more tokens than positions.
     pub(super) fn check_time(
         &self,
         config: &HuggingFaceConfig,
@@ -87,7 +87,7 @@ impl Bert {
         config.check_positions("max_position_embeddings", self.positions, time)
     }
 
-    /// The logits of tokens, or of the classes of sequences.
+    /// Computes the logits of tokens, or of the classes of sequences.
     pub(super) fn build_logits(&self, parts: &HuggingFaceParts<'_>, tokens: &Tensor) -> Tensor {
         let table = |name: &str, rows: usize| {
             parts.add_weight(

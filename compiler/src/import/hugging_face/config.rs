@@ -26,7 +26,7 @@ pub(super) struct HuggingFaceConfig {
 
 impl HuggingFaceConfig {
     /// # Errors
-    /// Where it cannot be read or is no object of JSON.
+    /// Returns an error if the file cannot be read or is no JSON object.
     pub(super) fn read(path: &Path) -> Result<Self, ImportError> {
         let error = |reason: String| ImportError::Read { path: path.into(), reason };
         let bytes = file::read_file(path, LONGEST).map_err(|reason| error(reason.to_string()))?;
@@ -34,12 +34,12 @@ impl HuggingFaceConfig {
         Ok(Self { path: path.into(), values })
     }
 
-    /// An error of this file.
+    /// Makes an error of this file.
     pub(super) fn config_error(&self, reason: String) -> ImportError {
         ImportError::Config { path: self.path.clone(), reason }
     }
 
-    /// A value that is there and not null.
+    /// Returns a value that is there and not null.
     fn find_value(&self, key: &str) -> Option<&Value> {
         self.values.get(key).filter(|value| !value.is_null())
     }
@@ -49,10 +49,10 @@ impl HuggingFaceConfig {
         self.config_error(format!("`{key}` is {expected}, not {found}"))
     }
 
-    /// A size, which may be left out.
+    /// Reads a size, which may be left out.
     ///
     /// # Errors
-    /// Where it is none.
+    /// Returns an error if the value is no whole number from 1 to 2^20.
     pub(super) fn optional_size(&self, key: &str) -> Result<Option<usize>, ImportError> {
         let Some(value) = self.find_value(key) else { return Ok(None) };
         let size = value.as_u64().filter(|size| (1..=GREATEST).contains(size));
@@ -60,19 +60,19 @@ impl HuggingFaceConfig {
         Ok(Some(size as usize))
     }
 
-    /// A size.
+    /// Reads a size.
     ///
     /// # Errors
-    /// Where there is none.
+    /// Returns an error if there is none.
     pub(super) fn required_size(&self, key: &str) -> Result<usize, ImportError> {
         let missing = || self.config_error(format!("it does not say `{key}`"));
         self.optional_size(key)?.ok_or_else(missing)
     }
 
-    /// A number of layers.
+    /// Reads a number of layers.
     ///
     /// # Errors
-    /// Where there is none, or more than a model has.
+    /// Returns an error if there is none, or it is larger than any model's.
     pub(super) fn layer_count(&self, key: &str) -> Result<usize, ImportError> {
         let layers = self.required_size(key)?;
         match layers <= MOST_LAYERS {
@@ -81,38 +81,38 @@ impl HuggingFaceConfig {
         }
     }
 
-    /// A finite number, or what it is where it is left out.
+    /// Reads a finite number, or returns `otherwise` if it is left out.
     ///
     /// # Errors
-    /// Where it is none.
+    /// Returns an error if the value is no finite number.
     pub(super) fn number_or(&self, key: &str, otherwise: f64) -> Result<f64, ImportError> {
         let Some(value) = self.find_value(key) else { return Ok(otherwise) };
         let number = value.as_f64().filter(|number| number.is_finite());
         number.ok_or_else(|| self.wrong_value(key, "a number"))
     }
 
-    /// A truth value, or what it is where it is left out.
+    /// Reads a truth value, or returns `otherwise` if it is left out.
     ///
     /// # Errors
-    /// Where it is none.
+    /// Returns an error if the value is neither true nor false.
     pub(super) fn flag_or(&self, key: &str, otherwise: bool) -> Result<bool, ImportError> {
         let Some(value) = self.find_value(key) else { return Ok(otherwise) };
         value.as_bool().ok_or_else(|| self.wrong_value(key, "true or false"))
     }
 
-    /// A text, or what it is where it is left out.
+    /// Reads a text, or returns `otherwise` if it is left out.
     ///
     /// # Errors
-    /// Where it is none.
+    /// Returns an error if the value is no text.
     pub(super) fn text_or(&self, key: &str, otherwise: &str) -> Result<String, ImportError> {
         let Some(value) = self.find_value(key) else { return Ok(otherwise.into()) };
         value.as_str().map(str::to_owned).ok_or_else(|| self.wrong_value(key, "a text"))
     }
 
-    /// An object within; `None` where it is left out.
+    /// Returns an object within this one; `None` if it is left out.
     ///
     /// # Errors
-    /// Where it is none.
+    /// Returns an error if the value is no object.
     pub(super) fn object(&self, key: &str) -> Result<Option<Self>, ImportError> {
         match self.find_value(key) {
             None => Ok(None),
@@ -123,20 +123,20 @@ impl HuggingFaceConfig {
         }
     }
 
-    /// The class of the model.
+    /// Returns the name of the model's class.
     ///
     /// # Errors
-    /// Where it does not say one.
+    /// Returns an error if the configuration names no class.
     pub(super) fn architecture(&self) -> Result<String, ImportError> {
         let first = self.find_value("architectures").and_then(|list| list.get(0)?.as_str());
         let missing = || self.config_error("it does not say its class as `architectures`".into());
         first.map(str::to_owned).ok_or_else(missing)
     }
 
-    /// The element type of weights that are in no file.
+    /// Returns the element type of weights that are in no file.
     ///
     /// # Errors
-    /// Where it is none that is known.
+    /// Returns an error if the configuration names a type that is not supported.
     pub(super) fn default_dtype(&self) -> Result<DType, ImportError> {
         let key = if self.find_value("dtype").is_some() { "dtype" } else { "torch_dtype" };
         match self.text_or(key, "float32")?.as_str() {
@@ -147,10 +147,10 @@ impl HuggingFaceConfig {
         }
     }
 
-    /// An activation.
+    /// Reads an activation, or returns that of the name `otherwise` if it is left out.
     ///
     /// # Errors
-    /// Where it is none that is known.
+    /// Returns an error if the activation is not supported.
     pub(super) fn activation_or(
         &self,
         key: &str,
@@ -165,10 +165,10 @@ impl HuggingFaceConfig {
         }
     }
 
-    /// The token of padding, of so many; `usual` where nothing is said.
+    /// Returns the token of padding, if there is one, of a vocabulary of that many tokens. It is `usual` if the configuration has no such key.
     ///
     /// # Errors
-    /// Where it is no token.
+    /// Returns an error if the value is no token of the vocabulary.
     pub(super) fn padding_token(
         &self,
         vocabulary: usize,
@@ -185,19 +185,19 @@ impl HuggingFaceConfig {
         token.map(Some).ok_or_else(|| self.wrong_value(KEY, &format!("one of {vocabulary} tokens")))
     }
 
-    /// The number of classes of a head.
+    /// Returns the number of classes of a head, which is 2 if the configuration does not give it.
     ///
     /// # Errors
-    /// Where it is none.
+    /// Returns an error if the value is not valid.
     pub(super) fn class_count(&self) -> Result<usize, ImportError> {
         let named = self.object("id2label")?.map(|labels| labels.values.len());
         Ok(self.optional_size("num_labels")?.or(named).unwrap_or(2))
     }
 
-    /// Refuses sequences of more tokens than a model has positions, which `key` says.
+    /// Refuses sequences of more tokens than a model has positions. `key` is the key that gives the positions, for the message.
     ///
     /// # Errors
-    /// Where there are more.
+    /// Returns an error if there are more tokens than positions.
     pub(super) fn check_positions(
         &self,
         key: &str,
@@ -212,10 +212,10 @@ impl HuggingFaceConfig {
         }
     }
 
-    /// Refuses a switch that asks for what is not done.
+    /// Refuses a switch that asks for something that is not supported. A switch that is left out is as expected.
     ///
     /// # Errors
-    /// Where it is not as is expected.
+    /// Returns an error if the switch is not as expected.
     pub(super) fn expect_flag(&self, key: &str, expected: bool) -> Result<(), ImportError> {
         match self.flag_or(key, expected)? == expected {
             true => Ok(()),

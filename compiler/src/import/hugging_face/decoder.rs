@@ -8,16 +8,16 @@ use super::config::{GREATEST, HuggingFaceConfig, PerceptronActivation};
 use super::parts::HuggingFaceParts;
 use super::rotary::Rotation;
 
-/// What a configuration says of a decoder.
+/// A decoder such as LLaMA, as a configuration describes it.
 pub(super) struct Decoder {
     layers: usize,
     width: usize,
     hidden: usize,
     vocabulary: usize,
     padding: Option<usize>,
-    /// Of queries, and of keys and values.
+    /// The numbers of heads of queries, and of keys and values.
     heads: [usize; 2],
-    /// Of a head.
+    /// The elements of a head.
     each: usize,
     epsilon: f64,
     activation: PerceptronActivation,
@@ -30,19 +30,19 @@ pub(super) struct Decoder {
     window: Option<usize>,
 }
 
-/// Which linear layers have one.
+/// The linear layers that have a bias.
 struct Biases {
-    /// Of queries, keys and values.
+    /// Whether the layers of queries, keys and values have one.
     inputs: bool,
-    /// Behind attention.
+    /// Whether the layer behind attention has one.
     output: bool,
-    /// Of the perceptron.
+    /// Whether the layers of the perceptron have one.
     perceptron: bool,
 }
 
 impl Decoder {
     /// # Errors
-    /// Where the configuration is not complete, or asks for what is not known.
+    /// Returns an error if the configuration is not complete, or asks for something that is not supported.
     pub(super) fn from_config(
         config: &HuggingFaceConfig,
         class: &str,
@@ -90,7 +90,7 @@ impl Decoder {
     }
 
     /// # Errors
-    /// Where a token would not see all before it.
+    /// Returns an error if the sequences are longer than the window of attention, so that a token would not see all tokens before it.
     pub(super) fn check_time(
         &self,
         config: &HuggingFaceConfig,
@@ -105,7 +105,7 @@ impl Decoder {
         }
     }
 
-    /// The logits of tokens.
+    /// Computes the logits of tokens.
     pub(super) fn build_logits(&self, parts: &HuggingFaceParts<'_>, tokens: &Tensor) -> Tensor {
         let table = parts.add_weight("model.embed_tokens.weight", &[self.vocabulary, self.width]);
         let mut x = parts.embedding(&table, tokens, self.padding);

@@ -1,4 +1,4 @@
-//! Which tensors the files of a folder hold: one file, or several with an index.
+//! Reads the tensors in the files of a folder: one file, or several with an index.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path};
@@ -8,10 +8,10 @@ use serde::Deserialize;
 use super::super::weights::WeightTensor;
 use super::super::{ImportError, file, safetensors};
 
-/// The file of a model whose weights are in one.
+/// The name of the file of a model that has all its weights in one file.
 pub(super) const SINGLE: &str = "model.safetensors";
 
-/// What says in which file each tensor is.
+/// The name of the index, which says in which file each tensor is.
 const INDEX: &str = "model.safetensors.index.json";
 
 /// Bytes of the longest index.
@@ -22,10 +22,10 @@ struct Index {
     weight_map: BTreeMap<String, String>,
 }
 
-/// The tensors of a folder; `None` where no weights are there.
+/// Reads the tensors of a folder; `None` if it has no weights.
 ///
 /// # Errors
-/// Where a file is damaged, or one is missing that the index names.
+/// Returns an error if a file is damaged, or the index names a file that is missing.
 pub(super) fn read_tensors(
     folder: &Path,
 ) -> Result<Option<BTreeMap<String, WeightTensor>>, ImportError> {

@@ -6,7 +6,7 @@ use super::super::ImportError;
 use super::config::{HuggingFaceConfig, PerceptronActivation};
 use super::parts::{HuggingFaceParts, apply_dropout};
 
-/// What a configuration says of GPT-2.
+/// A GPT-2 model, as a configuration describes it.
 pub(super) struct HuggingFaceGpt2 {
     layers: usize,
     width: usize,
@@ -16,13 +16,13 @@ pub(super) struct HuggingFaceGpt2 {
     vocabulary: usize,
     epsilon: f64,
     activation: PerceptronActivation,
-    /// Zeros, in training: of embeddings, and of what is added to the residual.
+    /// The shares of zeros that dropout makes in training: of embeddings, and of summands of the residual.
     dropout: [f64; 2],
 }
 
 impl HuggingFaceGpt2 {
     /// # Errors
-    /// Where the configuration is not complete, or asks for what is not known.
+    /// Returns an error if the configuration is not complete, or asks for something that is not supported.
     pub(super) fn from_config(config: &HuggingFaceConfig) -> Result<Self, ImportError> {
         config.expect_flag("scale_attn_weights", true)?;
         config.expect_flag("scale_attn_by_inverse_layer_idx", false)?;
@@ -48,7 +48,7 @@ impl HuggingFaceGpt2 {
     }
 
     /// # Errors
-    /// Where there are more tokens than positions.
+    /// Returns an error if there are more tokens than positions.
     pub(super) fn check_time(
         &self,
         config: &HuggingFaceConfig,
@@ -57,7 +57,7 @@ impl HuggingFaceGpt2 {
         config.check_positions("n_positions", self.positions, time)
     }
 
-    /// The logits of tokens.
+    /// Computes the logits of tokens.
     pub(super) fn build_logits(&self, parts: &HuggingFaceParts<'_>, tokens: &Tensor) -> Tensor {
         // Files of the first release have no prefix.
         let prefix = match parts.tensors.contains_key("wte.weight") {

@@ -26,26 +26,26 @@ use super::{ImportError, ImportOptions, Imported, Symbols};
 use config::HuggingFaceConfig;
 use parts::HuggingFaceParts;
 
-/// What the path of a folder begins with.
+/// The prefix of a path that names a folder.
 const PREFIX: &str = "hf:";
 
-/// The input of all models.
+/// The name of the input of all models.
 const TOKENS: &str = "input_ids";
 
 /// The symbols of its dims.
 const DIMS: [&str; 2] = ["batch", "time"];
 
-/// The folder that a path names by `hf:DIR`.
+/// Returns the folder of a path `hf:DIR`; `None` for other paths.
 pub(super) fn parse_folder_path(path: &Path) -> Option<PathBuf> {
     path.to_str()?.strip_prefix(PREFIX).map(PathBuf::from)
 }
 
-/// The file of a folder that says which model it is.
+/// Returns the path of the configuration of a folder, which says which model it is.
 pub(super) fn config_path(folder: &Path) -> PathBuf {
     folder.join("config.json")
 }
 
-/// A folder that was read: its configuration, and which tensors its files hold.
+/// The content of a folder: its configuration, and the tensors in its files.
 pub(super) struct HuggingFaceFolder {
     path: PathBuf,
     config: HuggingFaceConfig,
@@ -85,7 +85,7 @@ impl Architecture {
         }
     }
 
-    /// Writes the model; its logits.
+    /// Builds the model, and returns its logits.
     fn build_logits(&self, parts: &HuggingFaceParts<'_>, tokens: &Tensor) -> Tensor {
         match self {
             Self::Decoder(model) => model.build_logits(parts, tokens),
@@ -94,7 +94,7 @@ impl Architecture {
         }
     }
 
-    /// Refuses sequences that the model does not take.
+    /// Refuses sequences that are too long for the model.
     fn check_time(&self, config: &HuggingFaceConfig, time: usize) -> Result<(), ImportError> {
         match self {
             Self::Decoder(model) => model.check_time(config, time),
@@ -103,7 +103,7 @@ impl Architecture {
         }
     }
 
-    /// A tensor of the files that is another one's copy, and so no part of the model.
+    /// Whether a tensor of the files is no part of the model, because it is a copy of another tensor or a mask that the model computes.
     fn is_copy(&self, name: &str) -> bool {
         match self {
             Self::Decoder(model) => model.is_tied() && name == "lm_head.weight",
@@ -132,7 +132,7 @@ impl Architecture {
 
 impl HuggingFaceFolder {
     /// # Errors
-    /// Where there is no configuration, or one of a model that is not known, or a file of weights is damaged.
+    /// Returns an error if there is no configuration, the model is not supported, or a file of weights is damaged.
     pub(super) fn read(path: PathBuf) -> Result<Self, ImportError> {
         let config = HuggingFaceConfig::read(&config_path(&path))?;
         let architecture = Architecture::from_config(&config)?;
@@ -146,7 +146,7 @@ impl HuggingFaceFolder {
     }
 
     /// # Errors
-    /// Where a dim has no value, or the weights are not those of the configuration.
+    /// Returns an error if a dim has no value, or the weights are not those of the configuration.
     pub(super) fn import(
         self,
         dims: &BTreeMap<String, usize>,

@@ -1,4 +1,4 @@
-//! What the architectures are made of: variables with the names and element types of the files' tensors.
+//! The parts that the architectures have in common. Their variables have the names and element types of the files' tensors.
 
 use std::collections::BTreeMap;
 

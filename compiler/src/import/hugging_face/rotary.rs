@@ -8,22 +8,22 @@ use graphc_ir::types::DType;
 use super::super::ImportError;
 use super::config::HuggingFaceConfig;
 
-/// How positions turn the pairs of a head.
+/// The rotation of pairs of a head's elements by their position.
 #[derive(Clone, Debug)]
 pub(super) struct Rotation {
     base: f64,
     scaling: Scaling,
 }
 
-/// What is done to the frequencies.
+/// The scaling of a rotation's frequencies.
 #[derive(Clone, Debug)]
 enum Scaling {
     None,
-    /// All are divided.
+    /// Divides all frequencies.
     Linear {
         factor: f64,
     },
-    /// Low ones are divided, those between are blended (of LLaMA 3.1).
+    /// Divides low frequencies and blends those in between, as LLaMA 3.1 does.
     Llama3 {
         factor: f64,
         low: f64,
@@ -34,7 +34,7 @@ enum Scaling {
 
 impl Rotation {
     /// # Errors
-    /// Where the configuration asks for another rotation.
+    /// Returns an error if the configuration asks for a rotation that is not supported.
     pub(super) fn from_config(config: &HuggingFaceConfig) -> Result<Self, ImportError> {
         let base = config.number_or("rope_theta", 10_000.0)?;
         let says = config.object("rope_parameters")?.or(config.object("rope_scaling")?);
@@ -65,7 +65,7 @@ impl Rotation {
         Ok(Self { base, scaling })
     }
 
-    /// Turns `[batch, time, heads, width]`.
+    /// Turns the pairs of a tensor `[batch, time, heads, width]`.
     pub(super) fn turn(&self, x: &Tensor) -> Tensor {
         match self.scaling {
             Scaling::None => x.rotary(self.base, false),
@@ -73,7 +73,7 @@ impl Rotation {
         }
     }
 
-    /// By frequencies that no op has: x cos + turned x sin.
+    /// Turns by frequencies that no op has: x cos + turned x sin.
     fn turn_by(&self, x: &Tensor) -> Tensor {
         let (g, shape, dtype) = (x.builder(), x.shape(), x.ty().dtype);
         let [_, time, _, width] = shape[..] else { return x.clone() };
@@ -89,7 +89,7 @@ impl Rotation {
         g.concat(&[first, second], 3)
     }
 
-    /// Radians by which a position turns a pair.
+    /// Returns the radians by which a pair turns from one position to the next.
     fn frequency(&self, pair: usize, width: usize) -> f64 {
         let own = self.base.powf(-2.0 * pair as f64 / width as f64);
         match self.scaling {

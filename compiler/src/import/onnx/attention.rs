@@ -127,7 +127,7 @@ fn compute_weights(cx: &mut Lowering, call: NodeCall<'_>, scores: &Val, past: us
     cx.apply(Op::Where(Where {}), &[none, zero, weights])
 }
 
-/// Which keys are within the lengths of their sequences, `[batch, 1, 1, keys]`.
+/// Returns truth values of shape `[batch, 1, 1, keys]`: whether a key is within the length of its sequence.
 pub(super) fn mask_by_lengths(cx: &mut Lowering, lengths: &Val, keys: usize) -> Res<Val> {
     let lengths = cx.cast(lengths, DType::I64)?;
     let batch = cx.shape(&lengths)?.iter().product();
@@ -142,19 +142,20 @@ fn hide_unseen(cx: &mut Lowering, seen: &Val, scores: &Val) -> Res<Val> {
     cx.apply(Op::Where(Where {}), &[seen.clone(), scores.clone(), least])
 }
 
-/// Which keys a query sees by its position.
+/// The keys that a query sees by its position.
 #[derive(Clone, Copy, Default)]
 pub(super) struct AttentionReach {
-    /// None behind itself.
+    /// Whether a query sees no key behind itself.
     pub causal: bool,
-    /// As many before itself at most, where that is bounded.
+    /// The most keys before itself that a query sees, if that is bounded.
     pub before: Option<usize>,
-    /// As many behind itself at most, where that is bounded.
+    /// The most keys behind itself that a query sees, if that is bounded.
     pub after: Option<usize>,
 }
 
 impl AttentionReach {
-    /// Whether a query sees a key, `[queries, keys]`, behind `past` keys of earlier calls; nothing where all see all.
+    /// Returns truth values `[queries, keys]`: whether a query sees a key. The first `past` keys are those of earlier calls. Returns `None` if every
+    /// query sees all keys.
     pub fn seen_keys(
         self,
         cx: &mut Lowering,

@@ -6,10 +6,10 @@ use graphc_ir::ops::Concat;
 use super::lower::{Lowering, Val};
 use super::node::{NodeCall, Res, fail_with};
 
-/// As many elements of a border are taken one by one.
+/// The most elements of a border that are taken one by one.
 const MOST_MIRRORED: usize = 1 << 8;
 
-/// What a border is made of.
+/// The content of a border around a tensor.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Border {
     /// The elements next to the first or last one, which is not repeated.
@@ -21,7 +21,7 @@ pub(super) enum Border {
 }
 
 impl Border {
-    /// The mode of this name.
+    /// Returns the mode of this name.
     pub fn from_name(name: &str) -> Res<Self> {
         match name {
             "reflect" => Ok(Self::Reflect),

@@ -49,7 +49,7 @@ fn select_branch(cx: &mut Lowering, condition: &Val, graphs: [&GraphProto; 2]) -
     Ok(results)
 }
 
-/// As many turns as the trip count says, or fewer where the condition ends it.
+/// Lowers a loop, turn by turn: as many turns as the trip count says, or fewer if the condition ends it.
 pub(super) fn lower_loop(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let body = call.graph("body")?;
     let turns = match cx.optional_operand(call, 0)? {
@@ -94,7 +94,7 @@ pub(super) fn lower_loop(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>>
     Ok(carried)
 }
 
-/// A turn for each element along a dim of what is scanned. The body takes the values that are carried and these elements.
+/// Lowers a scan: a turn for each element along a dim of the inputs that are scanned. The body takes the values that are carried and these elements.
 pub(super) fn lower_scan(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     if call.opset < 9 {
         return fail_with(

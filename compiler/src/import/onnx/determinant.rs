@@ -1,5 +1,5 @@
-//! Determinants of small matrices, by reflections (Householder): each makes a column one number and zeros below, so that what is left is the
-//! determinant of a matrix that is smaller by one. Reflections need no exchange of rows, and lose nothing where a pivot is small.
+//! Determinants of small matrices, by Householder reflections. Each reflection makes all elements of a column zero but one, so that the determinant
+//! of a matrix that is smaller by one is left. Reflections need no exchange of rows, and lose no precision where a pivot is small.
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::{BinaryFunction, Concat, ReduceFunction, UnaryFunction, Where};
@@ -8,10 +8,10 @@ use graphc_ir::scalar::Scalar;
 use super::lower::{Lowering, Val};
 use super::node::{NodeCall, Res, fail_with};
 
-/// As many rows a matrix may have: each takes some twenty ops.
+/// The most rows of a matrix. Each takes some twenty ops.
 const MOST_ROWS: usize = 32;
 
-/// Of matrices `[.., n, n]`.
+/// Lowers the determinants of matrices `[.., n, n]`.
 pub(super) fn lower_determinant(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     let shape = cx.shape(&x)?;
@@ -42,8 +42,9 @@ fn multiply_into_product(cx: &mut Lowering, product: Option<Val>, factor: Val) -
     }
 }
 
-/// What a reflection makes of the first column `x` of matrices: its size with the sign of x0, `[count, 1, 1]`, by which the determinant
-/// is that of the matrices which it leaves. It reflects at v = x + sign(x0) |x| e0, and A becomes A - 2 v (v' A) / (v' v).
+/// Clears the first column `x` of matrices by a reflection. Returns x's length with the sign of x0, `[count, 1, 1]`, and the smaller matrices that
+/// are left; the determinant is the product of this number and the determinant of those. The reflection is at v = x + sign(x0) |x| e0, and A becomes
+/// A - 2 v (v' A) / (v' v).
 fn reflect_column(cx: &mut Lowering, x: &Val, rows: usize) -> Res<(Val, Val)> {
     let column = cx.slice(x, 2, 0, 1, 1)?;
     let square = cx.apply_binary(BinaryFunction::Mul, &column, &column)?;

@@ -132,7 +132,7 @@ pub(super) fn lower_binary(
     Ok(vec![cx.apply_binary(function, &a, &b)?])
 }
 
-/// Of integers the quotient is cut off, and known divisors are not 0.
+/// Lowers a division. Quotients of integers are truncated, and known integer divisors must not be 0.
 pub(super) fn lower_divide(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let divisor = cx.operand(call, 1)?;
     let known = cx.find_foldable(&divisor).filter(|known| !known.ty.dtype.is_float());
@@ -144,7 +144,7 @@ pub(super) fn lower_divide(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val
     lower_binary(cx, call, BinaryFunction::Div)
 }
 
-/// The function between the first two operands, then that and the third, and so on.
+/// Lowers a function of many operands: it is applied to the first two, then to that result and the third, and so on.
 pub(super) fn lower_variadic(
     cx: &mut Lowering,
     call: NodeCall<'_>,
@@ -172,7 +172,7 @@ pub(super) fn lower_pow(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> 
     Ok(vec![cx.apply_binary(BinaryFunction::Pow, &base, &exponent)?])
 }
 
-/// To integers; what is one stays as it is.
+/// Lowers a rounding. Integers stay as they are.
 pub(super) fn lower_rounding(
     cx: &mut Lowering,
     call: NodeCall<'_>,
@@ -185,7 +185,7 @@ pub(super) fn lower_rounding(
     Ok(vec![cx.apply_unary(function, &x)?])
 }
 
-/// Sine by cosine.
+/// Lowers the tangent: sine by cosine.
 pub(super) fn lower_tangent(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     let (sine, cosine) =

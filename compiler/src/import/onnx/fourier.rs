@@ -10,16 +10,16 @@ use super::known::KnownValue;
 use super::lower::{Lowering, Val};
 use super::node::{NodeCall, Res, fail_with, resolve_axis};
 
-/// As many numbers a table may have.
+/// The most numbers of a table.
 const MOST_TABLE: usize = 1 << 22;
 
-/// What a transform makes.
+/// A discrete Fourier transform.
 #[derive(Clone, Copy)]
 struct Transform {
-    /// How many elements it takes.
+    /// The number of elements that it takes.
     length: usize,
     inverse: bool,
-    /// Whether it gives the first half alone, as the other half of real numbers is the same.
+    /// Whether it gives the first half alone. For real numbers the other half follows from it.
     onesided: bool,
 }
 
@@ -28,7 +28,7 @@ impl Transform {
         if self.onesided { self.length / 2 + 1 } else { self.length }
     }
 
-    /// Of each part of each element what it adds to the real and the imaginary part of each output, `[length * parts, outputs * 2]`.
+    /// Returns a table `[length * parts, outputs * 2]`: what each part of each element adds to the real and the imaginary part of each output.
     fn make_table(self, parts: usize) -> Res<KnownValue> {
         let (rows, outputs) = (self.length * parts, self.output_count());
         let size = rows.saturating_mul(2 * outputs);
@@ -58,7 +58,7 @@ impl Transform {
         Ok(KnownValue::new(TensorType::new(DType::F32, [rows, 2 * outputs]), numbers))
     }
 
-    /// Of `[.., n, parts]`, cut or filled with zeros to the length, `[.., outputs, 2]`.
+    /// Transforms `[.., n, parts]`, cut or filled with zeros to the length, to `[.., outputs, 2]`.
     fn apply(self, cx: &mut Lowering, x: &Val) -> Res<Val> {
         let shape = cx.shape(x)?;
         let (outer, parts) = (&shape[..shape.len() - 2], shape[shape.len() - 1]);
@@ -79,7 +79,7 @@ impl Transform {
     }
 }
 
-/// How many elements a transform takes, as a node says it.
+/// Returns the number of elements that a transform takes: the node's own, or `usual`.
 fn read_length(cx: &Lowering, given: Option<Val>, usual: usize) -> Res<usize> {
     let length = match given {
         Some(given) => {
@@ -90,7 +90,7 @@ fn read_length(cx: &Lowering, given: Option<Val>, usual: usize) -> Res<usize> {
     if length == 0 { fail_with("a transform of no elements is none") } else { Ok(length) }
 }
 
-/// Of real numbers `[.., n, .., 1]` or complex ones `[.., n, .., 2]`.
+/// Lowers a transform of real numbers `[.., n, .., 1]` or complex ones `[.., n, .., 2]`.
 pub(super) fn lower_dft(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     let shape = cx.shape(&x)?;
@@ -128,7 +128,7 @@ pub(super) fn lower_dft(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> 
     Ok(vec![cx.transpose(&y, back.collect())?])
 }
 
-/// Of each frame of a signal `[batch, n, parts]`, under a window where there is one.
+/// Lowers a transform of each frame of a signal `[batch, n, parts]`, under a window if there is one.
 pub(super) fn lower_stft(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let (signal, step) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
     let step = usize::try_from(cx.known_integer(&step, "the step of frames")?).unwrap_or(0);

@@ -11,7 +11,8 @@ use super::lower::{Lowering, Val};
 use super::node::{NodeCall, Res, fail_with};
 use super::normalize::shortest_number;
 
-/// Results: the normalized sum of two tensors and a bias, its mean, the inverse of its deviation, and the sum itself.
+/// Lowers the normalization of the sum of two tensors and a bias. Its results are the normalized sum, the mean, the inverse of the deviation, and the
+/// sum itself.
 pub(super) fn lower_skip_layer_normalization(
     cx: &mut Lowering,
     call: NodeCall<'_>,
@@ -28,7 +29,7 @@ pub(super) fn lower_skip_layer_normalization(
     Ok(vec![y, mean, root, sum])
 }
 
-/// As [`lower_skip_layer_normalization`], by the root of the mean square, which leaves the mean where it is.
+/// Lowers the same as [`lower_skip_layer_normalization`] with a division by the root of the mean square. The mean is not subtracted.
 pub(super) fn lower_skip_rms_normalization(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let sum = add_skip(cx, call, 3)?;
     let (y, root) = normalize_last_dim(cx, call, &sum, false)?;
@@ -39,7 +40,7 @@ pub(super) fn lower_skip_rms_normalization(cx: &mut Lowering, call: NodeCall<'_>
     Ok(vec![y, mean, root, sum])
 }
 
-/// The sum of the first two operands, and of the bias at a position.
+/// Adds the first two operands, and the bias at a position if there is one.
 fn add_skip(cx: &mut Lowering, call: NodeCall<'_>, bias: usize) -> Res<Val> {
     let (x, skip) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
     let sum = cx.apply_binary(BinaryFunction::Add, &x, &skip)?;
@@ -49,7 +50,7 @@ fn add_skip(cx: &mut Lowering, call: NodeCall<'_>, bias: usize) -> Res<Val> {
     }
 }
 
-/// A tensor normalized along its last dim, and what it was multiplied by.
+/// Normalizes a tensor along its last dim, and returns also the factor by which it was multiplied.
 fn normalize_last_dim(
     cx: &mut Lowering,
     call: NodeCall<'_>,

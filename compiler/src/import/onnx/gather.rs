@@ -12,10 +12,10 @@ use super::lower::{Lowering, Val};
 use super::node::{NodeCall, Res, fail_with, resolve_axis};
 use super::places::{TensorCoordinates, from_start};
 
-/// As many runs of known places are a slice each.
+/// The most runs of known places that become slices.
 const MOST_RUNS: usize = 32;
 
-/// Elements at places along a dim.
+/// Lowers the gathering of elements at places along a dim.
 pub(super) fn lower_gather(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let (x, places) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
     let shape = cx.shape(&x)?;
@@ -173,7 +173,7 @@ fn look_up(cx: &mut Lowering, x: &Val, places: &Val) -> Res<Val> {
     cx.apply(Op::Gather(Gather {}), &[x.clone(), places.clone()])
 }
 
-/// Known places that follow each other, as where each run begins and ends; `None` where there are too many.
+/// Returns the first place and the end of each run of known places that follow each other; `None` if there are too many runs.
 pub(super) fn find_runs(known: &KnownValue) -> Option<Vec<(usize, usize)>> {
     debug_assert!(known.ty.dtype == DType::I64, "places are integers");
     let mut runs: Vec<(usize, usize)> = Vec::new();

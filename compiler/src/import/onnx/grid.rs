@@ -9,10 +9,10 @@ use super::known::{KnownValue, MOST_FOLDED};
 use super::lower::{Lowering, Val};
 use super::node::{NodeCall, Res, fail_with};
 
-/// As many elements of columns of a sample have their places in a table.
+/// The most elements of a sample's columns, whose places are in a table.
 const MOST_COLUMNS: usize = 1 << 24;
 
-/// What stands for elements outside of an image.
+/// The values that stand for elements outside of an image.
 #[derive(Clone, Copy, PartialEq)]
 enum GridPadding {
     Zeros,
@@ -22,7 +22,7 @@ enum GridPadding {
     Reflection,
 }
 
-/// Elements of images `[n, channels, h, w]` at places `[n, h', w', 2]` from -1 to 1, x before y.
+/// Lowers the sampling of images `[n, channels, h, w]` at places `[n, h', w', 2]` from -1 to 1, with x before y.
 pub(super) fn lower_grid_sample(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let (x, grid) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
     let ([n, c, h, w], [_, rows, columns, 2]) = (cx.four_extents(&x)?, cx.four_extents(&grid)?)
@@ -91,7 +91,7 @@ fn scale_coordinate(
     cx.apply_unary(UnaryFunction::Clip { low, high }, &place)
 }
 
-/// What is sampled: elements `[n, h w, channels]`.
+/// The image that is sampled, with elements `[n, h w, channels]`.
 struct Sampled {
     image: Val,
     extents: [usize; 2],
@@ -99,7 +99,7 @@ struct Sampled {
 }
 
 impl Sampled {
-    /// The elements at whole places `[n, m]`, 0 outside.
+    /// Returns the elements at whole places `[n, m]`, and 0 for those outside.
     fn elements_at(&self, cx: &mut Lowering, [y, x]: [&Val; 2]) -> Res<Val> {
         let [h, w] = self.extents;
         let mut within = Vec::new();

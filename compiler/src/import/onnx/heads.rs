@@ -14,18 +14,18 @@ use super::lower::{Lowering, Val};
 use super::node::{NodeCall, Res, fail_with};
 use super::places::from_start;
 
-/// What hides keys from queries.
+/// The masks that hide keys from queries.
 #[derive(Default)]
 struct Masks {
-    /// Which keys a query sees by its position.
+    /// The keys that a query sees by its position.
     reach: AttentionReach,
-    /// Which keys are seen: truth values that broadcast to the scores.
+    /// Truth values that broadcast to the scores: whether a key is seen.
     seen: Option<Val>,
-    /// What is added to the scores.
+    /// The summands of the scores.
     biases: Vec<Val>,
 }
 
-/// Queries, keys and values in one product of the input with weights.
+/// Lowers attention whose queries, keys and values come from one product of the input with weights.
 pub(super) fn lower_attention(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let (x, weights) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
     let mut joined = cx.matmul(&x, &weights, false, false)?;
@@ -214,7 +214,7 @@ fn read_grouped_heads(
     ])
 }
 
-/// Which keys are within the lengths of their sequences (`seqlens_k`, each one less).
+/// Returns truth values: whether a key is within the length of its sequence. The operand `seqlens_k` holds these lengths less one.
 fn within_lengths(cx: &mut Lowering, call: NodeCall<'_>, total: usize) -> Res<Val> {
     let last = cx.operand(call, 5)?;
     let last = cx.cast(&last, DType::I64)?;
@@ -223,7 +223,7 @@ fn within_lengths(cx: &mut Lowering, call: NodeCall<'_>, total: usize) -> Res<Va
     mask_by_lengths(cx, &lengths, total)
 }
 
-/// Pairs of elements turned by angles that tables have: `input, position_ids, cos_cache, sin_cache`.
+/// Lowers the rotation of pairs of elements by angles from tables. The operands are `input, position_ids, cos_cache, sin_cache`.
 pub(super) fn lower_rotary_embedding(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     let given = cx.shape(&x)?;
@@ -293,8 +293,8 @@ fn heads_of(call: NodeCall<'_>, name: &str) -> Res<usize> {
     }
 }
 
-/// What is added to the scores of keys that are not seen: of an operand that has the length of each sequence, or a number that is not 0
-/// for each key that is seen.
+/// Returns a summand for the scores that hides keys: 0 for those that are seen, and `mask_filter_value` for the others. The operand holds the length
+/// of each sequence, or for each key a number that is not 0 if the key is seen.
 fn mask_of(
     cx: &mut Lowering,
     call: NodeCall<'_>,
@@ -325,7 +325,8 @@ fn mask_of(
     cx.apply(Op::Where(Where {}), &[seen, zero, hidden]).map(Some)
 }
 
-/// Means of values by the softmax of products, as `[batch, heads, time, width]`; there are `past` keys before those of the first query.
+/// Computes attention, `[batch, heads, time, width]`: means of values, weighted by the softmax of products. There are `past` keys before those of the
+/// first query.
 fn compute_attention(
     cx: &mut Lowering,
     call: NodeCall<'_>,

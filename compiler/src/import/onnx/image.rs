@@ -75,7 +75,7 @@ pub(super) fn lower_transposed_convolution(cx: &mut Lowering, call: NodeCall<'_>
     add_bias(cx, call, &x, y)
 }
 
-/// What convolves, with the bias if there is one, in the rank of what was convolved.
+/// Adds a convolution's bias to the result `y`, if the node has one, and gives the result the rank of the node's operand.
 fn add_bias(cx: &mut Lowering, call: NodeCall<'_>, x: &Image, y: Val) -> Res<Vec<Val>> {
     let y = x.restore_rank(cx, y)?;
     let Some(bias) = cx.optional_operand(call, 2)? else { return Ok(vec![y]) };
@@ -118,7 +118,7 @@ struct Image {
     value: Val,
     /// Height and width.
     extents: [usize; 2],
-    /// Of what the model has.
+    /// The rank of the model's own value.
     rank: usize,
 }
 
@@ -161,7 +161,7 @@ impl Image {
         Ok(Window { pads: beyond, ..given })
     }
 
-    /// A result in the model's rank.
+    /// Returns a result in the model's rank.
     fn restore_rank(&self, cx: &mut Lowering, y: Val) -> Res<Val> {
         match (self.rank, &cx.shape(&y)?[..]) {
             (3, &[n, c, _, w]) => cx.reshape(&y, &[n, c, w]),
@@ -170,7 +170,7 @@ impl Image {
     }
 }
 
-/// With the statistics that the file holds; training takes those of the batch, and lets them run.
+/// Lowers batch normalization with the statistics that the file holds. Training uses those of the batch, and updates the running ones.
 pub(super) fn lower_batch_normalization(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let operands = cx.operands(call)?;
     let [epsilon, momentum] = [call.float("epsilon", 1e-5)?, call.float("momentum", 0.9)?]
@@ -191,7 +191,7 @@ fn read_pool(cx: &mut Lowering, call: NodeCall<'_>) -> Res<(Image, [usize; 2], W
     Ok((x, kernel, window))
 }
 
-/// How the window goes, in places that lie within the border.
+/// Reads the strides, border and dilations of a node's window. Every place of the window lies within the border; `ceil_mode` is not considered.
 fn given_window(call: NodeCall<'_>, x: &Image, kernel: [usize; 2]) -> Res<Window> {
     let strides = read_steps(call, "strides", x.rank)?.unwrap_or([1; 2]);
     let dilations = read_steps(call, "dilations", x.rank)?.unwrap_or([1; 2]);
@@ -232,7 +232,7 @@ fn given_pads(call: NodeCall<'_>, rank: usize) -> Res<[usize; 4]> {
     }
 }
 
-/// A number of at least 1 for height and one for width.
+/// Reads a number of at least 1 for height and one for width.
 fn read_steps(call: NodeCall<'_>, name: &str, rank: usize) -> Res<Option<[usize; 2]>> {
     match read_numbers(call, name, rank)? {
         Some(found) if found.contains(&0) => {

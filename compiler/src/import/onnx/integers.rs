@@ -18,7 +18,7 @@ pub(super) enum Bits {
     Xor,
 }
 
-/// Of booleans the function of truths, of integers that of each bit.
+/// Lowers a logical function of booleans, or a function of each bit of integers.
 pub(super) fn lower_bitwise(cx: &mut Lowering, call: NodeCall<'_>, bits: Bits) -> Res<Vec<Val>> {
     let (a, b) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
     let function = match (cx.ty(&a)?.dtype, bits) {
@@ -32,7 +32,7 @@ pub(super) fn lower_bitwise(cx: &mut Lowering, call: NodeCall<'_>, bits: Bits) -
     Ok(vec![cx.apply_binary(function, &a, &b)?])
 }
 
-/// Of an integer that has a sign this is -1 - x, of one that has none the greatest of its type less x.
+/// Lowers the complement of each bit. That of an integer with a sign is -1 - x, that of one without is the greatest of its type less x.
 pub(super) fn lower_bitwise_not(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     if cx.ty(&x)?.dtype == DType::Bool {
@@ -42,7 +42,7 @@ pub(super) fn lower_bitwise_not(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Ve
     Ok(vec![cx.apply_binary(BinaryFunction::Sub, &all, &x)?])
 }
 
-/// How many bits the first operand has, where it has no sign and fewer than the graph's integers.
+/// Returns the number of bits of the first operand, if it has no sign and fewer bits than the graph's integers.
 fn unsigned_bits(cx: &Lowering, call: NodeCall<'_>) -> Option<u32> {
     match *cx.element_types.get(call.proto.input.first()?)? {
         DataType::UINT8 => Some(8),
@@ -52,12 +52,12 @@ fn unsigned_bits(cx: &Lowering, call: NodeCall<'_>) -> Option<u32> {
     }
 }
 
-/// The greatest number of so many bits.
+/// Returns the greatest number of so many bits.
 fn greatest_number(bits: u32) -> f64 {
     f64::from(bits).exp2() - 1.0
 }
 
-/// Bits moved to the left, which multiplies by a power of two, or to the right, which divides: the operands have no sign.
+/// Lowers a shift of bits to the left, which multiplies by a power of two, or to the right, which divides. The operands have no sign.
 pub(super) fn lower_shift(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let (x, count) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
     let dtype = cx.ty(&x)?.dtype;

@@ -10,9 +10,10 @@ use graphc_ir::scalar::Scalar;
 use super::lower::{Lowering, Val};
 use super::node::{NodeCall, Res};
 
-/// Of a tangent up to tan(pi / 8), whose square is below 0.172, the first term that is left out is below 5e-8 of the sum.
+/// The terms of the series of the arc tangent. For a tangent up to tan(pi / 8), whose square is below 0.172, the first term that is left out is below
+/// 5e-8 of the sum.
 const TERMS: usize = 8;
-/// Below this an inverse hyperbolic sine is a series.
+/// The size below which an inverse hyperbolic sine is computed by a series.
 const SMALL: f64 = 0.75;
 
 pub(super) fn lower_arc_tangent(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
@@ -20,7 +21,7 @@ pub(super) fn lower_arc_tangent(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Ve
     Ok(vec![cx.arc_tangent(&x)?])
 }
 
-/// 2 atan(x / (1 + sqrt((1 - x) (1 + x))))
+/// Lowers the arc sine: 2 atan(x / (1 + sqrt((1 - x) (1 + x)))).
 pub(super) fn lower_arc_sine(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     let (below, above) = (cx.one_minus(&x)?, cx.offset(&x, 1.0)?);
@@ -29,7 +30,7 @@ pub(super) fn lower_arc_sine(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<V
     cx.twice_arc_tangent(&half)
 }
 
-/// 2 atan(sqrt(1 - x) / sqrt(1 + x))
+/// Lowers the arc cosine: 2 atan(sqrt(1 - x) / sqrt(1 + x)).
 pub(super) fn lower_arc_cosine(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     let (below, above) = (cx.one_minus(&x)?, cx.offset(&x, 1.0)?);
@@ -39,7 +40,8 @@ pub(super) fn lower_arc_cosine(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec
     cx.twice_arc_tangent(&half)
 }
 
-/// Of what is small 2 atanh(x / (1 + sqrt(1 + x x))), of greater sizes t log(t) + log(1 + sqrt(1 + 1 / t^2)), which does not overflow.
+/// Lowers the inverse hyperbolic sine. Near 0 it is 2 atanh(x / (1 + sqrt(1 + x x))). Beyond, it is log(t) + log(1 + sqrt(1 + 1 / t^2)) of the size
+/// t, with the sign of x, which does not overflow.
 pub(super) fn lower_inverse_hyperbolic_sine(
     cx: &mut Lowering,
     call: NodeCall<'_>,

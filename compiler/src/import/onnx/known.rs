@@ -11,13 +11,13 @@ use graphc_ir::op::{EvalContext, Op, OpError, Operand, Region};
 use graphc_ir::ops::{Reshape, Slice};
 use graphc_ir::types::{DType, TensorType};
 
-/// As many different elements a literal of the graph may have.
+/// The most different elements of a literal in the graph.
 pub(super) const MOST_KNOWN: usize = 64;
 
-/// As many different elements a known value may have: what is larger is computed by the graph.
+/// The most different elements of a known value. The graph computes what is larger.
 pub(super) const MOST_FOLDED: usize = 1 << 20;
 
-/// As many operations are worth computing during import.
+/// The most operations that are worth computing during import.
 const MOST_WORK: f64 = (1 << 24) as f64;
 
 /// A known value.
@@ -25,15 +25,15 @@ const MOST_WORK: f64 = (1 << 24) as f64;
 pub(super) struct KnownValue {
     /// Element type and shape.
     pub ty: TensorType,
-    /// The elements; a dim along which they repeat has the extent 1.
+    /// The elements. A dim along which they repeat has the extent 1.
     kept: Array,
-    /// Whether it is one of DOUBLE: elements of 64 bits, which are rounded where they leave that type, or stand in the graph.
+    /// Whether it is one of DOUBLE: elements of 64 bits, which are rounded where they become another type or stand in the graph.
     wide: bool,
-    /// The op that makes the kept elements of those of other known values, where it is an easy one.
+    /// The op that makes the kept elements from those of other known values, if a graph may compute it in each step.
     made: Option<Rc<MakingOp>>,
 }
 
-/// An op on the kept elements of known values, repeated to these shapes.
+/// An op on the kept elements of known values, each repeated to the shape beside it.
 #[derive(Debug)]
 pub(super) struct MakingOp {
     pub op: Op,
@@ -41,25 +41,25 @@ pub(super) struct MakingOp {
 }
 
 impl KnownValue {
-    /// A value of these elements, rounded to the element type. There must be as many as the shape says.
+    /// Makes a value of these elements, rounded to the element type. There must be as many as the shape says.
     pub fn new(ty: TensorType, elements: Vec<f64>) -> Self {
         let kept = Array::new(ty.shape.clone(), elements);
         Self::of_kept(ty, kept, false)
     }
 
-    /// A value of DOUBLE.
+    /// Makes a value of DOUBLE.
     pub fn from_doubles(shape: &[usize], elements: Vec<f64>) -> Self {
         let ty = TensorType::new(DType::F32, shape);
         Self::of_kept(ty, Array::new(shape.to_vec(), elements), true)
     }
 
-    /// One number of DOUBLE everywhere.
+    /// Makes a value of DOUBLE that is one number everywhere.
     pub fn splat_double(shape: &[usize], value: f64) -> Self {
         let kept = Array::full(vec![1; shape.len()], value);
         Self::of_kept(TensorType::new(DType::F32, shape), kept, true)
     }
 
-    /// The same numbers as one of DOUBLE, or no longer as one.
+    /// Returns the same numbers as a value of DOUBLE, or as one that no longer is.
     pub fn in_width(&self, wide: bool) -> Self {
         let ty = TensorType::new(DType::F32, &self.ty.shape[..]);
         Self::of_kept(ty, self.kept.clone(), wide)
@@ -70,29 +70,29 @@ impl KnownValue {
         self.wide
     }
 
-    /// Whether 32 bits are enough for its elements.
+    /// Whether 32 bits hold each element exactly.
     pub fn is_exact(&self) -> bool {
         self.kept.data.iter().all(|&x| x.is_nan() || round_to_dtype(self.ty.dtype, x) == x)
     }
 
-    /// One number everywhere.
+    /// Makes a value that is one number everywhere.
     pub fn splat(ty: TensorType, value: f64) -> Self {
         let kept = Array::full(vec![1; ty.shape.len()], round_to_dtype(ty.dtype, value));
         Self { ty, kept, wide: false, made: None }
     }
 
-    /// A list of integers.
+    /// Makes a list of integers.
     pub fn from_integers(values: &[i64]) -> Self {
         let elements = values.iter().map(|&value| value as f64).collect();
         Self::new(TensorType::new(DType::I64, [values.len()]), elements)
     }
 
-    /// One integer, of shape `[]`.
+    /// Makes one integer, of shape `[]`.
     pub fn from_integer(value: i64) -> Self {
         Self::splat(TensorType::new(DType::I64, []), value as f64)
     }
 
-    /// One truth value, of shape `[]`.
+    /// Makes one truth value, of shape `[]`.
     pub fn from_truth(value: bool) -> Self {
         Self::splat(TensorType::new(DType::Bool, []), f64::from(u8::from(value)))
     }
@@ -109,33 +109,33 @@ impl KnownValue {
         Self { ty, kept, wide, made: None }
     }
 
-    /// All elements, row-major.
+    /// Returns all elements, row-major.
     pub fn elements(&self) -> Vec<f64> {
         repeat_array(&self.kept, &self.ty.shape).data
     }
 
-    /// The number that it is everywhere, if it is.
+    /// Returns the number that the value is everywhere; `None` if its elements differ.
     pub fn as_splat(&self) -> Option<f64> {
         if self.kept.data.len() == 1 { Some(self.kept.data[0]) } else { None }
     }
 
-    /// The elements, each dim along which they repeat with the extent 1.
+    /// Returns the elements. Each dim along which they repeat has the extent 1.
     pub fn kept_elements(&self) -> &Array {
         &self.kept
     }
 
-    /// Element type and shape of the kept elements.
+    /// Returns the element type and shape of the kept elements.
     pub fn kept_ty(&self) -> TensorType {
         TensorType::new(self.ty.dtype, self.kept.shape.clone())
     }
 
-    /// The op that made the kept elements.
+    /// Returns the op that made the kept elements.
     pub fn making_op(&self) -> Option<&MakingOp> {
         self.made.as_deref()
     }
 
-    /// The dim along which it goes from one number in equal steps, that number and the step, where it is the same along
-    /// all other dims.
+    /// Returns the dim along which the elements go in equal steps, the first of them, and the step. `None` if there is no such dim, or they are not
+    /// the same along all other dims.
     pub fn as_line(&self) -> Option<(usize, f64, f64)> {
         let dim = self.kept.shape.iter().position(|&extent| extent > 1)?;
         let data = &self.kept.data;
@@ -153,7 +153,7 @@ impl KnownValue {
         }
     }
 
-    /// The elements of the first index along the first dims, where it is the same for all of these.
+    /// Returns the value without its first `count` dims; `None` if it is not the same along all of these.
     pub fn without_dims(&self, count: usize) -> Option<Self> {
         let same = self.kept.shape[..count].iter().all(|&extent| extent == 1);
         let shape = self.kept.shape[count..].to_vec();
@@ -161,14 +161,14 @@ impl KnownValue {
         same.then(|| Self::of_kept(ty, Array::new(shape, self.kept.data.clone()), self.wide))
     }
 
-    /// The value with another number for each.
+    /// Returns the value with `function` applied to each element.
     pub fn map(&self, function: impl Fn(f64) -> f64) -> Self {
         let data = self.kept.data.iter().map(|&x| function(x)).collect();
         Self::of_kept(self.ty.clone(), Array::new(self.kept.shape.clone(), data), self.wide)
     }
 }
 
-/// The array with a dim once, if its elements repeat along it.
+/// Returns the array with one index of a dim, if its elements repeat along that dim; else the array itself.
 fn without_repetition(array: Array, dim: usize) -> Array {
     let extent = array.shape[dim];
     let inner: usize = array.shape[dim + 1..].iter().product();
@@ -186,7 +186,7 @@ fn without_repetition(array: Array, dim: usize) -> Array {
     Array::new(shape, first.copied().collect())
 }
 
-/// The array with dims of extent 1 repeated to a shape.
+/// Returns the array with its dims of extent 1 repeated to a shape.
 fn repeat_array(array: &Array, shape: &[usize]) -> Array {
     if array.shape == shape {
         return array.clone();
@@ -197,7 +197,7 @@ fn repeat_array(array: &Array, shape: &[usize]) -> Array {
     Array::from_fn(shape, |index| array.at_broadcast(index))
 }
 
-/// The value that an element type holds of a number.
+/// Rounds a number to an element type. The types of 16 bits are rounded as `f32`.
 fn round_to_dtype(dtype: DType, x: f64) -> f64 {
     match dtype {
         DType::F32 | DType::F16 | DType::BF16 => f64::from(x as f32),
@@ -208,10 +208,10 @@ fn round_to_dtype(dtype: DType, x: f64) -> f64 {
     }
 }
 
-/// The results of an op on known values; `None` where they are too large to be known, or take too long.
+/// Computes the results of an op on known values; `None` if they or the operands are too large to be known, or take too long.
 ///
 /// # Errors
-/// Where the op does not take such operands.
+/// Returns an error if the op does not take such operands.
 pub(super) fn fold_op(
     op: &Op,
     operands: &[KnownValue],
@@ -256,7 +256,7 @@ fn is_easy(op: &Op) -> bool {
     operation.is_elementwise() || operation.movement().is_some() || matches!(op, Op::Triangle(_))
 }
 
-/// The op that does to kept elements what an op does to values, and how far each operand must be repeated for it.
+/// Returns the op on kept elements that corresponds to an op on values, and the shape to which it needs each operand repeated.
 fn on_kept(op: &Op, operands: &[KnownValue], result: &TensorType) -> (Op, Vec<Vec<usize>>) {
     let kept = || operands.iter().map(|known| known.kept.shape.clone()).collect();
     let whole = || operands.iter().map(|known| known.ty.shape.clone()).collect();
@@ -294,8 +294,8 @@ fn on_kept(op: &Op, operands: &[KnownValue], result: &TensorType) -> (Op, Vec<Ve
     }
 }
 
-/// Operands repeated to the same extent in the first `shared` dims: as little as can be, but whole in those that say so.
-/// In later dims they stay as they are.
+/// Returns the shapes of operands that are repeated to the same extent in the first `shared` dims: as little as possible, but wholly in the dims for
+/// which `whole` says so. Later dims stay as they are.
 fn align_shapes(
     operands: &[KnownValue],
     whole: impl Fn(usize) -> bool,
@@ -311,7 +311,7 @@ fn align_shapes(
     operands.iter().map(shape).collect()
 }
 
-/// The shape of kept elements after a change of shape; `None` where dims that repeat are joined with others or cut.
+/// Returns the shape of kept elements after a reshape; `None` if dims that repeat are merged with others or split.
 fn reshape_kept(known: &KnownValue, shape: &[usize]) -> Option<Vec<usize>> {
     if known.as_splat().is_some() {
         return Some(vec![1; shape.len()]);
@@ -327,7 +327,7 @@ fn reshape_kept(known: &KnownValue, shape: &[usize]) -> Option<Vec<usize>> {
     Some(shape.iter().map(|&e| if e == 1 { 1 } else { kept.next().unwrap_or(1) }).collect())
 }
 
-/// The slice of kept elements.
+/// Returns the slice of kept elements that corresponds to a slice of the value.
 fn of_slice(slice: &Slice, known: &KnownValue) -> Slice {
     let mut slice = slice.clone();
     for (dim, &extent) in known.kept.shape.iter().enumerate() {

@@ -24,7 +24,8 @@ impl Lowering {
     }
 }
 
-/// As NumPy's: an operand of one dim is a row on the left, a column on the right, and the dim goes again.
+/// Lowers a product as NumPy defines it: an operand of one dim is a row on the left or a column on the right, and that dim is removed from the
+/// result.
 pub(super) fn lower_matmul(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let (mut a, mut b) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
     let (shape_a, shape_b) = (cx.shape(&a)?, cx.shape(&b)?);

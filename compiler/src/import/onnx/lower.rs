@@ -20,39 +20,39 @@ use crate::import::ImportError;
 use crate::import::unsupported::{UnsupportedOp, UnsupportedOps};
 use crate::import::weights::WeightTensor;
 
-/// As many elements a value may have that is read during import, a shape say.
+/// The most elements of a value that is read during import, such as a shape.
 const MOST_READ: usize = 1 << 16;
 
-/// What a name of the model stands for.
+/// A value that has a name in the model.
 #[derive(Clone, Debug)]
 pub(super) enum Val {
-    /// A value that is known.
+    /// A known value.
     Known(KnownValue),
-    /// A tensor of the file; a variable once an op takes it.
+    /// A tensor of the file. It becomes a variable when an op takes it.
     Weight(String),
     /// A value of the graph.
     Tensor(ValueId),
-    /// Several.
+    /// Several values.
     Sequence(Vec<Val>),
 }
 
-/// Lowers one node: its results, in order; trailing ones that it has not are an error where the model names them.
+/// Lowers one node to its results, in order. If the model names a later result than there is, that is an error of the import.
 pub(super) type Lower = fn(&mut Lowering, NodeCall<'_>) -> Res<Vec<Val>>;
 
-/// The ops of a domain, each with what lowers it.
+/// The ops of a domain by their names, each with the function that lowers it.
 type Table = fn(&str) -> &'static [(&'static str, Lower)];
 
-/// The initializers of a model, and what becomes of them.
+/// The initializers of a model, and the roles of some.
 pub(super) struct Initializers {
     pub tensors: BTreeMap<String, WeightTensor>,
-    /// Those that are trained.
+    /// The names of those that are trained.
     pub trained: BTreeSet<String>,
-    /// Those whose numbers no op is computed with during import, the trained ones among them: a file of weights may have others
-    /// in their place.
+    /// The names of those that no op may be computed with during import, because a file of weights may hold other numbers. Those that are trained are
+    /// among them.
     pub kept: BTreeSet<String>,
 }
 
-/// An import under way.
+/// The state of an import.
 pub(super) struct Lowering {
     pub graph: Graph,
     pub warnings: Vec<String>,
@@ -61,42 +61,42 @@ pub(super) struct Lowering {
     pub values: BTreeMap<String, Val>,
     table: Table,
     opset: i64,
-    /// Initializers, and what else has a name and is too large for a literal.
+    /// The initializers, and other values with names that are too large for literals.
     pub(super) tensors: BTreeMap<String, WeightTensor>,
     /// The names of the initializers.
     pub(super) initializers: BTreeSet<String>,
     pub(super) trained: BTreeSet<String>,
     kept: BTreeSet<String>,
-    /// Tensors whose numbers have been computed with.
+    /// The names of tensors whose numbers the import has computed with.
     read: RefCell<BTreeSet<String>>,
     pub(super) variables: BTreeMap<String, ValueId>,
     pub(super) literals: BTreeMap<String, ValueId>,
-    /// What results of Concat along the last dim are made of.
+    /// The operands of each Concat along the last dim, by its result.
     pieces: BTreeMap<ValueId, Vec<Val>>,
     names: BTreeSet<String>,
-    /// The greatest number of operands that the node under way has been asked for.
+    /// The largest number of operands that the current node's lowering has asked for.
     asked: Cell<usize>,
-    /// The names of values of DOUBLE, of those that are computed.
+    /// The names of computed values that are of DOUBLE.
     pub doubles: BTreeSet<String>,
     /// The results of nodes at which gradients end.
     pub detached: BTreeSet<String>,
-    /// The results of look-ups in tables of which one row learns nothing, and that row.
+    /// The results of look-ups in tables, each with the row of the table that learns nothing.
     pub padded: BTreeMap<String, i64>,
-    /// The names that somebody reads: a result of which nobody does may be one that the op lacks.
+    /// The names that are read. An op may lack a result whose name is not among them.
     pub wanted: BTreeSet<String>,
-    /// The element types of names, as the file has them.
+    /// The element types of names in the file.
     pub element_types: BTreeMap<String, DataType>,
-    /// Floating-point values whose types the file says, for those of nodes that are refused.
+    /// The types of floating-point values that the file gives. They are for the results of nodes that are refused.
     pub described: BTreeMap<String, TensorType>,
     /// Names of which nothing is known, because a node is refused.
     pub(super) unknown: BTreeSet<String>,
-    /// Of quantized values the same numbers as floating-point ones, through which gradients go.
+    /// For each quantized value, the same numbers as a floating-point value, through which gradients go.
     pub quantized: BTreeMap<ValueId, Val>,
     keys: u64,
 }
 
 impl Lowering {
-    /// An import of a model of this opset, whose ops are looked up in a table.
+    /// Begins the import of a model of this opset. `table` looks up its ops.
     pub fn new(
         table: Table,
         opset: i64,
@@ -139,7 +139,7 @@ impl Lowering {
         &self.tensors
     }
 
-    /// The initializers, and the names of those whose numbers have been computed with.
+    /// Returns the initializers, and the names of those whose numbers the import has computed with.
     pub fn into_initializers(self) -> (BTreeMap<String, WeightTensor>, BTreeSet<String>) {
         let Self { mut tensors, initializers, read, .. } = self;
         tensors.retain(|name, _| initializers.contains(name));
@@ -200,7 +200,7 @@ impl Lowering {
         Ok(())
     }
 
-    /// Checks that an op has no operands behind those that it takes.
+    /// Checks that an op has no operands behind those that its lowering has asked for.
     fn all_asked(&self, call: NodeCall<'_>) -> Res<()> {
         // A loop's and a branch's own nodes have been lowered meanwhile.
         let nests = call.has_attribute("body") || call.has_attribute("then_branch");
@@ -213,7 +213,7 @@ impl Lowering {
         }
     }
 
-    /// The value of an output of the graph.
+    /// Lowers an output of the graph to its value.
     pub fn lower_output(&mut self, name: &str) -> Result<ValueId, ImportError> {
         self.source = onnx_source(name, "output");
         let error = |LoweringProblem(reason)| ImportError::Tensor { name: name.into(), reason };
@@ -234,7 +234,7 @@ impl Lowering {
         }
     }
 
-    /// The operand at a position, `None` where it is left out.
+    /// Returns the operand at a position; `None` if it is left out.
     pub fn optional_operand(&self, call: NodeCall<'_>, position: usize) -> Res<Option<Val>> {
         self.asked.set(self.asked.get().max(position + 1));
         match call.proto.input.get(position).filter(|name| !name.is_empty()) {
@@ -243,7 +243,7 @@ impl Lowering {
         }
     }
 
-    /// What a name of the model stands for.
+    /// Returns the value of a name in the model.
     pub fn find_value(&self, name: &str) -> Res<Val> {
         match self.values.get(name) {
             Some(value) => Ok(value.clone()),
@@ -251,7 +251,7 @@ impl Lowering {
         }
     }
 
-    /// The operand at a position.
+    /// Returns the operand at a position.
     pub fn operand(&self, call: NodeCall<'_>, position: usize) -> Res<Val> {
         match self.optional_operand(call, position)? {
             Some(value) => Ok(value),
@@ -259,12 +259,12 @@ impl Lowering {
         }
     }
 
-    /// All operands.
+    /// Returns all operands.
     pub fn operands(&self, call: NodeCall<'_>) -> Res<Vec<Val>> {
         (0..call.proto.input.len()).map(|position| self.operand(call, position)).collect()
     }
 
-    /// The type of a value.
+    /// Returns the type of a value.
     pub fn ty(&self, value: &Val) -> Res<TensorType> {
         match value {
             Val::Known(known) => Ok(known.ty.clone()),
@@ -277,12 +277,12 @@ impl Lowering {
         }
     }
 
-    /// The shape of a value.
+    /// Returns the shape of a value.
     pub fn shape(&self, value: &Val) -> Res<Vec<usize>> {
         Ok(self.ty(value)?.shape)
     }
 
-    /// A value that must be known, such as a shape; `what` is for the error.
+    /// Returns a value that must be known, such as a shape; `what` is for the error.
     pub fn require_known(&self, value: &Val, what: &str) -> Res<KnownValue> {
         if self.ty(value)?.elements() > MOST_READ {
             return fail_with(format!("{what} has too many elements"));
@@ -302,17 +302,17 @@ impl Lowering {
         }
     }
 
-    /// The model is computed with the numbers of a tensor: a file of weights cannot have others.
+    /// Records that the import has computed with the numbers of a tensor, so that a file of weights cannot hold others.
     pub fn mark_read(&self, name: &str) {
         self.read.borrow_mut().insert(name.to_owned());
     }
 
-    /// A list of integers that must be known.
+    /// Returns a list of integers that must be known.
     pub fn known_integers(&self, value: &Val, what: &str) -> Res<Vec<i64>> {
         Ok(self.require_known(value, what)?.elements().into_iter().map(|x| x as i64).collect())
     }
 
-    /// One integer that must be known.
+    /// Returns one integer that must be known.
     pub fn known_integer(&self, value: &Val, what: &str) -> Res<i64> {
         match self.known_integers(value, what)?.as_slice() {
             [one] => Ok(*one),
@@ -320,7 +320,8 @@ impl Lowering {
         }
     }
 
-    /// What is known of an operand of an op: what a file of weights may change is not.
+    /// Returns the known value of an operand, for an op that is computed during import. There is none for a tensor that is large or that a file of
+    /// weights may change.
     pub fn find_foldable(&self, value: &Val) -> Option<KnownValue> {
         match value {
             Val::Known(known) => Some(known.clone()),
@@ -342,7 +343,7 @@ impl Lowering {
         self.kept.contains(name)
     }
 
-    /// The number that a value is everywhere, where that is known.
+    /// Returns the number that a value is everywhere, if that is known.
     pub fn known_splat(&self, value: &Val) -> Option<f64> {
         self.find_foldable(value)?.as_splat()
     }
@@ -355,7 +356,7 @@ impl Lowering {
         }
     }
 
-    /// Applies an op: at once where its operands are known, and the results are not too large.
+    /// Applies an op. It is computed during import if its operands are known and its results are not too large.
     pub fn apply_all(&mut self, op: Op, operands: &[Val]) -> Res<Vec<Val>> {
         let known: Option<Vec<KnownValue>> =
             operands.iter().map(|value| self.find_foldable(value)).collect();
@@ -379,7 +380,7 @@ impl Lowering {
         Ok(results)
     }
 
-    /// A literal of the model: known where it has few different elements, else a table.
+    /// Adds a literal of the model. It is a known value if it has few different elements, and a table otherwise.
     pub fn add_constant(&mut self, name: &str, tensor: WeightTensor) -> Res<Val> {
         let known = KnownValue::new(tensor.ty(), tensor.elements(name)?);
         if known.kept_elements().data.len() > MOST_KNOWN {
@@ -389,14 +390,14 @@ impl Lowering {
         Ok(Val::Known(known))
     }
 
-    /// Remembers what a tensor is made of, side by side along its last dim.
+    /// Records the tensors that a concatenation along the last dim has joined.
     pub fn remember_pieces(&mut self, whole: &Val, pieces: Vec<Val>) {
         if let Val::Tensor(id) = whole {
             self.pieces.insert(*id, pieces);
         }
     }
 
-    /// What a tensor is made of, side by side along its last dim.
+    /// Returns the tensors that make up a concatenation along the last dim; `None` if the value is no such result.
     pub fn find_pieces(&self, whole: &Val) -> Option<Vec<Val>> {
         match whole {
             Val::Tensor(id) => self.pieces.get(id).cloned(),
@@ -404,25 +405,25 @@ impl Lowering {
         }
     }
 
-    /// A number of the element type of another value, of shape `[]`.
+    /// Returns a number of shape `[]` with the element type of another value.
     pub fn number_like(&self, like: &Val, value: f64) -> Res<Val> {
         let ty = TensorType::new(self.ty(like)?.dtype, []);
         Ok(Val::Known(KnownValue::splat(ty, value)))
     }
 
-    /// A list of integers, e.g. a shape.
+    /// Returns a list of integers, such as a shape.
     pub fn known_list(values: &[usize]) -> Val {
         let values: Vec<i64> = values.iter().map(|&value| value as i64).collect();
         Val::Known(KnownValue::from_integers(&values))
     }
 
-    /// A key for random numbers, another on each call.
+    /// Returns a key for random numbers, another one in each call.
     pub fn next_key(&mut self) -> u64 {
         self.keys += 1;
         self.keys
     }
 
-    /// The operand of which a value is a transposition of the last two dims.
+    /// Returns the operand, if a value is the transposition of its last two dims.
     pub fn transposed_of(&self, value: &Val) -> Option<Val> {
         let Val::Tensor(id) = value else { return None };
         let producer = self.graph.producer(*id);
@@ -436,7 +437,7 @@ impl Lowering {
         (transpose.permutation == swapped).then(|| Val::Tensor(producer.operands[0]))
     }
 
-    /// A value in another element type.
+    /// Casts a value to another element type.
     pub fn cast(&mut self, value: &Val, dtype: DType) -> Res<Val> {
         if self.ty(value)?.dtype == dtype {
             return Ok(value.clone());
@@ -445,7 +446,7 @@ impl Lowering {
     }
 }
 
-/// More dims than any tensor has; each is a way to split it, which the planner weighs.
+/// The most dims of a tensor. Each dim is a way to split a tensor, which the planner weighs.
 const MOST_DIMS: usize = 32;
 
 /// No tensor is so large that later sums and products of extents overflow.

@@ -1,4 +1,4 @@
-//! The structure of a model: its nodes in an order in which each comes after what it reads, every name given once.
+//! The structure of a model: its nodes in topological order, with every name given once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,10 +7,10 @@ use rten_onnx::onnx::{GraphProto, NodeProto};
 use crate::cycle::{find_cycle, format_cycle};
 use crate::import::ImportError;
 
-/// The indices of the nodes in topological order, which is that of the file where that is one.
+/// Returns the indices of the nodes in topological order. This is the order of the file, if that is topological.
 ///
 /// # Errors
-/// Where a name is given twice, a node reads what nobody makes, or nodes wait for each other.
+/// Returns an error if a name is given twice, a node or an output reads a name that nothing makes, nodes form a cycle, or there are no outputs.
 pub(super) fn order_nodes(graph: &GraphProto) -> Result<Vec<usize>, ImportError> {
     let given = list_given_names(graph)?;
     let producers = index_producers(graph, &given)?;
@@ -28,13 +28,13 @@ pub(super) fn order_nodes(graph: &GraphProto) -> Result<Vec<usize>, ImportError>
     sort_nodes(graph, &producers)
 }
 
-/// As [`order`], of a graph within a node, which may read what stands around it.
+/// Orders the nodes of a graph within a node, as [`order_nodes`] does. Such a graph may read values that are made outside of it.
 pub(super) fn inner_order(graph: &GraphProto) -> Result<Vec<usize>, ImportError> {
     let given = list_given_names(graph)?;
     sort_nodes(graph, &index_producers(graph, &given)?)
 }
 
-/// What a node reads: its operands, and what the graphs within it read of what stands around them.
+/// Returns the names that a node reads: its operands, and what graphs within it read from outside of them.
 pub(super) fn list_node_reads(node: &NodeProto) -> Vec<&str> {
     let mut found: Vec<&str> =
         node.input.iter().map(String::as_str).filter(|input| !input.is_empty()).collect();
@@ -51,7 +51,7 @@ pub(super) fn list_node_reads(node: &NodeProto) -> Vec<&str> {
     found
 }
 
-/// All names that a node or an output of the graph reads, or of a graph within it.
+/// Returns all names that a node or an output of the graph reads, including those of graphs within its nodes.
 pub(super) fn list_graph_reads(graph: &GraphProto) -> BTreeSet<String> {
     let outputs = graph.output.iter().filter_map(|output| output.name.clone());
     let mut names: BTreeSet<String> = outputs.collect();
@@ -63,7 +63,7 @@ pub(super) fn list_graph_reads(graph: &GraphProto) -> BTreeSet<String> {
     names
 }
 
-/// The nodes in an order in which each comes behind those whose results it reads.
+/// Sorts the nodes so that each comes behind those whose results it reads.
 fn sort_nodes(
     graph: &GraphProto,
     producers: &BTreeMap<&str, usize>,
@@ -103,7 +103,7 @@ fn sort_nodes(
     Ok(order)
 }
 
-/// Names of inputs and initializers. An old file lists an initializer as an input too.
+/// Returns the names of inputs and initializers. An old file lists an initializer as an input too.
 fn list_given_names(graph: &GraphProto) -> Result<BTreeSet<&str>, ImportError> {
     let mut initializers = BTreeSet::new();
     for tensor in &graph.initializer {
@@ -169,7 +169,7 @@ fn fail_structure<T>(reason: String) -> Result<T, ImportError> {
     Err(ImportError::Structure { reason })
 }
 
-/// What a node is called: its name, or that of its first result.
+/// Returns a node's name, or that of its first result if it has none.
 pub(super) fn node_title(node: &NodeProto) -> String {
     let name = node.name.as_deref().filter(|name| !name.is_empty());
     name.or(node.output.first().map(String::as_str)).unwrap_or("").to_string()

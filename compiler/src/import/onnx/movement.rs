@@ -18,8 +18,8 @@ use super::tensor;
 use super::turned::merge_last_dims;
 
 impl Lowering {
-    /// The same elements in another shape. What was reshaped before is reshaped once, and of a transposition dims that stay in
-    /// their place are merged before it, so that transpositions there and back meet.
+    /// Reshapes a value. A reshape of a reshape becomes one. If dims behind those that a transposition permutes are merged, they are merged before
+    /// it, so that the transposition can cancel with its inverse.
     pub fn reshape(&mut self, x: &Val, shape: &[usize]) -> Res<Val> {
         if self.shape(x)? == shape {
             return Ok(x.clone());
@@ -47,7 +47,7 @@ impl Lowering {
         self.apply(Op::Expand(Expand { shape: shape.into() }), std::slice::from_ref(x))
     }
 
-    /// Elements `start..end` of a dim, every `step`th.
+    /// Returns elements `start..end` of a dim, every `step`th.
     pub fn slice(
         &mut self,
         x: &Val,
@@ -71,7 +71,7 @@ impl Lowering {
         self.apply(Op::Slice(slice), std::slice::from_ref(x))
     }
 
-    /// Dims in another order. What was transposed before is transposed once, and dims of extent 1 are reshaped instead.
+    /// Permutes the dims. A transposition of a transposition becomes one, and a reshape does for dims of extent 1.
     pub fn transpose(&mut self, x: &Val, permutation: Vec<usize>) -> Res<Val> {
         if permutation.iter().enumerate().all(|(dim, &from)| dim == from) {
             return Ok(x.clone());
@@ -313,7 +313,7 @@ pub(super) fn lower_split(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>
     cx.split(&x, axis, parts)
 }
 
-/// To the shape that the operand's and the given one broadcast to.
+/// Expands to the shape to which the operand's and the given one broadcast.
 pub(super) fn lower_expand(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     let (from, to) = (cx.shape(&x)?, shape_operand(cx, call, 1)?);
@@ -330,7 +330,7 @@ pub(super) fn lower_expand(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val
     Ok(vec![cx.expand(&x, &shape)?])
 }
 
-/// Each dim repeated: `[a, b]` as `[1, a, 1, b]`, expanded to `[r, a, s, b]`, as `[ra, sb]`.
+/// Repeats each dim: `[a, b]` as `[1, a, 1, b]` is expanded to `[r, a, s, b]`, which is `[ra, sb]`.
 pub(super) fn lower_tile(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     let (shape, repeats) = (cx.shape(&x)?, shape_operand(cx, call, 1)?);

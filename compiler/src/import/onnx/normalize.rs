@@ -11,7 +11,7 @@ use graphc_ir::types::{DType, TensorType};
 use super::lower::{Lowering, Val};
 use super::node::{NodeCall, Res, fail_with, resolve_axis};
 
-/// Over one dim since version 13; before, over all dims from one on, as if they were one.
+/// Lowers a softmax or its logarithm. Since version 13 it is over one dim; before, over all dims from one on, as if they were one.
 pub(super) fn lower_softmax(cx: &mut Lowering, call: NodeCall<'_>, log: bool) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     let shape = cx.shape(&x)?;
@@ -78,7 +78,7 @@ fn normalize_from_axis(
     Ok((cx.reshape(&y, &shape)?, root))
 }
 
-/// Each channel of each sample by its own statistics; scale and shift are of channels.
+/// Normalizes each channel of each sample by its own statistics. There is a scale and a shift for each channel.
 pub(super) fn lower_instance_normalization(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     let channels = channel_count(cx, &x, 3)?;
@@ -86,7 +86,7 @@ pub(super) fn lower_instance_normalization(cx: &mut Lowering, call: NodeCall<'_>
     of_channels(cx, call, y).map(|y| vec![y])
 }
 
-/// Groups of channels by their own statistics; scale and shift are of channels, before version 21 of groups.
+/// Normalizes groups of channels by their own statistics. There is a scale and a shift for each channel, or for each group before version 21.
 pub(super) fn lower_group_normalization(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     let channels = channel_count(cx, &x, 2)?;
@@ -105,7 +105,7 @@ pub(super) fn lower_group_normalization(cx: &mut Lowering, call: NodeCall<'_>) -
     Ok(vec![cx.reshape(&y, &shape)?])
 }
 
-/// The extent of dim 1 of a tensor that has so many dims at least.
+/// Returns the extent of dim 1 of a tensor that has at least so many dims.
 fn channel_count(cx: &Lowering, x: &Val, least: usize) -> Res<usize> {
     match cx.shape(x)?[..] {
         [_, channels, ref rest @ ..] if rest.len() + 2 >= least => Ok(channels),
@@ -123,7 +123,7 @@ fn normalize_groups(cx: &mut Lowering, call: NodeCall<'_>, x: &Val, groups: usiz
     cx.reshape(&normalized[0], &shape)
 }
 
-/// Scaled and shifted by operands of the second dim.
+/// Scales and shifts by operands of the second dim.
 fn of_channels(cx: &mut Lowering, call: NodeCall<'_>, y: Val) -> Res<Val> {
     let rank = cx.shape(&y)?.len();
     let mut y = y;
@@ -137,7 +137,7 @@ fn of_channels(cx: &mut Lowering, call: NodeCall<'_>, y: Val) -> Res<Val> {
     Ok(y)
 }
 
-/// The number that a user meant by an `f32`: the shortest text that reads as it.
+/// Returns the number that a user meant by an `f32`: the one with the shortest text that reads as it.
 pub(super) fn shortest_number(x: f64) -> f64 {
     (x as f32).to_string().parse().unwrap_or(x)
 }
@@ -181,7 +181,7 @@ pub(super) fn lower_dropout(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Va
     Ok(results)
 }
 
-/// Which elements a dropout keeps: the same random numbers drop the same ones of a tensor of ones.
+/// Returns truth values: whether a dropout keeps an element. They come from a dropout of ones, as the same random numbers drop the same elements.
 fn make_dropout_mask(cx: &mut Lowering, x: &Val, op: DropoutOp) -> Res<Val> {
     let ones = TensorType::new(DType::F32, cx.shape(x)?);
     let ones = cx.push_source(Op::Full(Full { ty: ones, value: Scalar(1.0) }))?;
@@ -190,7 +190,7 @@ fn make_dropout_mask(cx: &mut Lowering, x: &Val, op: DropoutOp) -> Res<Val> {
     cx.apply_binary(BinaryFunction::Greater, &kept, &zero)
 }
 
-/// Each element by a power of the mean square of those next to it in other channels.
+/// Divides each element by a power of the scaled and shifted mean square of those next to it in other channels.
 pub(super) fn lower_local_response_normalization(
     cx: &mut Lowering,
     call: NodeCall<'_>,
@@ -221,7 +221,7 @@ pub(super) fn lower_local_response_normalization(
     Ok(vec![cx.apply_binary(BinaryFunction::Mul, &x, &factor)?])
 }
 
-/// By the sum of sizes, or the root of the sum of squares, along a dim; what is 0 there stays so.
+/// Divides by the sum of absolute values, or the root of the sum of squares, along a dim. Zeros stay zeros.
 pub(super) fn lower_lp_normalization(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     let dim = resolve_axis(call.int("axis", -1)?, cx.shape(&x)?.len())?;

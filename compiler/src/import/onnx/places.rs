@@ -13,7 +13,7 @@ use super::node::{Res, fail_with};
 
 /// Coordinates `[b.., i.., k]` in a tensor `[b.., n1, .., nk, w..]`.
 pub(super) struct TensorCoordinates {
-    /// How many dims of batches there are.
+    /// The number of dims of batches.
     pub batch: usize,
     /// The coordinates of each dim, `[b.., i..]`.
     columns: Vec<Val>,
@@ -24,8 +24,8 @@ pub(super) struct TensorCoordinates {
 }
 
 impl TensorCoordinates {
-    /// The coordinates in a tensor of this shape, which has `batch` dims of batches. A coordinate that counts a dim is one
-    /// more of these.
+    /// Reads the coordinates in a tensor of shape `tensor`, which has `batch` dims of batches. A first coordinate that counts a dim is dropped, and
+    /// that dim becomes one of a batch.
     pub fn new(cx: &mut Lowering, places: &Val, tensor: &[usize], batch: usize) -> Res<Self> {
         let shape = cx.shape(places)?;
         let Some((&count, outer)) = shape.split_last() else {
@@ -54,20 +54,19 @@ impl TensorCoordinates {
         alike && cx.find_foldable(first).is_some_and(|known| known.counts_along(self.batch))
     }
 
-    /// The dims of the places within a batch.
+    /// Returns the dims of the places within a batch.
     pub fn inner_shape(&self) -> &[usize] {
         &self.shape[self.batch..]
     }
 
-    /// The places `[i..]`, where they are known, lie along one dim, and are the same in all batches.
+    /// Returns the places `[i..]`, if they are known, lie along one dim, and are the same in all batches.
     pub fn known_places(&self, cx: &Lowering) -> Res<Option<KnownValue>> {
         let [column] = self.columns.as_slice() else { return Ok(None) };
         let same = cx.find_foldable(column).and_then(|known| known.without_dims(self.batch));
         same.map(|known| known_from_start(&known, self.extents[0])).transpose()
     }
 
-    /// The places `[b.., i..]` as if all dims were one. Of coordinates that are not all within their dims the place is
-    /// beyond the last.
+    /// Returns the places `[b.., i..]` as if all dims were one. Where one of several coordinates is outside its dim, the place is beyond the last.
     pub fn flatten_places(&self, cx: &mut Lowering) -> Res<Val> {
         let places: usize = self.extents.iter().product();
         let mut stride = places;
@@ -97,7 +96,7 @@ impl Lowering {
     }
 }
 
-/// The coordinates of each dim, of shape `outer`.
+/// Splits coordinates into those of each dim, of shape `outer`.
 fn split_columns(cx: &mut Lowering, places: &Val, outer: &[usize]) -> Res<Vec<Val>> {
     if let Some(pieces) = cx.find_pieces(places) {
         let columns = pieces.iter().map(|piece| split_columns(cx, piece, outer));
@@ -123,7 +122,7 @@ fn or_into_mask(cx: &mut Lowering, a: Option<Val>, b: Val) -> Res<Val> {
     a.map_or(Ok(b.clone()), |a| cx.apply_binary(BinaryFunction::Or, &a, &b))
 }
 
-/// Places along a dim, as `i64` and counted from the start: negative ones count from the end.
+/// Returns places along a dim as `i64`, counted from the start. Negative ones count from the end.
 pub(super) fn from_start(cx: &mut Lowering, places: &Val, extent: usize) -> Res<Val> {
     let dtype = cx.ty(places)?.dtype;
     if dtype.is_float() || dtype == DType::Bool {
@@ -136,7 +135,7 @@ pub(super) fn from_start(cx: &mut Lowering, places: &Val, extent: usize) -> Res<
     }
 }
 
-/// Integers with what is added to negative ones.
+/// Adds the extent of a dim to places that are negative.
 pub(super) fn wrap_negative(cx: &mut Lowering, places: &Val, extent: usize) -> Res<Val> {
     let (zero, extent) = (cx.number_like(places, 0.0)?, cx.number_like(places, extent as f64)?);
     let negative = cx.apply_binary(BinaryFunction::Less, places, &zero)?;

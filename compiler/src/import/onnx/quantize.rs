@@ -72,7 +72,7 @@ struct QuantizedType {
 }
 
 impl QuantizedType {
-    /// That of the zero point, or what the node names.
+    /// Reads the type: that of the zero point, or the one that the node names, or UINT8.
     fn from_call(cx: &Lowering, call: NodeCall<'_>) -> Res<Self> {
         let named = call.int("output_dtype", 0)?;
         let given = call.proto.input.get(2).and_then(|name| cx.element_types.get(name).copied());

@@ -10,7 +10,7 @@ use super::lower::{Lowering, Val};
 use super::node::{NodeCall, Res, fail_with};
 use super::tensor::stored_type;
 
-/// What is drawn.
+/// The distribution of random numbers.
 #[derive(Clone, Copy)]
 pub(super) enum RandomKind {
     Uniform,
@@ -31,7 +31,7 @@ impl RandomKind {
     }
 }
 
-/// Numbers of a shape that the node gives.
+/// Lowers random numbers of a shape that the node gives.
 pub(super) fn lower_random_of_shape(
     cx: &mut Lowering,
     call: NodeCall<'_>,
@@ -43,7 +43,7 @@ pub(super) fn lower_random_of_shape(
     Ok(vec![draw_numbers(cx, ty, kind.read_distribution(call)?)?])
 }
 
-/// Numbers of the shape of a tensor.
+/// Lowers random numbers of the shape of a tensor.
 pub(super) fn lower_random_like(
     cx: &mut Lowering,
     call: NodeCall<'_>,
@@ -54,7 +54,7 @@ pub(super) fn lower_random_like(
     Ok(vec![draw_numbers(cx, ty, kind.read_distribution(call)?)?])
 }
 
-/// 1 with the probability that each element says, else 0.
+/// Lowers draws of 0 or 1; each element is the probability of a 1.
 pub(super) fn lower_bernoulli(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     let own = cx.ty(&x)?;
@@ -72,7 +72,7 @@ fn draw_numbers(cx: &mut Lowering, ty: TensorType, distribution: Distribution) -
     cx.push_source(Op::Random(Random { ty, distribution, key }))
 }
 
-/// The element type that the node names.
+/// Returns the element type that the node names.
 fn read_dtype(call: NodeCall<'_>) -> Res<Option<DType>> {
     let Some(named) = call.optional_int("dtype")? else { return Ok(None) };
     match stored_type(DataType(i32::try_from(named).unwrap_or(0))) {

@@ -58,7 +58,7 @@ fn check_activations(call: NodeCall<'_>, usual: &[&str]) -> Res<()> {
     }
 }
 
-/// A layer: the states after all steps, the last ones, and what is kept last if the cell keeps something.
+/// Lowers a layer: to the states after all steps, the last ones, and the last of the values that the cell keeps, if it keeps any.
 fn lower_layer(cx: &mut Lowering, call: NodeCall<'_>, cell: Cell) -> Res<Vec<Val>> {
     let layer = RecurrentLayer::from_call(cx, call, cell)?;
     let mut states = Vec::new();
@@ -79,7 +79,7 @@ fn lower_layer(cx: &mut Lowering, call: NodeCall<'_>, cell: Cell) -> Res<Vec<Val
     Ok(results)
 }
 
-/// What a node says of a layer.
+/// A recurrent layer, as a node describes it.
 struct RecurrentLayer {
     cell: Cell,
     /// [n, t, inputs]
@@ -87,9 +87,9 @@ struct RecurrentLayer {
     batch: usize,
     time: usize,
     width: usize,
-    /// Of each direction, whether it goes from the last step to the first.
+    /// For each direction, whether it goes from the last step to the first.
     directions: Vec<bool>,
-    /// Whether the model has the batch first.
+    /// Whether the model's batch comes first.
     batch_first: bool,
     /// [directions, gates width, inputs]
     inputs: Val,
@@ -158,7 +158,7 @@ impl RecurrentLayer {
         self.cell.count_gates() * self.width
     }
 
-    /// Checks the shapes of what is cut into directions.
+    /// Checks the shapes of the operands that are split by direction.
     fn check_shapes(&self, cx: &Lowering) -> Res<()> {
         let inputs = cx.shape(&self.x)?[2];
         let (directions, gates) = (self.directions.len(), self.gates_width());
@@ -185,12 +185,12 @@ impl RecurrentLayer {
         Ok(())
     }
 
-    /// The dim of directions in first and last states.
+    /// Returns the dim of directions in first and last states.
     fn direction_dim(&self) -> usize {
         usize::from(self.batch_first)
     }
 
-    /// All states of a direction, and what is kept if the cell keeps something, [n, t, width].
+    /// Computes all states of a direction, and the values that the cell keeps, if it keeps any; each is [n, t, width].
     fn lower_direction(&self, cx: &mut Lowering, direction: usize, reverse: bool) -> Res<Vec<Val>> {
         let gates = self.gates_width();
         let weight = |cx: &mut Lowering, all: &Val| -> Res<Val> {
@@ -221,7 +221,7 @@ impl RecurrentLayer {
         cx.apply_all(Op::Recurrence(Recurrence { cell: self.cell, reverse }), &operands)
     }
 
-    /// A state before the first step, [n, width].
+    /// Returns a state before the first step, [n, width].
     fn first_state(&self, cx: &mut Lowering, which: usize, direction: usize) -> Res<Val> {
         let shape = [self.batch, self.width];
         match &self.first[which] {

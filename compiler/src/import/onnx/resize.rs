@@ -7,11 +7,11 @@ use graphc_ir::scalar::Scalar;
 use super::lower::{Lowering, Val};
 use super::node::{NodeCall, Res, fail_with, resolve_axis};
 
-/// How one dim changes.
+/// The change of one dim's extent.
 struct DimResize {
     axis: usize,
     extent: usize,
-    /// Elements after for each before.
+    /// The number of elements after for each element before.
     scale: f64,
 }
 
@@ -28,7 +28,7 @@ pub(super) fn lower_resize(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val
     resize_dims(cx, call, [scales, sizes], how)
 }
 
-/// The op that was there before Resize.
+/// Lowers Upsample, the op that came before Resize.
 pub(super) fn lower_upsample(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let filter = match call.text("mode", "nearest")? {
         "nearest" => Filter::Floor,
@@ -44,7 +44,7 @@ pub(super) fn lower_upsample(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<V
     )
 }
 
-/// What a node says beside extents.
+/// The choices of a node besides the extents.
 #[derive(Clone, Copy)]
 struct ResizeOptions {
     filter: Filter,
@@ -118,7 +118,7 @@ fn resize_dims(
     Ok(vec![x])
 }
 
-/// The dims that change, those first that become smaller, by scales or by sizes.
+/// Lists the dims that change, by scales or by sizes. Those that shrink most come first.
 fn list_changes(
     cx: &Lowering,
     call: NodeCall<'_>,
@@ -149,14 +149,14 @@ fn list_changes(
     Ok(changes)
 }
 
-/// A list of scales or sizes, where it is given.
+/// Reads a list of scales or sizes; `None` if it is not given or empty.
 fn read_numbers(cx: &Lowering, call: NodeCall<'_>, position: usize) -> Res<Option<Vec<f64>>> {
     let Some(list) = cx.optional_operand(call, position)? else { return Ok(None) };
     let numbers = cx.require_known(&list, "what a dim is resized to")?.elements();
     Ok(Some(numbers).filter(|numbers| !numbers.is_empty()))
 }
 
-/// A change of each dim by its number; `None` where there are not as many, or an extent is none.
+/// Returns the change of each dim by its number; `None` if there are not as many numbers as dims, or an extent is not valid.
 fn change_dims(
     dims: &[usize],
     numbers: &[f64],

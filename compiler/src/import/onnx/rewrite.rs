@@ -1,7 +1,7 @@
-//! A model's file with other weights: initializers are exchanged within its bytes, and all else stays as it was written.
+//! Writes a model's file with other weights: initializers are exchanged within its bytes, and all else stays as it was written.
 //!
-//! The decoder of rten-onnx leaves out what it does not need, such as names of graphs and metadata, so what it has read is not
-//! written again: the fields of the model and of its graph are copied, but for the initializers that are exchanged.
+//! The decoder of rten-onnx drops parts that it does not need, such as names of graphs and metadata, so its result cannot be written back. Instead
+//! the fields of the model and of its graph are copied, except for the initializers that are exchanged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +27,7 @@ const DATA_TYPE: u64 = 2;
 const NAME: u64 = 8;
 const RAW_DATA: u64 = 9;
 const DATA_LOCATION: u64 = 14;
-/// All that holds elements, and says where they are.
+/// The fields of a tensor that hold elements, or say where they are.
 const CONTENT: [u64; 9] = [4, 5, 6, 7, RAW_DATA, 10, 11, 13, DATA_LOCATION];
 
 /// A model whose weights were exchanged.
@@ -35,17 +35,17 @@ const CONTENT: [u64; 9] = [4, 5, 6, 7, RAW_DATA, 10, 11, 13, DATA_LOCATION];
 pub struct Rewritten {
     /// The file's content.
     pub bytes: Vec<u8>,
-    /// Tensors whose elements still lie in other files, beside the model that was read.
+    /// The tensors whose elements still lie in other files, beside the model that was read.
     pub external: Vec<String>,
 }
 
-/// The same model with these weights in the place of its initializers of their names. They are stored in the model's own element
-/// types, inside the file, whether they were in it or not. Initializers that have no weight here stay as they are. Of
-/// weights that the file has once, because they were alike, and names again by Identity nodes, each becomes an initializer.
+/// Writes the same model with these weights in the place of its initializers of the same names. They are stored in the model's own element types and
+/// inside the file, even if they were outside of it. Initializers without a weight here stay as they are. A file may hold equal weights once and give
+/// the others their names by Identity nodes; each of these becomes an initializer.
 ///
 /// # Errors
-/// Where the bytes are no ONNX model, a weight has no initializer or another type than that, its bytes are not to be had, or the
-/// model is larger than a file of protobuf may be, which is 2 GiB.
+/// Returns an error if the bytes are no ONNX model, a weight has no initializer or a type other than that, its bytes cannot be read, or the model
+/// would be larger than the 2 GiB that protobuf allows.
 pub fn onnx_with_weights(model: &[u8], weights: &Weights) -> Result<Rewritten, ImportError> {
     wire::check_encoding(model)?;
     let mut rewriter = WeightRewriter { weights, seen: BTreeSet::new(), external: Vec::new() };
@@ -101,7 +101,7 @@ impl WeightRewriter<'_> {
         Ok(bytes)
     }
 
-    /// The initializer that comes in the place of a node which gives another the name of a weight.
+    /// Returns the initializer that takes the place of a node, if the node gives another initializer the name of a weight.
     fn rewrite_copy(
         &mut self,
         node: &OnnxField<'_>,
@@ -130,7 +130,7 @@ impl WeightRewriter<'_> {
         Ok(Some(bytes))
     }
 
-    /// What comes in the place of a graph's field, if anything does.
+    /// Returns the initializer that takes the place of a field of a graph; `None` if the field stays.
     fn rewrite_initializer(
         &mut self,
         field: &OnnxField<'_>,
@@ -153,7 +153,7 @@ impl WeightRewriter<'_> {
         Ok(Some(bytes))
     }
 
-    /// The elements of the weight as the initializer stores them.
+    /// Returns the elements of a weight as the initializer stores them.
     fn weight_content(&self, head: &TensorHead) -> Result<Vec<u8>, ImportError> {
         let name = &head.name;
         let error = |reason: String| ImportError::Tensor { name: name.clone(), reason };
@@ -180,7 +180,7 @@ fn widen_floats(bytes: &[u8]) -> Vec<u8> {
     bytes.as_chunks::<4>().0.iter().flat_map(wide).collect()
 }
 
-/// What a tensor says of itself before its elements.
+/// The header of a tensor: all of its message but the elements.
 struct TensorHead {
     name: String,
     dims: Vec<i64>,
@@ -208,7 +208,7 @@ impl TensorHead {
     }
 }
 
-/// Numbers one after the other: one, or a packed run of them.
+/// Decodes numbers one after the other: a single one, or a packed run.
 fn decode_numbers(content: &[u8]) -> impl Iterator<Item = i64> {
     let mut at = 0;
     std::iter::from_fn(move || wire::decode_varint(content, &mut at).map(|number| number as i64))

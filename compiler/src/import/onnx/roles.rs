@@ -10,13 +10,13 @@ use super::uses::{InitializerUses, running_statistics};
 use super::wire::Kinds;
 use crate::import::weights::WeightTensor;
 
-/// As many names a sentence lists.
+/// The most names that a sentence lists.
 const MOST_NAMES: usize = 6;
 
-/// The names of the initializers that are trained, and what the user should know of them.
+/// Returns the names of the initializers that are trained, and warnings about them for the user.
 ///
-/// With metadata: those that it marks PARAMETER, and unmarked floats that a matmul, convolution or gather takes as its
-/// weight, because the exporter's optimizer folds and renames weights. Without: what is used as a parameter is.
+/// With metadata, they are those that it marks PARAMETER, and unmarked floats that a matmul, convolution or gather takes as its weight, because the
+/// exporter's optimizer folds and renames weights. Without metadata, they are all that are used as parameters.
 pub(super) fn find_trained(
     graph: &GraphProto,
     order: &[usize],

@@ -17,7 +17,7 @@ impl Lowering {
     }
 }
 
-/// As many parts of `size` as there are, the last smaller if need be.
+/// Returns the extents of parts of `size` that make up `extent`. The last may be smaller.
 pub(super) fn chunk_extents(extent: usize, size: i64) -> Res<Vec<usize>> {
     let Some(size) = usize::try_from(size).ok().filter(|&size| size > 0) else {
         return fail_with(format!("parts of {size} elements are none"));
@@ -29,7 +29,7 @@ pub(super) fn chunk_extents(extent: usize, size: i64) -> Res<Vec<usize>> {
     Ok(starts.map(|start| size.min(extent - start)).collect())
 }
 
-/// Extents that a model gives.
+/// Converts the extents that a model gives.
 pub(super) fn convert_extents(given: &[i64]) -> Res<Vec<usize>> {
     let sizes: Option<Vec<usize>> = given.iter().map(|&size| usize::try_from(size).ok()).collect();
     match sizes {
@@ -72,7 +72,7 @@ pub(super) fn lower_sequence_empty(_: &mut Lowering, _: NodeCall<'_>) -> Res<Vec
     Ok(vec![Val::Sequence(Vec::new())])
 }
 
-/// At a position, or at the end.
+/// Lowers the insertion of a value at a position, or at the end.
 pub(super) fn lower_sequence_insert(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let mut values = read_sequence(cx, call)?;
     let value = cx.operand(call, 1)?;
@@ -84,7 +84,7 @@ pub(super) fn lower_sequence_insert(cx: &mut Lowering, call: NodeCall<'_>) -> Re
     Ok(vec![Val::Sequence(values)])
 }
 
-/// At a position, or the last one.
+/// Lowers the removal of the value at a position, or of the last one.
 pub(super) fn lower_sequence_erase(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let mut values = read_sequence(cx, call)?;
     let position = match cx.optional_operand(call, 1)? {
@@ -100,7 +100,7 @@ pub(super) fn lower_sequence_length(cx: &mut Lowering, call: NodeCall<'_>) -> Re
     Ok(vec![Val::Known(KnownValue::from_integer(read_sequence(cx, call)?.len() as i64))])
 }
 
-/// One of so many positions, which must be known.
+/// Reads one of `count` positions, which must be known.
 fn read_position(cx: &Lowering, position: &Val, count: usize) -> Res<usize> {
     let position = cx.known_integer(position, "the position")?;
     resolve_axis(position, count)

@@ -66,7 +66,7 @@ impl<'a> WeightMatrix<'a> {
         sampled.all(same) && others.any(|other| other != first) && (0..count).all(same)
     }
 
-    /// Its elements, read once, as they may lie in a file.
+    /// Returns its elements. They are read once, as they may lie in a file.
     fn bytes(&self) -> Option<&[u8]> {
         self.bytes.get_or_init(|| self.tensor.bytes(self.name).ok()).as_deref()
     }

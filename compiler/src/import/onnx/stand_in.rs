@@ -1,4 +1,4 @@
-//! What stands in the place of the results of nodes that are refused, so that others are looked at as well.
+//! Stand-ins for the results of nodes that are refused, so that the nodes behind them are checked as well.
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::Input;
@@ -10,8 +10,8 @@ use super::node::LoweringProblem;
 use crate::import::{ImportError, RefusedNode};
 
 impl Lowering {
-    /// Lowers a node of the model, or says why not. Where its results are described by the file they are as if they were fed, else
-    /// nothing is known of them, nor of what is computed of them.
+    /// Lowers a node of the model, or returns why it is refused. If the file describes the types of a refused node's results, inputs of these types
+    /// stand in for them. Otherwise nothing is known of them, nor of what is computed from them.
     pub fn node_or_stand_in(
         &mut self,
         proto: &NodeProto,

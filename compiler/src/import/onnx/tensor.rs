@@ -8,17 +8,17 @@ use rten_onnx::onnx::{DataLocation, DataType, TensorProto};
 use crate::import::ImportError;
 use crate::import::weights::{WeightData, WeightTensor};
 
-/// An element type of a file: how it is stored, and what it becomes.
+/// An element type of a file: how it is stored, and the element type that it becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StoredType {
     data_type: i32,
     /// Bytes of a stored element.
     size: usize,
-    /// What it becomes.
+    /// The element type that it becomes.
     pub dtype: DType,
 }
 
-/// How graphc reads an element type; `None` where it does not. What it lacks becomes the next that it has.
+/// Returns how graphc reads an element type; `None` if it does not. A type that graphc lacks becomes the nearest that it has.
 pub(super) fn stored_type(data_type: DataType) -> Option<StoredType> {
     let (size, dtype) = match data_type {
         DataType::FLOAT => (4, DType::F32),
@@ -46,7 +46,7 @@ impl StoredType {
         exact.into_iter().any(|data_type| data_type.0 == self.data_type)
     }
 
-    /// Stored bytes as the bytes of the element type that they become.
+    /// Converts stored bytes to the bytes of the element type that they become.
     fn convert_bytes(self, bytes: &[u8]) -> Vec<u8> {
         fn convert_chunks<const N: usize, const M: usize>(
             b: &[u8],
@@ -76,10 +76,10 @@ impl StoredType {
     }
 }
 
-/// A tensor of a file.
+/// Reads a tensor of a file.
 ///
 /// # Errors
-/// Where its element type is not known, or its bytes do not fit its shape.
+/// Returns an error if its element type is not supported, or its bytes do not fit its shape.
 pub(super) fn read_tensor(
     tensor: &TensorProto,
     base_dir: &Path,
@@ -99,10 +99,10 @@ pub(super) fn read_tensor(
     Ok(WeightTensor { dtype: ty.dtype, shape: ty.shape, data })
 }
 
-/// The elements of a tensor of DOUBLE that lie inside of the file, as they are; `None` of any other.
+/// Returns the elements of a tensor of DOUBLE that lie inside the file, not rounded; `None` for any other tensor.
 ///
 /// # Errors
-/// As of [`read_tensor`].
+/// Returns an error as [`read_tensor`] does.
 pub(super) fn read_doubles(
     tensor: &TensorProto,
     base_dir: &Path,
@@ -194,7 +194,7 @@ fn read_inline(
     Ok(WeightData::Bytes(bytes.into()))
 }
 
-/// The fields for numbers as stored bytes. Small integers, halves and truth values stand in that of `int32`.
+/// Encodes the numbers of a tensor's typed fields as stored bytes. The field of `int32` holds small integers, halves and truth values too.
 fn encode_fields(tensor: &TensorProto, stored: StoredType) -> Vec<u8> {
     fn flatten_bytes<T: Copy, const N: usize>(
         values: &[T],

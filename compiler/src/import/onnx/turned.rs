@@ -30,8 +30,8 @@ impl Lowering {
     }
 }
 
-/// Of a transposition to `shape` whose last dims stay in their place, and are merged to make `to`: how many they become, and the
-/// permutation of all others and these. `None` where other dims change as well.
+/// Moves a reshape before a transposition. `shape` is that of the transposition's result, and the reshape to `to` must merge only last dims that stay
+/// in their place. Returns how many dims those become, and the permutation of all dims after the merge. `None` if other dims change as well.
 pub(super) fn merge_last_dims(
     permutation: &[usize],
     shape: &[usize],

@@ -1,7 +1,7 @@
 //! The uses of initializers, for a model that does not mark its parameters.
 //!
-//! What is computed of initializers alone is traced back to them. What meets data as a weight, a bias, a scale or a table is a
-//! parameter. What does so in any other way, or has the numbers of a mask or of sines, is a buffer.
+//! A value that is computed from initializers alone is traced back to them. An initializer that meets data as a weight, a bias, a scale or a table is
+//! a parameter. One that meets data in any other way, or holds the numbers of a mask or of sines, is a buffer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,22 +10,22 @@ use rten_onnx::onnx::{GraphProto, NodeProto};
 use super::model::{inner_order, op_type};
 use crate::import::weights::WeightTensor;
 
-/// Which names have data in them, and where initializers meet data.
+/// The ops at which initializers meet data, by the names of the initializers.
 pub(super) struct InitializerUses<'a> {
-    /// The ops that take an initializer as a parameter.
+    /// For each initializer, the first op that takes it as a parameter.
     parameters: BTreeMap<&'a str, &'a str>,
-    /// The ops that take it as something else.
+    /// For each initializer, the first op that takes it as anything else.
     others: BTreeMap<&'a str, &'a str>,
 }
 
-/// Running means and variances of batch norm.
+/// Returns the names of the running means and variances of batch norms.
 pub(super) fn running_statistics(graph: &GraphProto) -> BTreeSet<&str> {
     let norms = graph.node.iter().filter(|node| op_type(node) == "BatchNormalization");
     norms.flat_map(|node| node.input.iter().skip(3).take(2)).map(String::as_str).collect()
 }
 
 impl<'a> InitializerUses<'a> {
-    /// The uses in a graph whose nodes come in this order. Copies are made by nodes, and are initializers all the same.
+    /// Collects the uses in a graph whose nodes are in this order. The results of nodes that only copy an initializer are initializers, too.
     pub fn new(
         graph: &'a GraphProto,
         order: &[usize],
@@ -48,7 +48,7 @@ impl<'a> InitializerUses<'a> {
         uses
     }
 
-    /// The uses in the graphs within a node. What a loop carries may be computed of data from its second turn on.
+    /// Collects the uses in the graphs within a node. A value that a loop carries may depend on data from its second turn on.
     fn visit_graphs(&mut self, walk: &mut DataWalk<'a>, node: &'a NodeProto) {
         let graphs = node.attribute.iter().filter_map(|attribute| attribute.g.as_ref());
         for graph in graphs {
@@ -83,7 +83,7 @@ impl<'a> InitializerUses<'a> {
         }
     }
 
-    /// Whether an initializer is a parameter, and if it is none although it is used, why.
+    /// Returns an error if an initializer is no parameter, with the reason if it is used at all.
     pub fn check_parameter(&self, name: &str, tensor: &WeightTensor) -> Result<(), Option<String>> {
         let other = self.others.get(name).map(|op| format!("read by {op}"));
         let Some(&op) = self.parameters.get(name) else { return Err(other) };
@@ -101,7 +101,7 @@ impl<'a> InitializerUses<'a> {
     }
 }
 
-/// Whether these are sines and cosines of positions: those of position 0 are 0 and 1, which no weights are that begin at random.
+/// Whether these are sines and cosines of positions. Those of position 0 are all 0 or 1, which is never so of weights with a random start.
 fn are_waves(elements: &[f64], shape: &[usize]) -> bool {
     let &[.., positions, width] = shape else { return false };
     let first = elements.get(..width).unwrap_or_default();
@@ -112,14 +112,14 @@ fn are_waves(elements: &[f64], shape: &[usize]) -> bool {
 
 struct DataWalk<'a> {
     fed: BTreeSet<&'a str>,
-    /// Names whose values depend on what is fed.
+    /// The names of values that depend on what is fed.
     data: BTreeSet<&'a str>,
-    /// The initializers of which all else is computed.
+    /// The initializers from which each other value is computed.
     roots: BTreeMap<&'a str, BTreeSet<&'a str>>,
 }
 
 impl<'a> DataWalk<'a> {
-    /// Traces the results of a node back to what they are made of. Shapes are no data.
+    /// Traces the results of a node back to the data and the initializers of its operands. Shapes are no data.
     fn trace_node(&mut self, node: &'a NodeProto) {
         let shape = matches!(op_type(node), "Shape" | "Size");
         let has_data = node.input.iter().any(|input| self.data.contains(input.as_str()));
@@ -148,14 +148,14 @@ impl<'a> DataWalk<'a> {
         }
     }
 
-    /// What the values are of which a graph within a node begins.
+    /// Gives the inputs of a graph within a node what is known of the node's operands.
     fn enter_graph(&mut self, node: &'a NodeProto, graph: &'a GraphProto) {
         for (outer, inner) in node.input.iter().zip(&graph.input) {
             self.alias_value(outer, inner.name.as_deref());
         }
     }
 
-    /// What the values are that a graph within a node hands to its next turn, and to what reads the node.
+    /// Gives what is known of the outputs of a graph within a node to the inputs of its next turn, and to the node's results.
     fn carry_results(&mut self, node: &'a NodeProto, graph: &'a GraphProto) {
         let made = |at: usize| graph.output.get(at).and_then(|output| output.name.as_deref());
         // A loop's body gives first whether it goes on, and takes the number of its turn before that.
@@ -176,7 +176,7 @@ impl<'a> DataWalk<'a> {
         }
     }
 
-    /// Gives what a value is another name.
+    /// Gives a name what is known of another one.
     fn alias_value(&mut self, from: &str, to: Option<&'a str>) {
         let Some(to) = to else { return };
         if self.data.contains(from) {

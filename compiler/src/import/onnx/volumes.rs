@@ -12,16 +12,16 @@ use graphc_ir::scalar::Scalar;
 use super::lower::{Lowering, Val};
 use super::node::{NodeCall, Res, fail_with};
 
-/// As deep kernels may be: each place in their depth is a convolution of its own.
+/// The most places in the depth of a kernel. Each of them is a convolution of its own.
 const MOST_DEEP: usize = 1 << 10;
 
-/// How a window goes along one dim.
+/// The window along one dim.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct WindowDim {
     kernel: usize,
     stride: usize,
     dilation: usize,
-    /// Borders before and behind.
+    /// The extents of the border before and behind.
     pads: [usize; 2],
 }
 
@@ -40,7 +40,7 @@ fn volume_extents(cx: &Lowering, x: &Val) -> Res<[usize; 5]> {
     <[usize; 5]>::try_from(cx.shape(x)?).or_else(|_| fail_with("a volume has five dims"))
 }
 
-/// Three numbers of an attribute, depth first.
+/// Reads three numbers of an attribute, that of the depth first.
 fn read_three(call: NodeCall<'_>, name: &str, default: usize, least: usize) -> Res<[usize; 3]> {
     let Some(given) = call.ints(name)? else { return Ok([default; 3]) };
     let fits = |&value: &i64| usize::try_from(value).ok().filter(|v| (least..1 << 20).contains(v));
@@ -53,7 +53,7 @@ fn read_three(call: NodeCall<'_>, name: &str, default: usize, least: usize) -> R
     }
 }
 
-/// The ways along depth, height and width.
+/// Reads the windows along depth, height and width.
 fn read_window_dims(
     call: NodeCall<'_>,
     extents: [usize; 3],
@@ -110,7 +110,7 @@ fn read_groups(call: NodeCall<'_>) -> Res<usize> {
     }
 }
 
-/// The extents of kernels, which `kernel_shape` repeats where it is given.
+/// Returns the extents of kernels. The attribute `kernel_shape`, if given, must repeat them.
 fn read_kernels(cx: &mut Lowering, call: NodeCall<'_>) -> Res<(Val, [usize; 3])> {
     let value = cx.operand(call, 1)?;
     let [_, _, d, h, w] = volume_extents(cx, &value)?;
@@ -153,7 +153,7 @@ pub(super) fn lower_convolution(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Ve
     add_bias(cx, call, y)
 }
 
-/// The kernels at a place of their depth.
+/// Returns the kernels at a place of their depth.
 fn kernels_at(cx: &mut Lowering, kernels: &Val, at: usize) -> Res<Val> {
     let [o, c, _, h, w] = volume_extents(cx, kernels)?;
     let part = cx.slice(kernels, 2, at, at + 1, 1)?;
@@ -167,7 +167,7 @@ fn add_into_sum(cx: &mut Lowering, sum: Option<Val>, y: Val) -> Res<Val> {
     }
 }
 
-/// Images `[n * depth, channels, height, width]` as volumes.
+/// Arranges images `[n * depth, channels, height, width]` as volumes.
 fn stack_images(cx: &mut Lowering, images: Option<Val>, [n, depth]: [usize; 2]) -> Res<Val> {
     let Some(images) = images else { return fail_with("the kernel is empty") };
     let [_, c, h, w] = cx.shape(&images)?[..] else { return fail_with("an image has four dims") };

@@ -1,5 +1,5 @@
-//! A first walk over the bytes of a model: every length is checked against what encloses it, nesting is bounded, and the
-//! metadata is collected. After it the decoder of rten-onnx, which trusts lengths and skips metadata, is safe to call.
+//! A first pass over the bytes of a model. It checks every length against what encloses it, bounds nesting, and collects the metadata. The decoder of
+//! rten-onnx, which trusts lengths and skips metadata, is safe to call after it.
 //!
 //! The encoding is that of <https://protobuf.dev/programming-guides/encoding/>, the messages those of onnx.proto.
 
@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::import::ImportError;
 
-/// The messages of onnx.proto that are decoded, with those within them.
+/// The messages of onnx.proto that are decoded, and those within them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum OnnxMessage {
     Model,
@@ -25,10 +25,10 @@ enum OnnxMessage {
     OperatorSet,
 }
 
-/// How the bytes of a field are to be read.
+/// The kind of a field's content, which says how its bytes are read.
 enum OnnxFieldContent {
     Message(&'static str, OnnxMessage),
-    /// Repeated numbers in one run of bytes: of so many bytes each, or varints.
+    /// Repeated numbers in one run of bytes, each of so many bytes or a varint.
     Fixed(usize),
     Varints,
     Opaque,
@@ -66,43 +66,43 @@ impl OnnxMessage {
     }
 }
 
-/// What the exporter says of each tensor: the value of the metadata key that ends in `InputSpec.kind`.
+/// The roles of tensors by the exporter's metadata: the value of the key that ends in `InputSpec.kind`, by the tensor's name.
 pub(super) type Kinds = BTreeMap<String, String>;
 
-/// What the exporter says besides the model.
+/// The metadata that the exporter has added to a model.
 #[derive(Default)]
 pub(super) struct Metadata {
     pub kinds: Kinds,
-    /// Buffers that PyTorch does not save: the model computes them.
+    /// The names of buffers that PyTorch does not save, because the model computes them.
     pub computed: BTreeSet<String>,
     /// The results of nodes at which the author has ended gradients, by `Tensor.detach`.
     pub detached: BTreeSet<String>,
-    /// The results of look-ups in tables of which the author has kept one row from learning (`padding_idx`), and that row.
+    /// The results of look-ups in tables of which one row learns nothing (`padding_idx`), with that row.
     pub padded: BTreeMap<String, i64>,
-    /// The author's module of each node, by the node's title: its path, and its class where that is known.
+    /// The module of the author's program for each node, by the node's title: its path, and its class if that is known.
     pub modules: BTreeMap<String, String>,
 }
 
 /// Checks the encoding of a model and collects its metadata.
 ///
 /// # Errors
-/// Where a length or a number does not fit, with its byte and the message that holds it.
+/// Returns an error if a length or a number does not fit, with its byte and the message that holds it.
 pub(super) fn check_encoding(bytes: &[u8]) -> Result<Metadata, ImportError> {
     let mut walk = EncodingWalk { path: Vec::new(), found: Metadata::default() };
     walk.walk_message(OnnxMessage::Model, bytes, 0)?;
     Ok(walk.found)
 }
 
-/// Messages within messages, at most. The deepest model that is read has a third of it.
+/// The deepest nesting of messages. The deepest model that is read has a third of it.
 const DEEPEST: usize = 40;
 
 struct EncodingWalk {
-    /// Field names and positions from the model down.
+    /// The field names and indices from the model down.
     path: Vec<(&'static str, usize)>,
     found: Metadata,
 }
 
-/// What a message says of itself.
+/// The parts of a message that describe itself.
 #[derive(Default)]
 struct OnnxMessageInfo {
     name: Option<String>,
@@ -110,7 +110,7 @@ struct OnnxMessageInfo {
     is_computed: bool,
     is_detached: bool,
     padding: Option<i64>,
-    /// Of a node its own name; the other one is its first result's.
+    /// A node's own name. The field `name` is that of its first result.
     title: Option<String>,
     /// The path of the module within which a node stands, and its class.
     scope: Option<String>,
@@ -118,7 +118,7 @@ struct OnnxMessageInfo {
 }
 
 impl OnnxMessageInfo {
-    /// What a node is called, and its module. The older exporter has no more than the node's name for it, `/layers.0/norm/Add`.
+    /// Returns a node's title and its module. Of the older exporter, the module is a part of the node's name, `/layers.0/norm/Add`.
     fn module(&self) -> Option<(String, String)> {
         let title = self.title.as_ref().filter(|title| !title.is_empty()).or(self.name.as_ref())?;
         let of_name = || {
@@ -142,7 +142,7 @@ impl EncodingWalk {
         })
     }
 
-    /// Walks over a message whose first byte is byte `base` of the file.
+    /// Checks a message whose first byte is byte `base` of the file.
     fn walk_message(
         &mut self,
         message: OnnxMessage,
@@ -280,15 +280,15 @@ pub(super) fn decode_varint(bytes: &[u8], at: &mut usize) -> Option<u64> {
     None
 }
 
-/// A field of a message. The content of a number is its encoding, that of anything else its bytes.
+/// A field of a message. The content of a number is its encoding; that of any other field is its bytes.
 pub(super) struct OnnxField<'a> {
     pub number: u64,
     pub content: &'a [u8],
-    /// With its tag and length.
+    /// The field's bytes with its tag and length.
     pub whole: &'a [u8],
 }
 
-/// The fields of a message that has been checked; the first that is not whole ends them.
+/// Decodes the fields of a message that has been checked. The first field that is not complete ends them.
 pub(super) fn decode_fields(message: &[u8]) -> impl Iterator<Item = OnnxField<'_>> {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -310,7 +310,7 @@ pub(super) fn decode_fields(message: &[u8]) -> impl Iterator<Item = OnnxField<'_
     })
 }
 
-/// The value of an entry, which has been walked over, if its key is the one that tells parameters from buffers.
+/// Returns the value of an entry if its key is the one that tells parameters from buffers.
 fn entry_kind(entry: &[u8]) -> Option<String> {
     let (key, value) = entry_pair(entry)?;
     key.ends_with("InputSpec.kind").then(|| value.to_string())
@@ -328,7 +328,7 @@ fn is_detach(entry: &[u8]) -> bool {
     said.is_some_and(|(_, value)| value.contains("target=torch.ops.aten.detach.default"))
 }
 
-/// Of an entry of a node that lists scopes from the model down to the node, as Python writes lists, the innermost module's:
+/// Returns the path of the innermost module, if an entry of a node lists scopes. They go from the model down to the node, written as a Python list:
 /// `['', 'layers', 'layers.0', 'linear']`.
 fn scope(entry: &[u8], kind: &str) -> Option<String> {
     let (_, value) = entry_pair(entry).filter(|(key, _)| key.ends_with(kind))?;
@@ -336,8 +336,8 @@ fn scope(entry: &[u8], kind: &str) -> Option<String> {
     names.nth(1).map(|name| name.trim_matches(['\'', '"']).to_owned())
 }
 
-/// The row of a table that learns nothing, where an entry of a node says that it stands for such a look-up:
-/// `torch.ops.aten.embedding.default](args = (%table, %rows, 0), ..`. A row of -1 is none.
+/// Returns the row of a table that learns nothing, if an entry of a node is a look-up with such a row: `torch.ops.aten.embedding.default](args =
+/// (%table, %rows, 0), ..`. A row of -1 is none.
 fn padding_row(entry: &[u8]) -> Option<i64> {
     let (_, value) = entry_pair(entry).filter(|(key, _)| key.ends_with("fx_node"))?;
     let (_, call) = value.split_once("target=torch.ops.aten.embedding.default](args = (")?;
@@ -345,7 +345,7 @@ fn padding_row(entry: &[u8]) -> Option<i64> {
     row.trim().parse().ok().filter(|&row: &i64| row >= 0)
 }
 
-/// The key of an entry, and its value.
+/// Returns the key and the value of an entry.
 fn entry_pair(entry: &[u8]) -> Option<(&str, &str)> {
     let text = |number| {
         let field = decode_fields(entry).filter(|field| field.number == number).last();

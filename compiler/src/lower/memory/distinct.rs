@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 
 use super::Span;
 
-/// The lives of all items (none of those that live always) in the order without repeated blocks, and its length.
-/// `starts` are the places where blocks begin, the last one past all.
+/// Returns the lives of all items in the order without repeated blocks, and its length. Items that always live have none. `starts` are the places
+/// where blocks begin, the last one past all.
 pub fn distinct_lives(items: &[&[Span]], starts: &[usize]) -> (Vec<Vec<Span>>, usize) {
     let places = find_kept_blocks(items, starts);
     let length = places.iter().flatten().map(|&(start, block)| start + block).max().unwrap_or(0);
@@ -26,7 +26,7 @@ pub fn distinct_lives(items: &[&[Span]], starts: &[usize]) -> (Vec<Vec<Span>>, u
     (times.collect(), length)
 }
 
-/// The beginning and the length of each block that is kept.
+/// Returns the beginning and the length of each block that is kept; `None` for all others.
 fn find_kept_blocks(items: &[&[Span]], starts: &[usize]) -> Vec<Option<(usize, usize)>> {
     let blocks = starts.len().saturating_sub(1);
     let mut prints = vec![(0u64, 0u64); blocks];
@@ -49,7 +49,7 @@ fn find_kept_blocks(items: &[&[Span]], starts: &[usize]) -> Vec<Option<(usize, u
     (0..blocks).map(&mut keep).collect()
 }
 
-/// Every block in which an item lives, with the first and last place of it there.
+/// Calls `found` with each block in which an item lives, and the item's first and last place there.
 fn visit_blocks(item: &[Span], starts: &[usize], found: &mut dyn FnMut(usize, usize, usize)) {
     let mut block = 0;
     for &(made, last) in item {
@@ -67,8 +67,8 @@ fn visit_blocks(item: &[Span], starts: &[usize], found: &mut dyn FnMut(usize, us
     }
 }
 
-/// A number that is like no other for other arguments, nearly surely. Where it is, two items share bytes that may not,
-/// and the plan's proof (`check::memory`) fails.
+/// Returns a number that almost surely differs for different arguments. If it does not, two items share bytes that may not, and the plan's proof
+/// (`check::memory`) fails.
 fn mix_hash(item: usize, first: usize, last: usize, seed: u64) -> u64 {
     let mut hash = seed;
     for part in [item, first, last] {

@@ -1,4 +1,4 @@
-//! Where a graph has attention in parts.
+//! Finds the places where a graph writes attention in parts.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
@@ -20,51 +20,51 @@ use crate::passes::constants::{Constants, repeat_array};
 use crate::passes::joined::check_joined;
 use crate::passes::pins::pin_of;
 
-/// Ops between a product and its softmax, or a softmax and its product, that are looked at.
+/// The most ops between a product and its softmax, or a softmax and its product.
 const MOST_STEPS: usize = 32;
 
-/// The place of values among the operands of attention.
+/// The index of values among the operands of attention.
 const VALUES: usize = 2;
 
 /// A softmax between two products.
 pub struct Place {
     /// The softmax.
     pub softmax: NodeId,
-    /// What is to stand for it, or what keeps it as it is.
+    /// The attention that is to replace it, or the reason to leave it in parts.
     pub(super) found: Result<FoundAttention, Kept>,
 }
 
 impl Place {
-    /// What keeps it as it is; `None` where one op stands for it.
+    /// Returns the reason to leave it in parts; `None` if one op can replace it.
     pub fn kept_reason(&self) -> Option<Kept> {
         self.found.as_ref().err().copied()
     }
 }
 
-/// What is to stand for a product, all that it is made of, and only it.
+/// Attention that is to replace a product and all nodes that only this product needs.
 pub(super) struct FoundAttention {
     /// The product of weights and values.
     pub product: NodeId,
-    /// The nodes between it and queries, keys and values, which nothing else reads.
+    /// The nodes between the product and its queries, keys and values, which nothing else reads.
     pub inside: BTreeSet<NodeId>,
     pub op: Attention,
     /// Queries, keys and values.
     pub operands: [Heads; 3],
-    /// What is added to the scores.
+    /// The summands of the scores, each with the shapes that bring it to the op's form.
     pub terms: Vec<(ScoreTerm, TermForm)>,
-    /// A number for each head that queries are multiplied by.
+    /// A number for each head by which queries are multiplied.
     pub head_scale: Option<ValueId>,
 }
 
 impl FoundAttention {
-    /// The values that it is made of.
+    /// Returns the values from which the attention is computed.
     pub fn roots(&self) -> impl Iterator<Item = ValueId> {
         let of_terms = self.terms.iter().map(|(term, _)| term.root());
         self.operands.iter().map(|heads| heads.root).chain(of_terms).chain(self.head_scale)
     }
 }
 
-/// All places of a graph, in its order.
+/// Finds all places of a graph, in its order.
 pub fn find_places(graph: &Graph, options: &CompileOptions) -> Vec<Place> {
     let softmax = |node: &Node| matches!(node.op, Op::Softmax(_));
     if !graph.nodes.iter().any(softmax) {
@@ -79,7 +79,7 @@ pub fn find_places(graph: &Graph, options: &CompileOptions) -> Vec<Place> {
     places
 }
 
-/// Of places that have a node in common only the first is to be one op.
+/// Lets only the first of places that have a node in common become one op.
 fn separate_places(places: &mut [Place]) {
     let mut taken = BTreeSet::new();
     for place in places {
@@ -100,29 +100,29 @@ pub(super) struct AttentionFinder<'a> {
     pub constants: Constants<'a>,
 }
 
-/// The way from a product up to another one.
+/// The path from a product up to another one.
 #[derive(Default)]
 pub(super) struct Path {
-    /// The nodes that would be no more.
+    /// The nodes that a rewrite would remove.
     pub inside: BTreeSet<NodeId>,
-    /// Values that must be scores for a row without keys to be told from one with some.
+    /// The scores by which the model finds rows without keys. They must be inside the path.
     pub watched: Vec<ValueId>,
-    /// Whether the way is still between softmax and the values.
+    /// Whether the path is still between softmax and the values.
     pub of_weights: bool,
     /// Whether the weights of a row without keys are 0.
     pub zeroed: bool,
-    /// What keeps all as it is.
+    /// The first reason to leave the attention in parts.
     kept: Option<Kept>,
-    /// What scores are multiplied by so far.
+    /// The product of all numbers by which scores are multiplied so far.
     factor: f64,
-    /// What is added to the scores: causal masks, and all else.
+    /// The summands of the scores: causal masks, and below them all others.
     past: Vec<ScoreTerm>,
     terms: Vec<ScoreTerm>,
     /// The window of causal masks that have one.
     window: Option<NonZeroU32>,
     /// The bound of the scores.
     pub cap: Option<f64>,
-    /// What scores are multiplied by, a number for each head; what is found behind it would be multiplied as well.
+    /// A number for each head by which scores are multiplied. Summands found behind it would be multiplied as well.
     pub head_scale: Option<ValueId>,
 }
 
@@ -133,7 +133,7 @@ impl Path {
 }
 
 impl<'a> AttentionFinder<'a> {
-    /// The place that ends in a product, if one does.
+    /// Returns the place that ends in a product, if one does.
     fn find_place(&mut self, product: NodeId) -> Option<Place> {
         let mut path = Path { factor: 1.0, of_weights: true, ..Path::default() };
         let graph = self.graph;
@@ -150,7 +150,7 @@ impl<'a> AttentionFinder<'a> {
         Some(Place { softmax, found })
     }
 
-    /// The softmax that a product's weights come from.
+    /// Returns the softmax from which a product's weights come.
     fn softmax_of(&mut self, weights: ValueId, path: &mut Path) -> Option<NodeId> {
         let (graph, mut value) = (self.graph, weights);
         for _ in 0..MOST_STEPS {
@@ -179,7 +179,7 @@ impl<'a> AttentionFinder<'a> {
         None
     }
 
-    /// The product that a softmax's scores come from.
+    /// Returns the product from which a softmax's scores come.
     fn product_of(&mut self, scores: ValueId, path: &mut Path) -> Option<NodeId> {
         let (graph, mut value) = (self.graph, scores);
         if graph.value(value).ty.elements() == 0 {
@@ -226,7 +226,7 @@ impl<'a> AttentionFinder<'a> {
         None
     }
 
-    /// Of an op that is none of attention's the operand that has its shape.
+    /// Passes by an elementwise op that is no part of attention, which is then left in parts. Returns the operand that has the op's shape.
     fn passed_by(&self, node: &Node, path: &mut Path) -> Option<ValueId> {
         if !node.op.operation().is_elementwise() {
             return None;
@@ -247,7 +247,7 @@ impl<'a> AttentionFinder<'a> {
         self.dtype(node.operands[0]).is_float() && self.dtype(node.results[0]).is_float()
     }
 
-    /// Whether a reshape leaves queries and keys a dim each, the last two.
+    /// Whether a reshape keeps the last two dims, queries and keys, as they are.
     fn keeps_matrices(&self, node: &Node) -> bool {
         let last = |value: ValueId| match self.graph.value(value).ty.shape[..] {
             [.., queries, keys] => Some([queries, keys]),
@@ -257,7 +257,7 @@ impl<'a> AttentionFinder<'a> {
         of_operand.is_some() && of_operand == last(node.results[0])
     }
 
-    /// Of a product with a number the other operand and the number.
+    /// Returns the other operand of a product with a number, and that number.
     fn match_scaling(&mut self, node: &Node) -> Option<(ValueId, f64)> {
         let [a, rest @ ..] = &node.operands[..] else { return None };
         let (operand, factor) = match (&node.op, rest) {
@@ -278,7 +278,7 @@ impl<'a> AttentionFinder<'a> {
         (same && sensible).then_some((operand, factor))
     }
 
-    /// The summand that is scores, where the other one is a mask or a bias.
+    /// Returns the summand that is scores, if the other one is a mask or a bias.
     fn match_sum(&mut self, node: &Node, path: &mut Path) -> Option<ValueId> {
         let &[a, b] = &node.operands[..] else { return None };
         let subtracts = matches!(node.op, Op::Binary(Binary { function: BinaryFunction::Sub }));
@@ -304,7 +304,7 @@ impl<'a> AttentionFinder<'a> {
         Some(scores)
     }
 
-    /// Takes in what is added to scores, and of sums each summand.
+    /// Adds a summand of the scores to the path, or each summand of a sum.
     fn add_summands(
         &mut self,
         value: ValueId,
@@ -330,7 +330,7 @@ impl<'a> AttentionFinder<'a> {
         self.add_term(scaled, (TermSource::Added(value), factor), value, scores, path);
     }
 
-    /// Whether ops on elements lead from a product to a value.
+    /// Whether elementwise ops and reshapes lead from a product to a value.
     pub(super) fn comes_from_product(&self, value: ValueId) -> bool {
         let mut value = value;
         for _ in 0..MOST_STEPS {
@@ -352,7 +352,7 @@ impl<'a> AttentionFinder<'a> {
         false
     }
 
-    /// The branch that is scores, where a condition hides some of them.
+    /// Returns the branch that is scores, if a condition hides some of them.
     fn match_choice(&mut self, node: &Node, path: &mut Path) -> Option<ValueId> {
         let &[condition, a, b] = &node.operands[..] else { return None };
         let shape = |value: ValueId| &self.graph.value(value).ty.shape;
@@ -381,7 +381,7 @@ impl<'a> AttentionFinder<'a> {
         Some(scores)
     }
 
-    /// Takes in a summand of scores, of which the elements may be known; it is of the element type of a value.
+    /// Adds a summand of the scores to the path. Its elements may be known, and it has the element type of `like`.
     fn add_term(
         &mut self,
         mask: Option<Array>,
@@ -413,14 +413,14 @@ impl<'a> AttentionFinder<'a> {
         }
     }
 
-    /// Checks that nothing but the product needs what would be no more.
+    /// Checks that nothing but the product needs the nodes that a rewrite would remove.
     fn check_product(&self, product: NodeId, path: &Path) -> Result<(), Kept> {
         check_joined(self.graph, self.options, &self.consumers, (product, &path.inside))?;
         let is_inside = |value: &ValueId| path.inside.contains(&self.graph.value(*value).producer);
         if path.watched.iter().all(is_inside) { Ok(()) } else { Err(Kept::Other("where")) }
     }
 
-    /// The op, of queries, keys and values that fit it.
+    /// Assembles the op, if queries, keys and values fit it.
     fn assemble_attention(
         &mut self,
         product: NodeId,
@@ -480,8 +480,8 @@ impl<'a> AttentionFinder<'a> {
         Ok(FoundAttention { product, inside, op, operands, terms, head_scale })
     }
 
-    /// Whether the op is to be causal, and what it adds to scores. A causal mask is added too where others hide keys as well: of a query
-    /// whose keys are all hidden by low numbers, softmax makes something of those behind it.
+    /// Chooses whether the op is to be causal, and the summands that remain. A causal mask remains a summand if other masks hide keys by low numbers
+    /// as well: a query may then have only hidden keys, and softmax gives weights to those behind it, too.
     fn choose_causal(
         &self,
         past: Vec<ScoreTerm>,
@@ -506,7 +506,7 @@ impl<'a> AttentionFinder<'a> {
         }
     }
 
-    /// What an operand of a product was before elements were moved and, where `scaled`, multiplied by numbers.
+    /// Traces an operand of a product back over ops that move elements and, if `scaled`, over products with numbers.
     fn trace_operand(&mut self, value: ValueId, like: &Node, scaled: bool) -> Vec<OperandStep<'a>> {
         let graph = self.graph;
         let (mut way, mut value) = (Vec::new(), value);
@@ -533,16 +533,17 @@ impl<'a> AttentionFinder<'a> {
     }
 }
 
-/// One step from a value to what it was before.
+/// A step from a value back to the value from which it comes.
 struct OperandStep<'a> {
     /// The op that moves elements, if one does.
     moves: Option<&'a Node>,
     from: ValueId,
-    /// What elements are multiplied by.
+    /// The number by which the step multiplies elements.
     factor: f64,
 }
 
-/// An operand of a product as heads of the earliest value that it is one of, and the number that it is multiplied by on the way.
+/// Describes an operand of a product as heads of the earliest value for which that is possible, and returns the number by which it is multiplied
+/// since.
 fn find_earliest_heads(
     graph: &Graph,
     value: ValueId,
@@ -557,7 +558,7 @@ fn find_earliest_heads(
     })
 }
 
-/// What is added to scores where they are chosen by a condition, else what is low.
+/// Makes a mask from a choice: 0 where the condition chooses scores, and the low number elsewhere.
 fn mask_from_condition(condition: &Array, low: &Array, where_true: bool) -> Array {
     let rank = condition.shape.len().max(low.shape.len());
     let extent = |array: &Array, dim: usize| {
@@ -575,7 +576,7 @@ fn mask_from_condition(condition: &Array, low: &Array, where_true: bool) -> Arra
     mask
 }
 
-/// The dims of a product before its matrices.
+/// Returns the dims of a product before its matrices.
 fn batch_of(graph: &Graph, product: &Node) -> Vec<usize> {
     let shape = &graph.value(product.results[0]).ty.shape;
     shape[..shape.len().saturating_sub(2)].to_vec()

@@ -1,4 +1,4 @@
-//! What models do about rows of scores without a key, whose softmax is no number.
+//! Recognises what models do about rows of scores without a key, for which softmax gives no number.
 
 use graphc_ir::graph::Node;
 use graphc_ir::ids::{NodeId, ValueId};
@@ -8,7 +8,7 @@ use graphc_ir::ops::{Binary, BinaryFunction, Reduce, ReduceFunction};
 use super::find::{AttentionFinder, Path};
 
 impl AttentionFinder<'_> {
-    /// Whether a choice is its last branch in all rows that have a key: what tells others is watched.
+    /// Whether a choice gives its last branch for all rows that have a key. The scores by which it decides are watched.
     pub fn is_guarded(&mut self, node: &Node, path: &mut Path) -> bool {
         if self.constants.contains(node.operands[0]) {
             return false;
@@ -20,8 +20,8 @@ impl AttentionFinder<'_> {
         true
     }
 
-    /// The scores of which a condition says that a row has no key, and the nodes that it is made of: weights that are no numbers, a
-    /// greatest score of -inf, or a row of scores that all are -inf.
+    /// Returns the scores of which a condition says that a row has no key, and the condition's nodes. Such a condition asks for weights that are no
+    /// numbers, a greatest score of -inf, or a row of scores that all are -inf.
     fn match_guard(&mut self, condition: ValueId) -> Option<(ValueId, Vec<NodeId>)> {
         let graph = self.graph;
         let mut nodes = Vec::new();
@@ -65,7 +65,7 @@ impl AttentionFinder<'_> {
         Some((scores, nodes))
     }
 
-    /// What is compared with -inf.
+    /// Returns the value that a node compares with -inf.
     fn match_comparison(&mut self, node: &Node) -> Option<ValueId> {
         let &[a, b] = &node.operands[..] else { return None };
         let least = |number: Option<f64>| number == Some(f64::NEG_INFINITY);

@@ -1,4 +1,4 @@
-//! Queries, keys and values as the op takes them, `[batch, time, heads, width]`, of what models move to where products need it.
+//! Brings queries, keys and values to the form that the op takes, `[batch, time, heads, width]`, from what models move to where products need it.
 
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::ValueId;
@@ -8,21 +8,21 @@ use graphc_ir::ops::Transpose;
 use crate::passes::joined::push_reshape;
 use crate::passes::views::{BaseView, is_ascending, reshape_view};
 
-/// How an operand of a product is had of an earlier value: reshaped, its dims moved, reshaped again; heads that are repeated are had
+/// The way from an earlier value to an operand of a product: a reshape, a permutation of dims, and another reshape. Heads that are repeated are there
 /// once.
 #[derive(Clone, Debug)]
 pub(super) struct Heads {
     /// The earlier value.
     pub root: ValueId,
-    /// Its shape with dims cut so far that they are moved as a whole.
+    /// The earlier value's shape, with dims split so far that they move as a whole.
     cut: Vec<usize>,
-    /// The order of these dims.
+    /// The order of these dims in the operand.
     order: Vec<usize>,
-    /// Batch, time, heads and width.
+    /// The extents of batch, time, heads and width.
     pub shape: [usize; 4],
 }
 
-/// What an operand of a product of matrices is: `[.., time, width]`, or turned.
+/// The form of an operand of a product of matrices: `[.., time, width]`, or transposed.
 #[derive(Clone, Copy)]
 pub(super) struct Matrices<'a> {
     /// The dims of the product before its matrices.
@@ -31,20 +31,20 @@ pub(super) struct Matrices<'a> {
     pub turned: bool,
 }
 
-/// A value whose dims are dims of a root, of which some are repetitions.
+/// A value whose dims are made of dims of a root, and of repetitions.
 #[derive(Clone)]
 struct MovedValue {
-    /// Extents of the root's dims, cut so far that they are moved as a whole, and behind them of repetitions.
+    /// The extents of the root's dims, split so far that they move as a whole, and behind them those of repetitions.
     shape: Vec<usize>,
-    /// Whether each is a repetition.
+    /// Whether each of these dims is a repetition.
     repeated: Vec<bool>,
-    /// The value's dims, made of these.
+    /// The value's dims in terms of these dims.
     view: BaseView,
 }
 
 impl Heads {
-    /// How an operand of a product is had of a root by these ops, in order: transposes, reshapes and expansions. `None` where it is
-    /// not, or where something but heads is repeated.
+    /// Describes an operand of a product that transposes, reshapes and expansions make of a root, in this order. `None` if that is not possible, or
+    /// if they repeat more than heads.
     pub fn from_moves(
         graph: &Graph,
         root: ValueId,
@@ -60,7 +60,7 @@ impl Heads {
         moved.gather_heads(&graph.value(last).ty.shape, matrices)
     }
 
-    /// Appends what makes the operand of the op.
+    /// Appends the ops that make the op's operand from the root.
     pub fn push_operand(
         &self,
         graph: &mut Graph,
@@ -82,7 +82,7 @@ impl MovedValue {
         Self { shape: shape.to_vec(), repeated: vec![false; shape.len()], view }
     }
 
-    /// What an op makes of it; `None` where that is not made of whole dims.
+    /// Applies an op to the value; `None` if the result is not made of whole dims.
     fn apply_op(&mut self, op: &Op, from: &[usize], to: &[usize]) -> Option<()> {
         match op {
             Op::Transpose(Transpose { permutation }) => {
@@ -126,7 +126,7 @@ impl MovedValue {
         Some(())
     }
 
-    /// The operand of the op of matrices `[.., time, width]`, or turned.
+    /// Arranges the dims of matrices `[.., time, width]`, or transposed ones, as the op takes them.
     fn gather_heads(mut self, shape: &[usize], matrices: Matrices<'_>) -> Option<Heads> {
         let Matrices { batch, turned } = matrices;
         let [.., rows, columns] = *shape else { return None };
@@ -148,7 +148,7 @@ impl MovedValue {
         self.without_repetitions([*outer, extents[time], extents[width]])
     }
 
-    /// Heads that are repeated stand behind those that are not.
+    /// Removes repetitions of heads; `None` if anything else is repeated, or repetitions do not vary fastest among heads.
     fn without_repetitions(self, [batch, time, width]: [usize; 3]) -> Option<Heads> {
         let is_repeated = |dim: &usize| self.repeated[*dim];
         let own = self.repeated.iter().position(|&repeated| repeated);
@@ -168,7 +168,7 @@ impl MovedValue {
     }
 }
 
-/// A value with its dims in another order.
+/// Appends a permutation of a value's dims.
 pub(super) fn push_transpose(
     graph: &mut Graph,
     value: ValueId,

@@ -1,40 +1,40 @@
-//! Why attention is left in parts.
+//! The reasons to leave attention in parts.
 
 use crate::passes::joined::Held;
 
-/// What keeps a softmax between two products from being one op.
+/// A reason why a softmax between two products cannot become one op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kept {
     /// A mask or bias that fits no scores, or a choice between scores and something that is not low.
     MaskOfData,
     /// A mask of something that is no matrix of scores.
     OtherMask,
-    /// What is added to the scores is too large for a bias, and too small for a mask.
+    /// A summand of the scores that is too large for a bias, and too small for a mask.
     Bias,
-    /// A mask that may leave a query no key, where its weights are no numbers.
+    /// A mask that may leave a query no key, so that its weights are no numbers.
     HiddenRows,
-    /// Scores are bounded by tanh, with what is added to them.
+    /// A bound of the scores by tanh that bounds a summand of theirs as well.
     SoftCap,
-    /// Weights are dropped at random.
+    /// Dropout of weights.
     Dropout,
-    /// Scores or weights are read by others.
+    /// Scores or weights that other nodes read.
     Read,
-    /// Somebody asks a layout of the scores or weights.
+    /// A layout that the user asks for scores or weights.
     Pinned,
-    /// Its ops are on several stages or computed in several precisions.
+    /// Ops on several stages or in several precisions.
     Apart,
-    /// Queries, keys and values have several widths or element types.
+    /// Queries, keys and values of different widths or element types.
     Widths,
-    /// Keys or values are shared otherwise than by groups of heads.
+    /// Keys or values that heads share otherwise than by groups.
     Shared,
-    /// Softmax is over another dim than the keys'.
+    /// A softmax over another dim than that of keys.
     Axis,
     /// Another op on the scores or weights.
     Other(&'static str),
 }
 
 impl Kept {
-    /// The reason in the words of a report.
+    /// Returns the reason in the words of a report.
     pub fn reason(self) -> String {
         let known = match self {
             Self::MaskOfData => "a mask or bias of another form",

@@ -1,26 +1,26 @@
-//! Which keys a mask leaves, by its elements.
+//! Decides by its elements which keys a mask leaves.
 
 use std::num::NonZeroU32;
 
 use graphc_ir::array::Array;
 use graphc_ir::types::DType;
 
-/// What is at most this is no score: whatever is added to it, softmax makes it exactly 0.
+/// The greatest number that stands for no score: whatever is added to it, softmax makes it exactly 0.
 const LOW: f64 = -1e9;
 
 /// The keys that a mask leaves each query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SeenKeys {
-    /// All.
+    /// All keys.
     All,
-    /// As many as stand before and at the query's place.
+    /// The keys before and at the query's place.
     Past,
-    /// Of these so many, the last ones.
+    /// The last so many of the keys before and at the query's place.
     Near(NonZeroU32),
 }
 
-/// The keys that are left where an array is added to scores `[.., queries, keys]` that are then multiplied by a factor; `None` where it is
-/// no mask, or one of another form.
+/// Returns the keys that are left when an array is added to scores `[.., queries, keys]` and the sum is multiplied by a factor. `None` if it is no
+/// mask, or one of another form.
 pub(super) fn find_seen_keys(
     mask: &Array,
     dtype: DType,
@@ -53,7 +53,7 @@ pub(super) fn find_seen_keys(
     u32::try_from(window).ok().and_then(NonZeroU32::new).map(SeenKeys::Near)
 }
 
-/// Whether a number hides a key: a large one, or the lowest of its type where nothing brings it nearer to 0.
+/// Whether a number hides a key: it is very low, or the lowest of its type and the factor brings it no nearer to 0.
 pub(super) fn is_low(x: f64, dtype: DType, factor: f64) -> bool {
     let lowest = match dtype {
         DType::F16 => -65504.0,

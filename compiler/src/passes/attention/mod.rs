@@ -35,10 +35,10 @@ pub use kept::Kept;
 
 const PASS: &str = "attention";
 
-/// The graph with one op for each attention that is recognised.
+/// Replaces each attention that is recognised by one op.
 ///
 /// # Errors
-/// Where an op does not take its operands.
+/// Returns an error if an op does not take its operands.
 pub fn fuse_attention(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
     let found: Vec<find::FoundAttention> =
         find_places(&graph, options).into_iter().filter_map(|place| place.found.ok()).collect();
@@ -49,16 +49,16 @@ pub fn fuse_attention(graph: Graph, options: &CompileOptions) -> Result<Graph, P
     rewritten.map_err(|error| PassError::Op { pass: PASS, error })
 }
 
-/// How a graph computes attention.
+/// The attentions of a graph.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Attentions {
-    /// How many are one op: written so, or recognised.
+    /// The number of those that are one op, as written or as recognised.
     pub whole: usize,
-    /// The softmax of each that is left in parts, by what keeps it so.
+    /// The names of the softmax results of all others, by the reason that leaves them in parts.
     pub in_parts: BTreeMap<Kept, Vec<String>>,
 }
 
-/// How a graph computes attention, as the pass would leave it.
+/// Counts the attentions of a graph as the pass would leave it.
 pub fn count_attentions(graph: &Graph, options: &CompileOptions) -> Attentions {
     let written = graph.nodes.iter().filter(|node| matches!(node.op, Op::Attention(_)));
     let mut found = Attentions { whole: written.count(), in_parts: BTreeMap::new() };

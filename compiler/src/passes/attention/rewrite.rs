@@ -1,4 +1,4 @@
-//! The graph with one op for each place that was found.
+//! Rewrites the graph with one op for each place that was found.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use super::terms::push_sum;
 use crate::passes::joined::{push_reshape, still_needed};
 use crate::passes::pins::pin_of;
 
-/// The graph anew. What only the parts of attention have read is left out with them.
+/// Rewrites the graph, without the nodes that only the replaced parts of attention have read.
 pub(super) fn rewrite_attention(
     old: &Graph,
     options: &CompileOptions,
@@ -40,11 +40,11 @@ pub(super) fn rewrite_attention(
     Ok(rewriter.graph)
 }
 
-/// What stands for a value of the old graph.
+/// The new graph's form of a value of the old graph.
 #[derive(Clone)]
 enum New {
     Made(ValueId),
-    /// A result of attention, whose dims are moved and reshaped only where somebody wants them so.
+    /// A result of attention. Its dims are permuted and reshaped only where a reader needs them so.
     Attended {
         output: ValueId,
         split: Vec<usize>,
@@ -73,7 +73,7 @@ impl AttentionRewriter<'_> {
         Ok(())
     }
 
-    /// Whether a transpose is of a result of attention, whose dims are moved later then, all at once.
+    /// Whether a node transposes a result of attention. Such permutations are joined, and applied later all at once.
     fn moves_attended(&mut self, node: &Node) -> bool {
         let Op::Transpose(Transpose { permutation }) = &node.op else { return false };
         let (operand, result) = (node.operands[0], node.results[0]);
@@ -89,7 +89,7 @@ impl AttentionRewriter<'_> {
         true
     }
 
-    /// The op in the place of a product.
+    /// Appends the op in the place of a product.
     fn push_attention(&mut self, found: &FoundAttention, node: &Node) -> Result<(), OpError> {
         let mut operands = Vec::new();
         for heads in &found.operands {
@@ -118,7 +118,7 @@ impl AttentionRewriter<'_> {
         Ok(())
     }
 
-    /// What is added to the scores of these queries.
+    /// Appends the sum of the summands of these queries' scores; `None` if there are none.
     fn push_bias(
         &mut self,
         found: &FoundAttention,
@@ -134,7 +134,7 @@ impl AttentionRewriter<'_> {
         push_sum(&mut self.graph, terms, node)
     }
 
-    /// The value that stands for one of the old graph, with its name and layout.
+    /// Returns the new value of an old one, with its name and layout.
     fn restore_value(&mut self, value: ValueId) -> Result<ValueId, OpError> {
         let new = self.values[value.index()].clone();
         match new.expect("operands stand before their readers") {

@@ -1,4 +1,4 @@
-//! What is added to scores and is no mask that the op knows by itself: the bias that it takes.
+//! The summands of scores that are no masks the op knows by itself. They become the bias that it takes.
 
 use std::collections::BTreeMap;
 
@@ -13,23 +13,23 @@ use graphc_ir::types::{DType, TensorType};
 use crate::passes::constants::Constants;
 use crate::passes::joined::push_reshape;
 
-/// What is at least this far from 0 leaves nothing of a score that it is added to.
+/// The least distance from 0 of a number that leaves nothing of a score to which it is added.
 const LARGE: f64 = 1e9;
 
-/// What is nearer to 0 than this is no mask, however it is meant: the op takes such biases as they are.
+/// The greatest distance from 0 of a number that is no mask, whatever it is meant to be. The op takes such biases as they are.
 const ORDINARY: f64 = 2e4;
 
 /// A summand of scores.
 #[derive(Clone, Debug)]
 pub(super) struct ScoreTerm {
     pub source: TermSource,
-    /// What it is multiplied by.
+    /// The number by which it is multiplied.
     pub factor: f64,
-    /// The shape of the scores that it is added to.
+    /// The shape of the scores to which it is added.
     pub scores: Vec<usize>,
 }
 
-/// Where a summand comes from.
+/// The source of a summand.
 #[derive(Clone, Debug)]
 pub(super) enum TermSource {
     /// A value.
@@ -38,21 +38,21 @@ pub(super) enum TermSource {
     Chosen { condition: ValueId, low: f64, where_true: bool },
 }
 
-/// How large numbers may be.
+/// The size of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Nature {
-    /// As numbers are.
+    /// No larger than [`ORDINARY`].
     Ordinary,
-    /// So large that nothing of a score is left, or ordinary.
+    /// Ordinary, or so large that nothing of a score is left.
     Large,
-    /// Something between these.
+    /// Some in between.
     Between,
     /// Infinite, or unknown.
     Infinite,
 }
 
 impl ScoreTerm {
-    /// The value that decides where it is something.
+    /// Returns the value from which it is computed, or the condition that chooses it.
     pub fn root(&self) -> ValueId {
         match self.source {
             TermSource::Added(value) => value,
@@ -60,7 +60,7 @@ impl ScoreTerm {
         }
     }
 
-    /// How large it may be.
+    /// Returns how large it may be.
     pub fn nature(&self, graph: &Graph, constants: &Constants<'_>) -> Nature {
         match self.source {
             TermSource::Chosen { low, .. } => of_numbers(&[0.0, low * self.factor]),
@@ -77,7 +77,7 @@ impl ScoreTerm {
         }
     }
 
-    /// Whether a constant leaves each row a key.
+    /// Whether it is a constant that leaves each row a key.
     pub fn leaves_keys(&self, constants: &Constants<'_>) -> bool {
         let all = match self.source {
             TermSource::Added(value) if constants.contains(value) => constants.elements(value),
@@ -97,7 +97,8 @@ impl ScoreTerm {
         })
     }
 
-    /// The dims that the op takes it in, `[batch, heads, queries, keys]`, each whole or 1, for a product of these batch dims.
+    /// Returns the shapes through which it gets four dims, `[batch, heads, queries, keys]`, each whole or 1, for a product with these dims of a
+    /// batch. `None` if it does not fit.
     pub fn find_form(&self, graph: &Graph, batch: &[usize]) -> Option<TermForm> {
         let shape = &graph.value(self.root()).ty.shape;
         let rank = self.scores.len();
@@ -130,7 +131,7 @@ impl ScoreTerm {
         fits.then_some(TermForm { own, expanded, four })
     }
 
-    /// Appends it as the op takes it, of `f32` or the queries' element type.
+    /// Appends the summand in the form that the op takes, in `f32` or the queries' element type.
     pub fn push_term(
         &self,
         graph: &mut Graph,
@@ -180,18 +181,18 @@ impl ScoreTerm {
     }
 }
 
-/// The shapes that a summand goes through.
+/// The shapes that a summand gets one after the other.
 #[derive(Clone, Debug)]
 pub(super) struct TermForm {
-    /// With as many dims as the scores.
+    /// The shape with as many dims as the scores.
     own: Vec<usize>,
-    /// With samples whole, and heads, where it has some of them.
+    /// The shape with whole dims of samples, and of heads, where it has more than one index of them.
     expanded: Vec<usize>,
-    /// Of four dims.
+    /// The shape with four dims.
     four: Vec<usize>,
 }
 
-/// Appends the sum of summands; `None` of none.
+/// Appends the sum of summands; `None` if there are none.
 pub(super) fn push_sum(
     graph: &mut Graph,
     terms: Vec<ValueId>,
@@ -216,7 +217,7 @@ pub(super) fn push_sum(
     Ok(Some(sum))
 }
 
-/// How many values are looked at on the way back from one.
+/// The most values that are visited on the way back from one.
 const MOST_VALUES: usize = 256;
 
 fn of_numbers(numbers: &[f64]) -> Nature {
@@ -229,13 +230,13 @@ fn of_numbers(numbers: &[f64]) -> Nature {
     numbers.iter().map(of).max().unwrap_or(Nature::Ordinary)
 }
 
-/// Finds out how large elements of values may be that depend on inputs and weights: what is trained is ordinary, what is not is no more than a
-/// mask, and floating-point inputs may be anything. What products, sums and norms make of ordinary numbers is as ordinary as the product of
-/// queries and keys is, beside which it stands.
+/// Determines how large the elements of values that depend on inputs and weights may be. Trained weights are ordinary, other variables are no larger
+/// than a mask, and floating-point inputs may be anything. Products, sums and norms of ordinary numbers count as ordinary, as the product of queries
+/// and keys does to which they are added.
 struct Magnitudes<'a> {
     graph: &'a Graph,
     constants: &'a Constants<'a>,
-    /// What was found, and of what is multiplied by weights.
+    /// The results so far, by value and by whether only its products with trained weights matter.
     known: BTreeMap<(ValueId, bool), Nature>,
 }
 
@@ -244,7 +245,7 @@ impl<'a> Magnitudes<'a> {
         Self { graph, constants, known: BTreeMap::new() }
     }
 
-    /// How large elements of a value may be; `multiplied` where only its products with trained weights matter.
+    /// Returns how large the elements of a value may be. `multiplied` says that only its products with trained weights matter.
     fn of_value(&mut self, value: ValueId, multiplied: bool) -> Nature {
         if let Some(&nature) = self.known.get(&(value, multiplied)) {
             return nature;
@@ -336,7 +337,7 @@ impl<'a> Magnitudes<'a> {
     }
 }
 
-/// What sums over many numbers make of them: who knows of large ones.
+/// Returns the nature of sums over many numbers. Of large numbers they may be anything.
 fn only_ordinary(summed: Nature) -> Nature {
     match summed {
         Nature::Ordinary => Nature::Ordinary,

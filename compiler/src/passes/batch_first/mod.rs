@@ -34,10 +34,10 @@ enum BatchCut {
     All,
 }
 
-/// The graph, or what computes the same with samples along a dim of their own where only that can be cut along the batch.
+/// Rewrites the graph with samples along a dim of their own, if it can be split along the batch only so. Otherwise it stays as it is.
 ///
 /// # Errors
-/// Where an op does not take its operands.
+/// Returns an error if an op does not take its operands.
 pub fn batch_first(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
     let moves = graph.nodes.iter().any(|node| match &node.op {
         Op::Input(input) => input.samples_dim().is_some_and(|dim| dim > 0),

@@ -33,10 +33,10 @@ use crate::passes::views::{Purpose, image_op, rewrite_views};
 
 const PASS: &str = "channels_last";
 
-/// The graph, or what computes the same with the channels of its images last where that pays.
+/// Rewrites the graph with the channels of its images last, if that pays. Otherwise it stays as it is.
 ///
 /// # Errors
-/// Where an op does not take its operands.
+/// Returns an error if an op does not take its operands.
 pub fn channels_last(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
     let traffic: usize = graph.nodes.iter().map(|node| image_bytes(&graph, node)).sum();
     if traffic == 0 {

@@ -85,7 +85,8 @@ fn what_a_channel_has_is_reshaped_and_no_more() {
     }
 }
 
-/// Of a kernel with a stride the image has one place left, and then its channels first or last are one order of its elements.
+/// An image of one place keeps its channels last until it is flattened: a kernel with a stride leaves it one place, and its elements are then in the
+/// same order with channels first or last.
 #[test]
 fn images_of_one_place_keep_their_channels_last_until_they_are_flattened() {
     let g = GraphBuilder::new("last_stage");

@@ -21,20 +21,20 @@ const KNOWN: [(&str, UnaryFunction); 3] = [
     ("silu", UnaryFunction::Silu),
 ];
 
-/// As many ops may be parts of one function.
+/// The most ops that may be parts of one function.
 const MOST_PARTS: usize = 16;
 
-/// Where functions are compared: steep and flat parts of each, and far outside.
+/// The points at which functions are compared: on steep and flat parts of each, and far outside.
 const POINTS: [f64; 19] = [
     -80.0, -11.0, -5.0, -3.1, -2.2, -1.5, -0.9, -0.45, -0.1, 0.0, 0.03, 0.3, 0.75, 1.2, 1.8, 2.6,
     4.3, 9.0, 70.0,
 ];
 
-/// The difference that the rounding of numbers to f32 makes, in parts of a point or of 1.
+/// The tolerance for the rounding of numbers to f32, as a multiple of the size of a point, or of 1 for smaller points.
 const NEAR: f64 = 2e-7;
 
 impl FunctionFinder<'_> {
-    /// The function of one value's elements that ends in a node.
+    /// Returns the function of one value's elements that ends in a node.
     pub(super) fn find_curve(&mut self, last: NodeId) -> Option<FoundFunction> {
         let graph = self.graph;
         let node = graph.node(last);
@@ -73,7 +73,7 @@ impl FunctionFinder<'_> {
         None
     }
 
-    /// The operands of a part that are no numbers; `None` where it is no op on elements.
+    /// Returns the operands of a part that are no numbers; `None` if it is no elementwise op.
     fn computed_operands(&mut self, part: &Node) -> Option<Vec<ValueId>> {
         let is_part = match &part.op {
             Op::Unary(_) | Op::Cast(_) => true,
@@ -85,7 +85,7 @@ impl FunctionFinder<'_> {
         is_part.then_some(computed)
     }
 
-    /// The known function that some nodes compute of a value.
+    /// Returns the known function that some nodes compute from a value.
     fn find_known_function(
         &mut self,
         root: ValueId,
@@ -107,7 +107,7 @@ impl FunctionFinder<'_> {
         KNOWN.into_iter().find(|&(_, function)| is(function))
     }
 
-    /// What an op on elements gives at each point.
+    /// Computes an elementwise op at each point.
     fn at_points(&mut self, node: &Node, values: &BTreeMap<ValueId, Vec<f64>>) -> Option<Vec<f64>> {
         let mut operand = |place: usize| -> Option<Vec<f64>> {
             let operand = *node.operands.get(place)?;

@@ -23,10 +23,10 @@ use crate::passes::error::PassError;
 
 const PASS: &str = "functions";
 
-/// The graph with one op for each function that is recognised.
+/// Replaces each function that is recognised by one op.
 ///
 /// # Errors
-/// Where an op does not take its operands.
+/// Returns an error if an op does not take its operands.
 pub fn fuse_functions(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
     let mut places = find_places(&graph, options);
     places.retain(|place| place.held.is_none());
@@ -39,13 +39,13 @@ pub fn fuse_functions(graph: Graph, options: &CompileOptions) -> Result<Graph, P
 /// The functions that a graph writes in parts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Functions {
-    /// How many of each name are one op.
+    /// The number of those that become one op, by the function's name.
     pub whole: BTreeMap<&'static str, usize>,
-    /// The last value of each that is left in parts, with its name, by what keeps it so.
+    /// The names of the last values of those that are left in parts, by the reason and the function's name.
     pub in_parts: BTreeMap<(Held, &'static str), Vec<String>>,
 }
 
-/// The functions that a graph writes in parts, as the pass would leave them.
+/// Collects the functions that a graph writes in parts, as the pass would leave them.
 pub fn functions_in_parts(graph: &Graph, options: &CompileOptions) -> Functions {
     let mut found = Functions::default();
     for FunctionInParts { found: function, last, held } in find_places(graph, options) {
@@ -68,7 +68,7 @@ struct FunctionInParts {
     held: Option<Held>,
 }
 
-/// A function, of what it is computed, and the nodes that are no more where one op stands for it.
+/// A function, the values from which it is computed, and the nodes that one op in its place makes unnecessary.
 struct FoundFunction {
     name: &'static str,
     /// The op whose first result it is; a cross entropy is negated, and shaped as it is written.
@@ -77,7 +77,7 @@ struct FoundFunction {
     inside: BTreeSet<NodeId>,
 }
 
-/// All places of a graph, in its order; of places that have a node in common only the last, which is the larger one.
+/// Finds all places of a graph, in its order. Of places that have a node in common it keeps the last, which is the larger one.
 fn find_places(graph: &Graph, options: &CompileOptions) -> Vec<FunctionInParts> {
     let consumers = graph.list_consumers();
     let mut finder = FunctionFinder { graph, constants: Constants::new(graph) };
@@ -105,7 +105,7 @@ struct FunctionFinder<'a> {
 }
 
 impl FunctionFinder<'_> {
-    /// The function that ends in a node.
+    /// Returns the function that ends in a node.
     fn find_function(&mut self, last: NodeId) -> Option<FoundFunction> {
         self.find_curve(last)
             .or_else(|| self.find_norm(last))

@@ -46,10 +46,10 @@ pub const PADDED: &str = ".padded";
 /// fastest (the same guide).
 const TILE: usize = 64;
 
-/// The graph, or what computes the same with classes padded where that pays.
+/// Pads classes where that pays; the new graph computes the same. Otherwise the graph stays as it is.
 ///
 /// # Errors
-/// Where an op does not take its operands.
+/// Returns an error if an op does not take its operands.
 pub fn pad_classes(
     graph: Graph,
     options: &CompileOptions,
@@ -72,23 +72,23 @@ pub fn pad_classes(
         .map_err(|error| PassError::Op { pass: PASS, error })
 }
 
-/// A product with a weight that gives logits whose rows are odd.
+/// A product with a weight that gives logits whose rows are not multiples of the bytes that load fastest.
 pub(super) struct LogitProduct {
     /// The result.
     logits: ValueId,
     /// The dim of the weight that counts classes.
     dim: usize,
-    /// Extents of the matrices: of the result rows and columns, the classes, and what is summed over.
+    /// The extents of the matrices: rows of the result, classes, and the dim that is summed over.
     sizes: [usize; 3],
-    /// Columns with padding.
+    /// The number of columns with padding.
     padded: usize,
     /// The element type of factors and result.
     dtype: DType,
-    /// Bytes that are copied for whoever reads them without padding, and back for their gradients.
+    /// The bytes that are copied for readers without padding, and back for their gradients.
     bare: usize,
 }
 
-/// A graph with who reads what.
+/// A graph with the readers of its values.
 struct Readers<'a> {
     graph: &'a Graph,
     of: Vec<Vec<NodeId>>,
@@ -104,7 +104,7 @@ impl<'a> Readers<'a> {
         Self { graph, of: graph.list_consumers(), is_output }
     }
 
-    /// The product that makes a value, where that may be padded.
+    /// Returns the product that makes a value, if it may be padded.
     fn find_product(&self, logits: ValueId, options: &CompileOptions) -> Option<LogitProduct> {
         let node = self.graph.producer(logits);
         let Op::MatMul(op) = &node.op else { return None };
@@ -134,7 +134,7 @@ impl<'a> Readers<'a> {
         }
     }
 
-    /// Bytes that are copied of a padded value, and of those that follow from it, for whoever reads them without padding.
+    /// Returns the bytes that are copied for readers without padding, of a padded value and of those that follow from it.
     fn bare_bytes(&self, value: ValueId, backward: bool) -> usize {
         let (mut is_read, mut others) = (false, 0);
         for &reader in &self.of[value.index()] {
@@ -156,15 +156,15 @@ impl<'a> Readers<'a> {
 
 /// The role of an op that reads padded logits.
 enum Role {
-    /// The same with padding, element by element: finite where logits are 0, and so is its slope.
+    /// It gives padded logits again, element by element. Where logits are 0, its result and its slope are finite.
     Follows,
-    /// It may be told how many of them are classes.
+    /// It can be told how many of the logits are classes.
     ReadsClasses,
-    /// It has to have them without padding.
+    /// It needs the logits without padding.
     ReadsAll,
 }
 
-/// The role of an op that reads padded logits among its operands.
+/// Returns the role of an op that reads padded logits among its operands.
 fn reader_role(graph: &Graph, logits: ValueId, op: &Op, operands: &[ValueId]) -> Role {
     let first = operands[0] == logits && !operands[1..].contains(&logits);
     let shape = &graph.value(logits).ty.shape;
@@ -191,8 +191,8 @@ fn reader_role(graph: &Graph, logits: ValueId, op: &Op, operands: &[ValueId]) ->
     }
 }
 
-/// The extent to which one is padded: a multiple of [`TILE`], which divides evenly among the ranks, with rows of multiples of
-/// [`ROW_BYTES`] on each, where that takes no more than a 64th more.
+/// Returns the padded extent: a multiple of [`TILE`]. If that takes no more than a 64th more, it also divides evenly among the ranks, with rows of
+/// multiples of [`ROW_BYTES`] on each.
 fn padded_extent(extent: usize, ranks: usize) -> usize {
     let each = ROW_BYTES / 2 * ranks.max(1);
     let both = (1..).map(|times| times * TILE).find(|both| both.is_multiple_of(each));

@@ -11,10 +11,10 @@ use graphc_ir::plan::CompileOptions;
 use super::{LogitProduct, PADDED, Role, reader_role};
 use crate::passes::pins::pin_of;
 
-/// The graph with these products, by their results, padded.
+/// Pads these products, which are given by their results.
 ///
 /// # Errors
-/// Where an op does not take its operands.
+/// Returns an error if an op does not take its operands.
 pub(super) fn pad_products(
     old: &Graph,
     products: &BTreeMap<ValueId, LogitProduct>,
@@ -45,11 +45,11 @@ struct Padder<'a> {
     old: &'a Graph,
     options: &'a CompileOptions,
     new: Graph,
-    /// Of each old value what stands for it without padding, where that is there.
+    /// The new value of each old one without padding, if it is there.
     values: Vec<Option<ValueId>>,
-    /// Of padded ones what stands for them, and how many of its last dim are not padding.
+    /// The padded value of each old one that has one, and how many of its last dim are not padding.
     padded: BTreeMap<ValueId, (ValueId, usize)>,
-    /// Of a weight, its dim and the extent of that, the padded one.
+    /// The padded value of each weight, by its dim that is padded and the padded extent.
     weights: BTreeMap<(ValueId, usize, usize), ValueId>,
 }
 
@@ -60,7 +60,7 @@ impl Padder<'_> {
         self.push_padded(node, node.op.clone(), vec![x, weight], product.sizes[1])
     }
 
-    /// A weight with zeros behind a dim. Views of it are views of the padded one, so that products still see how it lies.
+    /// Pads a weight with zeros behind a dim. Views of it are views of the padded one, so that products still see how it lies.
     fn pad_weight(
         &mut self,
         product: &Node,
@@ -90,7 +90,7 @@ impl Padder<'_> {
         Ok(padded)
     }
 
-    /// Copies a node, padded where it follows from what is, or with the number of classes that it reads.
+    /// Copies a node. It is padded if it follows from padded logits, or gets the number of classes if it can be told.
     fn visit_node(&mut self, node: &Node) -> Result<(), OpError> {
         let first = node.operands.first().and_then(|first| self.padded.get(first));
         let Some(&(logits, classes)) = first else { return self.copy_node(node, node.op.clone()) };
@@ -148,7 +148,7 @@ impl Padder<'_> {
         Ok(())
     }
 
-    /// Calls a padded value after the one for which it stands.
+    /// Names a padded value after the one that it replaces.
     fn name_padded(&mut self, old: ValueId, padded: ValueId) {
         let name = self.old.value(old).name.as_ref().map(|name| format!("{name}{PADDED}"));
         let is_free =
@@ -156,7 +156,7 @@ impl Padder<'_> {
         self.new.values[padded.index()].name = name.filter(is_free);
     }
 
-    /// The value that stands for a value without padding.
+    /// Returns the new value of an old one without padding.
     fn strip_padding(&mut self, old: ValueId) -> Result<ValueId, OpError> {
         if let Some(known) = self.values[old.index()] {
             return Ok(known);
@@ -189,13 +189,13 @@ impl Padder<'_> {
     }
 }
 
-/// The variable that a weight is in another precision.
+/// Returns the variable of which a weight is a cast, or the weight itself.
 fn variable_of(graph: &Graph, weight: ValueId) -> ValueId {
     let node = graph.producer(weight);
     if matches!(node.op, Op::Cast(_)) { variable_of(graph, node.operands[0]) } else { weight }
 }
 
-/// An op that is told how many scores are those of classes.
+/// Returns an op that is told how many scores are those of classes.
 fn of_classes(op: &Op, count: usize) -> Op {
     let classes = |known: Option<usize>| Some(known.unwrap_or(count));
     match op {
@@ -208,7 +208,7 @@ fn of_classes(op: &Op, count: usize) -> Op {
     }
 }
 
-/// An op that follows from what is padded to an extent.
+/// Returns an op that follows from logits that are padded to an extent.
 fn of_extent(op: &Op, extent: usize) -> Op {
     match op {
         Op::Reshape(reshape) => {

@@ -70,7 +70,7 @@ fn feeds() -> BTreeMap<String, Array> {
     [("tokens", tokens), ("labels", labels)].map(|(name, feed)| (name.into(), feed)).into()
 }
 
-/// What a graph is after a pass with and without padding.
+/// Returns the graph after a pass with padding, and without.
 fn both(graph: Graph, options: &CompileOptions, pass: &str) -> [Graph; 2] {
     let padded = prepare_until_for(graph.clone(), options, &machines(), pass).expect("fits");
     [padded, prepare_until(graph, options, pass).expect("fits")]

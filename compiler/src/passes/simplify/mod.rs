@@ -32,13 +32,13 @@ mod rules;
 
 use egraph::{EgraphRegion, Symbol};
 
-/// The greatest number of nodes of one region: extraction looks at every pair of an alternative and a node.
+/// The most nodes of one region. Extraction looks at every pair of an alternative and a node.
 const REGION_NODES: usize = 192;
 
-/// The graph with the same outputs, computed by fewer and cheaper ops.
+/// Simplifies the graph: the same outputs are computed by fewer and cheaper ops.
 ///
 /// # Errors
-/// Where an op does not take its operands.
+/// Returns an error if an op does not take its operands.
 pub fn simplify_graph(training: TrainingGraph) -> Result<TrainingGraph, PassError> {
     rewrite_graph(&training).map_err(|error| PassError::Op { pass: "simplify", error })
 }
@@ -59,26 +59,26 @@ fn rewrite_graph(training: &TrainingGraph) -> Result<TrainingGraph, OpError> {
     Ok(emitter.rebuild.finish())
 }
 
-/// Which node is of which region, and which values cross a boundary.
+/// The division of a graph into regions, and the values that cross their boundaries.
 struct SimplifyPlan<'a> {
     training: &'a TrainingGraph,
     live: Vec<bool>,
-    /// Of each node a number of its phase, part and placement.
+    /// For each node, a number of its phase, part and placement.
     place: Vec<usize>,
     /// The region of each node; `None` for those that are copied as they are.
     region: Vec<Option<usize>>,
     members: Vec<Vec<NodeId>>,
-    /// Values with a name or a pin.
+    /// Whether each value has a name or a pin.
     kept: Vec<bool>,
-    /// Values that are read across a boundary, or observed.
+    /// Whether each value is read across a boundary, or observed.
     demanded: Vec<bool>,
 }
 
-/// A saturated region, and where the values of its nodes are in it.
+/// A saturated region, with the classes of its nodes' values.
 struct Saturated {
     region: EgraphRegion,
     class: BTreeMap<ValueId, Id>,
-    /// The node that is extracted of each class.
+    /// The term that is extracted of each class.
     choice: HashMap<Id, egraph::ClassTerm>,
     /// The first node of the graph that each class stands for.
     origin: HashMap<Id, NodeId>,
@@ -197,7 +197,7 @@ struct Emitter<'a> {
     plan: &'a SimplifyPlan<'a>,
     regions: &'a [Saturated],
     rebuild: Rebuild<'a>,
-    /// The value that stands for a class of a region.
+    /// The new value of each class of each region.
     classes: HashMap<(usize, Id), ValueId>,
     /// Results of nodes that are there.
     known: HashMap<Key, Vec<ValueId>>,
@@ -254,7 +254,7 @@ impl Emitter<'_> {
         self.emit_term(region, class, id, true)
     }
 
-    /// The value of a class.
+    /// Returns the value of a class.
     fn class_value(&mut self, region: usize, class: Id, id: NodeId) -> Result<ValueId, OpError> {
         match self.classes.get(&(region, class)) {
             Some(&value) => Ok(value),
@@ -262,7 +262,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Appends what has been extracted of a class.
+    /// Appends the term that is extracted of a class.
     fn emit_term(
         &mut self,
         region: usize,

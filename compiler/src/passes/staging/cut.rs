@@ -29,10 +29,10 @@ const LEAST_SHARE: f64 = 0.5;
 /// Parts of the cost of all ops in which costs are counted.
 const PARTS: f64 = (1u32 << 24) as f64;
 
-/// The stage of each node that computes; `None` for sources.
+/// Returns the stage of each node that computes; `None` for sources.
 ///
 /// # Errors
-/// Where there are fewer ops than stages.
+/// Returns an error if there are fewer ops than stages.
 pub(super) fn cut_stages(graph: &Graph, stages: usize) -> Result<Vec<Option<usize>>, PassError> {
     let ops: Vec<usize> = (0..graph.nodes.len())
         .filter(|&node| !graph.nodes[node].op.operation().is_source())
@@ -55,8 +55,8 @@ pub(super) fn cut_stages(graph: &Graph, stages: usize) -> Result<Vec<Option<usiz
     Ok(result)
 }
 
-/// The sum of the costs of the ops before each position: their FLOPs in parts of those of all. They are whole numbers small
-/// enough that sums of their squares are exact, so that what costs the same is never told apart by rounding.
+/// Returns the sum of the costs of the ops before each position: their FLOPs as a share of those of all, in whole numbers. These are small enough
+/// that sums of their squares are exact, so that rounding never tells equal costs apart.
 fn running_costs(graph: &Graph, ops: &[usize]) -> Vec<f64> {
     let flops = |&op: &usize| {
         let node = &graph.nodes[op];
@@ -73,7 +73,7 @@ fn running_costs(graph: &Graph, ops: &[usize]) -> Vec<f64> {
     total
 }
 
-/// For each position the bytes of values that are made before it and read from it on.
+/// Returns, for each position, the bytes of values that are made before it and read from it on.
 fn crossing_bytes(graph: &Graph, ops: &[usize]) -> Vec<f64> {
     let mut position = vec![None; graph.nodes.len()];
     for (index, &op) in ops.iter().enumerate() {
@@ -97,8 +97,7 @@ fn crossing_bytes(graph: &Graph, ops: &[usize]) -> Vec<f64> {
         .collect()
 }
 
-/// The least cost of the most expensive of `stages` ranges of at least one op each: `best[i]` is that of the first
-/// `i` ops.
+/// Returns the least cost of the most expensive of `stages` ranges of at least one op each. The table `best[i]` holds that of the first `i` ops.
 fn least_maximum(total: &[f64], stages: usize) -> f64 {
     let n = total.len() - 1;
     let mut best = total.to_vec();
@@ -117,7 +116,7 @@ fn least_maximum(total: &[f64], stages: usize) -> f64 {
     best[n]
 }
 
-/// For each position whether it is inside a layer: a cut there gives the layer to two stages.
+/// Returns, for each position, whether it is inside a layer: a cut there gives the layer to two stages.
 fn find_inside_layers(graph: &Graph, ops: &[usize]) -> Vec<bool> {
     let of = find_layers(graph, |_| true).of;
     let mut last = None;
@@ -149,7 +148,7 @@ struct StageCutCost {
 }
 
 impl StageCutPrices {
-    /// The first op of each of the stages.
+    /// Returns the first op of each stage of the best cut.
     fn best_cut(&self, stages: usize, limit: f64) -> Vec<usize> {
         let mean = self.total[self.total.len() - 1] / stages as f64;
         let cuts = [LEAST_SHARE * mean, 0.0].map(|least| self.cut_evenly(stages, least..=limit));
@@ -157,15 +156,15 @@ impl StageCutPrices {
         found.expect("the least maximum is that of a cut")
     }
 
-    /// The first op of each of the stages whose costs lie in a range.
+    /// Returns the first op of each stage of the best cut whose costs lie in a range; `None` if there is no such cut.
     fn cut_evenly(&self, stages: usize, costs: RangeInclusive<f64>) -> Option<Vec<usize>> {
         let (_, most) = self.cut_within(stages, &costs, f64::max, |cost| cost)?;
         let costs = *costs.start()..=most;
         self.cut_within(stages, &costs, |a, b| a + b, |cost| cost * cost).map(|(starts, _)| starts)
     }
 
-    /// The first op of each of the stages whose costs lie in a range, of the best cut where what is uneven of stages is joined by
-    /// `join`, and that joined number; `None` where there is no such cut.
+    /// Returns the first op of each stage of the best cut whose costs lie in a range, and its unevenness: that of the stages, joined by `join`.
+    /// `None` if there is no such cut.
     fn cut_within(
         &self,
         stages: usize,

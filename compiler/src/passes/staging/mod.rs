@@ -17,14 +17,13 @@ mod spread;
 
 use spread::spread_generators;
 
-/// The graph with a stage for every node (with chunks, a stage for each chunk: chunk `c` of all lies on stage
-/// `c mod S`), and a placement for those that do not lie on their stage's slice of the
-/// mesh. Where the user gave stages or placements to some nodes only, the others follow what they read, and sources
-/// go where they are read first. What is moved to where a later stage lies is of that stage. Numbers made of nothing are made
+/// Assigns a stage to every node, and a placement to those that do not lie on their stage's slice of the mesh. With chunks there is a stage for each
+/// chunk: chunk `c` of all lies on stage `c mod S`. If the user gave stages or placements to some nodes only, the others follow what they read, and
+/// sources go where they are read first. A tensor that is moved to the ranks of a later stage belongs to that stage. Values without operands are made
 /// anew in each stage that reads them.
 ///
 /// # Errors
-/// Where stages do not divide the mesh, or the user's own stages or placements do not fit it.
+/// Returns an error if stages do not divide the mesh, or the user's own stages or placements do not fit it.
 pub fn assign_stages(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
     let mesh = make_mesh(options)?;
     check_divides(&mesh, options)?;
@@ -42,10 +41,10 @@ pub fn assign_stages(graph: Graph, options: &CompileOptions) -> Result<Graph, Pa
     spread_generators(&graph).map_err(|error| PassError::Op { pass: "stages", error })
 }
 
-/// Stages and placements of all nodes of a graph that [`assign_stages`] has seen.
+/// Collects the stages and placements of all nodes of a graph that [`assign_stages`] has seen.
 ///
 /// # Errors
-/// Where the mesh is none.
+/// Returns an error if the mesh is not valid, or the stages do not divide it.
 pub fn collect_staging(graph: &Graph, options: &CompileOptions) -> Result<Staging, PassError> {
     let mesh = make_mesh(options)?;
     let slices = check_divides(&mesh, options)?;
@@ -63,10 +62,10 @@ pub fn collect_staging(graph: &Graph, options: &CompileOptions) -> Result<Stagin
     })
 }
 
-/// Stages of as many nodes on one stage, the whole mesh.
+/// Puts so many nodes on one stage, the whole mesh.
 ///
 /// # Errors
-/// Where the mesh is none.
+/// Returns an error if the mesh is not valid.
 pub fn one_stage(nodes: usize, options: &CompileOptions) -> Result<Staging, PassError> {
     let (stage, chunk) = (vec![0; nodes], vec![0; nodes]);
     Ok(Staging { stages: 1, stage, chunk, placement: vec![make_mesh(options)?; nodes] })
@@ -77,7 +76,7 @@ fn make_mesh(options: &CompileOptions) -> Result<Placement, PassError> {
     Placement::mesh(&mesh).map_err(|error| PassError::Mesh { mesh, error })
 }
 
-/// The slice of the mesh of each stage.
+/// Returns the slice of the mesh of each stage.
 fn check_divides(mesh: &Placement, options: &CompileOptions) -> Result<Vec<Placement>, PassError> {
     let stages = options.stages;
     let slices: Option<Vec<Placement>> = (0..stages).map(|s| mesh.slice_stage(s, stages)).collect();
@@ -88,7 +87,7 @@ fn check_divides(mesh: &Placement, options: &CompileOptions) -> Result<Vec<Place
     })
 }
 
-/// Chunks of layers of all stages.
+/// Returns the number of chunks of layers of all stages.
 fn chunk_count(options: &CompileOptions) -> usize {
     options.stages * options.schedule.chunks_per_stage()
 }
@@ -140,7 +139,7 @@ fn check_ranks(
     Err(PassError::RankRange { what: what(), placement, mesh, ranks })
 }
 
-/// The placement that the user gave a node.
+/// Returns the placement that the user gave a node.
 fn own_placement(node: &Node) -> Option<&Placement> {
     match &node.op {
         Op::ToGlobal(op) => Some(&op.placement),
@@ -161,7 +160,7 @@ fn choose_stages(graph: &Graph, options: &CompileOptions) -> Result<Vec<usize>, 
     Ok(fill_from_neighbours(graph, given, 0))
 }
 
-/// The stages that are given, and of what the user moves to the place of a later stage than it would be in, that one.
+/// Completes the stages that are given: a node that the user moves to the ranks of a later stage gets that stage.
 fn with_arrivals(
     graph: &Graph,
     mut given: Vec<Option<usize>>,
@@ -194,8 +193,8 @@ fn with_arrivals(
     Ok(given)
 }
 
-/// A stage, or a layer, for every node: that which is given, else the last of those that it reads, else the first of those
-/// that read it, else the first of all.
+/// Gives every node a stage, or a layer: that which is given, else the last of those that it reads, else the first of those that read it, else the
+/// first of all.
 pub fn fill_from_neighbours<T: Copy + Ord>(
     graph: &Graph,
     given: Vec<Option<T>>,
@@ -207,7 +206,7 @@ pub fn fill_from_neighbours<T: Copy + Ord>(
     parts.into_iter().map(|part| part.unwrap_or(first)).collect()
 }
 
-/// The placement of each node that does not lie where its stage does.
+/// Returns the placement of each node that does not lie where its stage does.
 fn choose_placements(graph: &Graph, stages: &[usize]) -> Vec<Option<Placement>> {
     let given = graph.nodes.iter().zip(stages).map(|(node, &stage)| {
         let of_stage = || graph.stages.get(stage).and_then(Option::as_ref);
@@ -218,8 +217,8 @@ fn choose_placements(graph: &Graph, stages: &[usize]) -> Vec<Option<Placement>> 
     inherit_given(graph, given.collect(), together, |_, _| {}, |_, _| {})
 }
 
-/// What was given to each node; a node that was given nothing has what its operands have, joined, and where they
-/// have nothing what its readers have. `along` says between which nodes something is inherited.
+/// Completes what was given to some nodes. A node without anything inherits it from its operands, joined, or if they have nothing, from its readers.
+/// `along` says between which nodes something is inherited.
 fn inherit_given<T: Clone>(
     graph: &Graph,
     mut given: Vec<Option<T>>,

@@ -7,10 +7,10 @@ use graphc_ir::graph::{Graph, Node, Output};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::OpError;
 
-/// The graph with a copy of each generator for every other stage and placement that reads it.
+/// Copies each generator for every other stage and placement that reads it.
 ///
 /// # Errors
-/// Where an op does not take its operands.
+/// Returns an error if an op does not take its operands.
 pub(super) fn spread_generators(graph: &Graph) -> Result<Graph, OpError> {
     let mut result = Graph { stages: graph.stages.clone(), ..Graph::new(graph.name.clone()) };
     let mut values: Vec<ValueId> = Vec::with_capacity(graph.values.len());

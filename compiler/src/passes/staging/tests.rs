@@ -60,7 +60,8 @@ fn layers_stay_whole_and_later_stages_have_more() {
     assert!(stages[1..].chunks(3).all(|nodes| nodes.iter().all(|&s| s == nodes[0])), "{stages:?}");
 }
 
-/// As many blocks as Llama 3.1 405B has, with a head that costs two thirds of a block, and a loss, before which next to nothing crosses.
+/// Blocks as many as Llama 3.1 405B has are spread evenly. The head costs two thirds of a block, and next to nothing crosses the boundary before the
+/// loss.
 #[test]
 fn blocks_are_spread_evenly_over_many_stages() {
     let g = GraphBuilder::new("llama");

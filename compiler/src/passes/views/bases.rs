@@ -69,7 +69,7 @@ impl ViewRewriter<'_> {
         }
     }
 
-    /// An input whose samples lie along another dim than the first as a view of what has them there.
+    /// Views an input whose samples lie along another dim than the first, on a base that has them there.
     fn samples_first(
         &mut self,
         input: &Input,
@@ -83,9 +83,9 @@ impl ViewRewriter<'_> {
         Ok(Some(vec![BaseView::from_order(base, &order)]))
     }
 
-    /// Whether ops on a view are computed on the value itself: where it is its base, and of images also where no element must
-    /// move for it, unless it has the base's dims in another order, as images of one place do: those are computed where the
-    /// convolution behind them is, so that all is one loop.
+    /// Whether ops on a view are computed on the value itself. This is so if the view shows its base as it is. For images it is so as well if no
+    /// element must move for it, unless the base's dims are in another order, as in images of one place. Those are computed where the convolution
+    /// behind them is, so that all is one loop.
     pub(super) fn stays_in_place(&self, view: &BaseView) -> bool {
         let extents = self.extents(view.base);
         let whole = *view == BaseView::whole(view.base, extents.len());
@@ -95,7 +95,8 @@ impl ViewRewriter<'_> {
         }
     }
 
-    /// Of images, what a model moves is moved there, but where it makes one of what has its channels last.
+    /// Permutes a view. A transpose of images stays in the graph, unless its operand is moved already, or it makes an image `[n, c, h, w]` of a value
+    /// that has its channels last.
     fn transpose_view(&self, view: &BaseView, permutation: &[usize]) -> Option<Vec<BaseView>> {
         let images = self.purpose == Purpose::Images;
         let moves = !images || !self.stays_in_place(view) || permutation == CHANNELS_FIRST;
@@ -120,7 +121,7 @@ impl ViewRewriter<'_> {
         Ok(Some(vec![BaseView { base, ..seen }]))
     }
 
-    /// Rows of a table, found at places that are seen otherwise than they lie.
+    /// Looks up rows of a table at places whose view differs from their base.
     fn look_up_rows(&mut self, node: &Node) -> Result<Option<Vec<BaseView>>, OpError> {
         let places = self.view(node.operands[1]);
         if self.stays_in_place(&places) {

@@ -134,15 +134,15 @@ fn match_dims(
     Some(order)
 }
 
-/// A base that is cut further.
+/// A base whose dims are split further.
 struct CutAlike {
-    /// Its shape, without dims of extent 1.
+    /// The base's shape, without dims of extent 1.
     shape: Vec<usize>,
     /// The order of its dims in which they stand as in another base.
     order: Vec<usize>,
 }
 
-/// An operand's base with its dims cut as those of `lead` are; `None` where they cannot be.
+/// Splits the dims of an operand's base as those of `lead` are; `None` if they cannot be.
 fn cut_alike(
     (lead, base): (&BaseView, &[usize]),
     (view, extents): (&BaseView, &[usize]),

@@ -7,9 +7,9 @@ use graphc_ir::ops::BatchNormTraining;
 use super::rewrite::ViewRewriter;
 use super::view::BaseView;
 
-/// Which dims of `[n, h, w, c]` those of `[n, c, h, w]` are.
+/// The permutation from `[n, h, w, c]` to `[n, c, h, w]`: the dim of the former that becomes each dim of the latter.
 pub(super) const CHANNELS_FIRST: [usize; 4] = [0, 3, 1, 2];
-/// Which dims of `[n, c, h, w]` those of `[n, h, w, c]` are.
+/// The permutation from `[n, c, h, w]` to `[n, h, w, c]`: the dim of the former that becomes each dim of the latter.
 const CHANNELS_LAST: [usize; 4] = [0, 2, 3, 1];
 
 /// An op of images with channels last: whether each operand, and the result, is an image.
@@ -19,7 +19,7 @@ pub(in crate::passes) struct ImageOp {
     pub result: bool,
 }
 
-/// The op of images `[n, h, w, c]` that an op of images `[n, c, h, w]` is; `None` of any other.
+/// Returns the op on images `[n, h, w, c]` that does the same as an op on images `[n, c, h, w]`; `None` for any other op.
 pub(in crate::passes) fn image_op(op: &Op) -> Option<ImageOp> {
     let mut last = op.clone();
     let (channels_last, operands, result): (_, &[bool], _) = match &mut last {
@@ -37,7 +37,7 @@ pub(in crate::passes) fn image_op(op: &Op) -> Option<ImageOp> {
 }
 
 impl ViewRewriter<'_> {
-    /// An op of images with channels last; `None` of any other.
+    /// Computes an op of images with channels last; `None` for any other op.
     pub(super) fn apply_image_op(&mut self, node: &Node) -> Result<Option<Vec<BaseView>>, OpError> {
         let Some(ImageOp { op, operands: images, result }) = image_op(&node.op) else {
             return Ok(None);
@@ -54,7 +54,7 @@ impl ViewRewriter<'_> {
         self.compute_views(op, operands, &dims, node).map(Some)
     }
 
-    /// Batch normalization by the statistics of the batch, with channels as the last dim; `None` where channels are not moved.
+    /// Computes batch normalization by the statistics of the batch, with channels as the last dim; `None` if channels are not moved.
     pub(super) fn batch_norm(
         &mut self,
         norm: &BatchNormTraining,

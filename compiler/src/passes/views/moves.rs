@@ -38,7 +38,7 @@ impl ViewRewriter<'_> {
         self.compute_views(Op::Slice(of_base), vec![view.base], &view.dims, node).map(Some)
     }
 
-    /// More along dims that are dims of the base.
+    /// Pads along dims that are dims of the base.
     pub(super) fn pad_view(&mut self, view: &BaseView, pad: &Pad, node: &Node) -> Found {
         let none = vec![0; self.extents(view.base).len()];
         let Pad { value, .. } = *pad;
@@ -54,7 +54,7 @@ impl ViewRewriter<'_> {
         self.compute_views(Op::Pad(of_base), vec![view.base], &view.dims, node).map(Some)
     }
 
-    /// Parts along a dim of the base.
+    /// Splits along a dim of the base.
     pub(super) fn split_view(&mut self, view: &BaseView, split: &Split, node: &Node) -> Found {
         let Some((axis, inner)) = self.slowest_dim(view.base, &view.dims[split.axis]) else {
             return Ok(None);
@@ -67,8 +67,8 @@ impl ViewRewriter<'_> {
         self.compute_views(op, vec![view.base], &view.dims, node).map(Some)
     }
 
-    /// Operands one after the other, all arranged as the first is that is moved. The dim that they follow each other along stands
-    /// where the base has it, also where an operand has one element there.
+    /// Concatenates operands, all arranged as the first one that is moved. The dim along which they are joined stands where the base has it, even if
+    /// an operand has one element there.
     pub(super) fn concat_views(&mut self, axis: usize, node: &Node) -> Found {
         let moved = |&operand: &_| {
             let view = self.view(operand);
@@ -88,8 +88,8 @@ impl ViewRewriter<'_> {
         self.compute_views(Op::Concat(Concat { axis }), operands, &view.dims, node).map(Some)
     }
 
-    /// As many samples of each operand, one behind the other: they stay where they are, and what they come from is a dim of its own
-    /// behind theirs. So the first sample of all operands is there first, then the second.
+    /// Concatenates operands with equally many samples along their samples. The samples stay where they are, and the index of the operand becomes a
+    /// dim behind theirs. So the base has the first sample of all operands first, then the second.
     fn beside_each_other(&mut self, axis: usize, node: &Node) -> Found {
         let ty = |value: ValueId| &self.old.value(value).ty;
         let first = ty(node.operands[0]).clone();
@@ -109,14 +109,15 @@ impl ViewRewriter<'_> {
         self.compute_views(Op::Concat(Concat { axis: 1 }), operands, &dims, node).map(Some)
     }
 
-    /// Of the dims of a base that one dim is made of the slowest, and the product of the others.
+    /// Returns the slowest of the dims of a base that make up one dim, and the product of the others' extents.
     fn slowest_dim(&self, base: ValueId, group: &[usize]) -> Option<(usize, usize)> {
         let (&first, others) = group.split_first()?;
         let inner = others.iter().map(|&dim| self.extents(base)[dim]).product();
         (inner > 0).then_some((first, inner))
     }
 
-    /// An op that treats each place along the first dim of its operands by itself: these may be in another order, in which bases have them.
+    /// Computes an op that treats each place along the first dim of its operands by itself. The places may then stay in the order that the bases
+    /// have.
     pub(super) fn in_other_order(&mut self, node: &Node) -> Found {
         if self.purpose != Purpose::Samples {
             return Ok(None);
@@ -156,7 +157,7 @@ impl ViewRewriter<'_> {
         Ok(Some(views))
     }
 
-    /// Of each operand whether its first dim is that of the first operand and of all results, each place by itself; `None` where an op
+    /// Returns, for each operand, whether its first dim is that of the first operand and of all results, with each place by itself. `None` if an op
     /// has no such dim.
     fn first_alike(&self, node: &Node) -> Result<Option<Vec<bool>>, OpError> {
         let rule = node.op.operation().rule(&self.old.operand_types(node))?;

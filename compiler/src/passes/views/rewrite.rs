@@ -1,4 +1,4 @@
-//! The graph made anew with views.
+//! Rewrites a graph with views.
 
 use std::collections::BTreeSet;
 
@@ -13,10 +13,10 @@ use super::Purpose;
 use super::view::{BaseView, is_ascending};
 use crate::passes::pins::pin_of;
 
-/// The graph with transposes and reshapes moved to where their results are needed as they are.
+/// Moves transposes and reshapes to where their results are needed as they are.
 ///
 /// # Errors
-/// Where an op does not take its operands.
+/// Returns an error if an op does not take its operands.
 pub(in crate::passes) fn rewrite_views(
     old: &Graph,
     options: &CompileOptions,
@@ -42,11 +42,11 @@ pub(super) struct ViewRewriter<'a> {
     options: &'a CompileOptions,
     pub(super) purpose: Purpose,
     graph: Graph,
-    /// The view that each value of the old graph is.
+    /// The view that stands for each value of the old graph.
     views: Vec<Option<BaseView>>,
-    /// Each value of the old graph as it was, where it is needed so.
+    /// Each value of the old graph as it was, if it is needed so.
     made: Vec<Option<ValueId>>,
-    /// Of each value of the old graph whether it is computed of samples, which as far as its extent says lie along its first dim.
+    /// For each value of the old graph, whether it is computed from samples that, by its extent, lie along its first dim.
     pub(super) samples: Vec<bool>,
 }
 
@@ -79,8 +79,8 @@ impl ViewRewriter<'_> {
         Ok(())
     }
 
-    /// Asks of a value the layout that the user asks for: of its base, if that has come to be behind the first of its
-    /// nodes and has the dim that is split, else it is held as it was.
+    /// Asks for the layout that the user gives a value. The value's base gets it if it was made by the value's node and has the dim that is split.
+    /// Otherwise the value is made as it was.
     fn pin_value(&mut self, value: ValueId, pin: &NdSbp, first: usize) -> Result<(), OpError> {
         let view = self.view(value);
         let own = self.graph.value(view.base).producer.index() >= first;
@@ -132,7 +132,7 @@ impl ViewRewriter<'_> {
         self.reorder_and_reshape(value, order, shape, like)
     }
 
-    /// A value with its dims in another order, and then in another shape.
+    /// Permutes the dims of a value, and then reshapes it.
     fn reorder_and_reshape(
         &mut self,
         value: ValueId,
@@ -161,7 +161,7 @@ impl ViewRewriter<'_> {
         }
     }
 
-    /// A value of the old graph as it was there, with its name and layout.
+    /// Returns a value of the old graph as it was there, with its name and layout.
     pub(super) fn restore_value(&mut self, value: ValueId) -> Result<ValueId, OpError> {
         if let Some(made) = self.made[value.index()] {
             return Ok(made);
@@ -179,7 +179,7 @@ impl ViewRewriter<'_> {
         Ok(made)
     }
 
-    /// The node on its operands as they were.
+    /// Computes a node on its operands as they were.
     pub(super) fn as_it_was(&mut self, node: &Node) -> Result<Vec<BaseView>, OpError> {
         let mut operands = Vec::new();
         for &operand in &node.operands {
@@ -197,7 +197,7 @@ impl ViewRewriter<'_> {
         Ok(views)
     }
 
-    /// An op on bases, whose results are all seen so.
+    /// Computes an op on bases, all of whose results have the same view.
     pub(super) fn compute_views(
         &mut self,
         op: Op,
@@ -208,7 +208,7 @@ impl ViewRewriter<'_> {
         self.computed_each(op, operands, &vec![dims.to_vec(); node.results.len()], node)
     }
 
-    /// An op on bases, and how each of its results is seen. What has other dims than in the model has another name.
+    /// Computes an op on bases, and returns the views of its results. A result with other dims than in the model gets another name.
     pub(super) fn computed_each(
         &mut self,
         op: Op,
@@ -231,7 +231,7 @@ impl ViewRewriter<'_> {
         Ok(views)
     }
 
-    /// The results of an op whose elements are in another order than in the model, which their names say.
+    /// Computes an op whose results have their elements in another order than in the model. Their names say so.
     pub(super) fn push_reordered(
         &mut self,
         op: Op,
@@ -246,7 +246,7 @@ impl ViewRewriter<'_> {
         Ok(results)
     }
 
-    /// The base of a value whose dims are those of the value in this order; it is made if there is none.
+    /// Returns a base of a value whose dims are those of the value in this order. It is made if there is none.
     pub(super) fn arrange_base(
         &mut self,
         value: ValueId,
@@ -265,7 +265,7 @@ impl ViewRewriter<'_> {
         Ok(base)
     }
 
-    /// Whether a value is computed where a node is.
+    /// Whether a value is computed on the same stage and placement as a node.
     fn same_place(&self, value: ValueId, node: &Node) -> bool {
         let producer = self.old.producer(value);
         producer.part == node.part && producer.placement == node.placement

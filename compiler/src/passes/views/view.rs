@@ -1,33 +1,33 @@
-//! A value as another one whose dims are in another order, some of them merged.
+//! Views of values: the dims of another value in another order, some of them merged.
 
 use graphc_ir::ids::ValueId;
 use graphc_ir::sbp::{NdSbp, Sbp};
 
-/// Dim `i` of what is seen is made of the dims `dims[i]` of `base`, the first of them slowest. Every dim of the base is in
-/// one of them; a dim of extent 1 may be made of none.
+/// A view of `base`: its dim `i` is made of the dims `dims[i]` of `base`, the first of them slowest. Every dim of the base is in one of them; a dim
+/// of extent 1 may be made of none.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::passes) struct BaseView {
-    /// The value that is there.
+    /// The value that is viewed.
     pub base: ValueId,
-    /// Dims of the base by dim of the view.
+    /// The dims of the base that make up each dim of the view.
     pub dims: Vec<Vec<usize>>,
 }
 
 impl BaseView {
-    /// A value of this rank as it is.
+    /// Makes the view that shows a value of this rank as it is.
     pub fn whole(base: ValueId, rank: usize) -> Self {
         Self { base, dims: (0..rank).map(|dim| vec![dim]).collect() }
     }
 
-    /// A value whose base has its dims in this order.
+    /// Makes the view of a value from a base that has its dims in this order.
     pub fn from_order(base: ValueId, order: &[usize]) -> Self {
         let mut dims = vec![Vec::new(); order.len()];
         order.iter().enumerate().for_each(|(at, &dim)| dims[dim] = vec![at]);
         Self { base, dims }
     }
 
-    /// The dims of the view in the order in which they stand in a base of these extents, which is then as it is, or reshaped,
-    /// arranged so; those of extent 1 stay behind those that they follow. `None` where another dim comes between parts of one.
+    /// Returns the dims of the view in the order in which they stand in a base of these extents. Dims of extent 1 stay behind those that they follow.
+    /// `None` if another dim comes between parts of one.
     pub fn order_in_base(&self, extents: &[usize]) -> Option<Vec<usize>> {
         let mut keys = Vec::new();
         for (dim, group) in self.dims.iter().enumerate() {
@@ -41,18 +41,17 @@ impl BaseView {
         is_ascending(&of_base, extents).then_some(order)
     }
 
-    /// Whether the elements of a base of these extents stand in the order in which they are seen.
+    /// Whether the view shows the elements of a base of these extents in the order in which they stand.
     pub fn keeps_order(&self, extents: &[usize]) -> bool {
         is_ascending(&self.seen_order(), extents)
     }
 
-    /// Whether each dim of the view is one of the base.
+    /// Whether each dim of the view is one dim of the base.
     pub fn is_permuted(&self) -> bool {
         self.dims.iter().all(|group| group.len() == 1)
     }
 
-    /// The layout of a base of these extents that gives the view this layout; `None` where a dim that is split is not one of the
-    /// base.
+    /// Returns the layout of a base of these extents that gives the view this layout; `None` if a dim that is split is not one dim of the base.
     pub fn base_layout(&self, seen: &NdSbp, extents: &[usize]) -> Option<NdSbp> {
         let of = |&sbp: &Sbp| match sbp {
             Sbp::Split(dim) => {
@@ -65,12 +64,12 @@ impl BaseView {
         seen.0.iter().map(of).collect::<Option<Vec<Sbp>>>().map(NdSbp)
     }
 
-    /// The dims of the base in the order in which they are seen.
+    /// Returns the dims of the base in the order in which the view shows them.
     pub fn seen_order(&self) -> Vec<usize> {
         self.dims.concat()
     }
 
-    /// The view with its dims in another order.
+    /// Permutes the dims of the view.
     pub fn transposed(&self, permutation: &[usize]) -> Self {
         let dims = permutation.iter().map(|&dim| self.dims[dim].clone()).collect();
         Self { base: self.base, dims }
@@ -87,22 +86,22 @@ impl BaseView {
     }
 }
 
-/// Whether dims in this order leave the elements of a tensor where they are: those of extent 1 may stand anywhere.
+/// Whether dims in this order leave the elements of a tensor where they are. Dims of extent 1 may stand anywhere.
 pub(in crate::passes) fn is_ascending(order: &[usize], extents: &[usize]) -> bool {
     order.iter().filter(|&&dim| extents[dim] != 1).is_sorted()
 }
 
-/// A view that has another shape, of a base that may have been cut further.
+/// A view that has been reshaped, whose base may have been reshaped so that its dims are in parts.
 #[derive(Debug, PartialEq)]
 pub(in crate::passes) struct Reshaped {
     /// The shape of the base.
     pub shape: Vec<usize>,
-    /// The view; its base is that of before.
+    /// The view. Its base is still the one from before the reshape.
     pub view: BaseView,
 }
 
 impl Reshaped {
-    /// The same view of a base in which dims are one that stand and are seen one behind the other.
+    /// Merges dims of the base that stand, and are viewed, one behind the other.
     pub fn merge_dims(self) -> Self {
         let Self { shape, view } = self;
         let follows = |dim: usize| {
@@ -126,8 +125,7 @@ impl Reshaped {
     }
 }
 
-/// The view of a base of this shape in another shape: `None` where its dims are not products of dims of the base or
-/// of parts of them.
+/// Reshapes the view of a base of this shape; `None` if the new dims are not products of dims of the base or of parts of them.
 pub(in crate::passes) fn reshape_view(
     view: &BaseView,
     base: &[usize],

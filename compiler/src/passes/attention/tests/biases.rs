@@ -54,7 +54,7 @@ fn constants_that_are_no_causal_mask_are_biases() {
     is_biased("slopes", model(HEADS, form), false, [1, 1, 1, TIME]);
 }
 
-/// Which keys a query sees.
+/// Truth values: whether a query sees a key, in a window before and at its place.
 fn near(g: &GraphBuilder, window: i64) -> Tensor {
     g.full(DType::F32, [TIME, TIME], 1.0).tril(0).triu(1 - window).greater(&number(g, 0.5))
 }
@@ -79,7 +79,7 @@ fn windows_are_the_ops_own() {
     }
 }
 
-/// As BLOOM has it: slopes of each head, on scores whose heads are merged with samples, and a causal mask.
+/// Biases as in BLOOM become the op's bias: slopes of each head, on scores whose heads are merged with samples, and a causal mask.
 #[test]
 fn slopes_of_heads_stand_beside_a_causal_mask() {
     let form = |g: &GraphBuilder, p: Parts| {
