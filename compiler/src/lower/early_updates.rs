@@ -1,5 +1,4 @@
-//! On processors, puts each update right behind what gives its gradient, where nothing but the update reads that and a step takes
-//! no more memory for it.
+//! On processors, puts each update right behind what gives its gradient, where a step takes no more memory for it.
 //!
 //! Gradients of all variables then do not live at one time. A gradient that is a matrix product need not come to memory at all:
 //! the update takes it from the cache, part by part (`kernels/src/updated.rs`). A product whose neighbour reads the variable,

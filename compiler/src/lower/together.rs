@@ -4,7 +4,7 @@
 //! lies in memory that another of them reads, or that is used between them, the device does one after the other. So
 //! the registers of these actors are to live as if all acted at one time.
 //!
-//! That is a wish. It is granted as far as the arena grows by less than 1/128 and still fits the device.
+//! That is a wish. It is granted as far as the arena grows by at most 1/128 and still fits the device.
 
 use std::collections::BTreeSet;
 
