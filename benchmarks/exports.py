@@ -7,7 +7,7 @@ Each model is small, with random weights. It is exported by `torch.onnx.export`,
 trained by `graphc train` for some steps of SGD beside PyTorch in float32 and in float64. A line a model and mesh says how far outputs
 are from onnxruntime's (as a share of the greatest), how far the first loss is from PyTorch's (as a share of it), and how far the
 later ones are, in units of the distance between PyTorch's float32 and its float64. Exits with 1 where outputs are farther than 1e-4, a first
-loss than 1e-5, or later ones than 20 such units. Needs torch, onnx, onnxscript, onnxruntime, safetensors; some models transformers or
+loss than 1e-5 (or than PyTorch's in float32, where that is more), or later ones than 20 such units. Needs torch, onnx, onnxscript, onnxruntime, safetensors; some models transformers or
 torchvision.
 """
 
@@ -399,6 +399,8 @@ class Case:
         self.labels = labels_of(self.y)
         save_file({name: np.ascontiguousarray(x) for name, x in feeds.items()}, self.folder / "inputs.safetensors")
         save_file({**feeds, "labels": self.labels.numpy()}, self.folder / "data.safetensors")
+        self.frozen = [part for name, p in self.model.named_parameters() if not p.requires_grad for part in ("--freeze", name)]
+        self.has_statistics = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.model.modules())
         self.batch = ["--batch", next(iter(self.inputs.values())).shape[0]] if args.dynamic else []
         train = lambda dtype: train_torch(self.model, self.inputs, self.labels, args.steps, args.lr, dtype)
         self.losses, self.exact = train(torch.float32), train(torch.float64)
@@ -412,23 +414,27 @@ class Case:
         metrics = self.folder / "losses.jsonl"
         metrics.unlink(missing_ok=True)
         graphc(self.args, "train", self.path, "--data", self.folder / "data.safetensors", "--steps", self.args.steps, "--loss", "cross_entropy",
-               "--optimizer", "sgd", "--lr", self.args.lr, "--metrics", metrics, *ranks(mesh, microbatches=2), *self.batch)
+               "--optimizer", "sgd", "--lr", self.args.lr, "--metrics", metrics, *ranks(mesh, microbatches=2), *self.batch,
+               *self.frozen)
         found = np.array([json.loads(line)["loss"] for line in metrics.read_text().splitlines()])
         scale = np.abs(self.exact)
-        first = abs(found[0] - self.exact[0]) / scale[0]
+        first, own = (abs(losses[0] - self.exact[0]) / scale[0] for losses in (found, self.losses))
         unit = max(np.max(np.abs(self.losses - self.exact) / scale), LEAST)
-        return first, np.max(np.abs(found - self.exact) / scale) / unit
+        return first, max(own, FIRST), np.max(np.abs(found - self.exact) / scale) / unit
 
 
 def line(case, mesh):
     """One mesh of a model; whether all is near enough."""
     try:
         distance = case.run(mesh)
-        first, later = case.train(mesh)
+        if mesh.endswith("p") and case.has_statistics:
+            print(f"{case.folder.name:14} {mesh:4} outputs {distance:.1e}  not trained: batch norms of microbatches have statistics of their own", flush=True)
+            return distance <= NEAR
+        first, most, later = case.train(mesh)
     except RuntimeError as error:
         print(f"{case.folder.name:14} {mesh:4} REFUSED {str(error)[:700]}", flush=True)
         return False
-    ok = distance <= NEAR and first <= FIRST and later <= LATER
+    ok = distance <= NEAR and first <= most and later <= LATER
     text = f"outputs {distance:.1e}  first loss {first:.1e}  later {later:5.2f} units  losses {case.losses[0]:.4f} to {case.losses[-1]:.4f}"
     print(f"{case.folder.name:14} {mesh:4} {text}{'' if ok else '  MISSED'}", flush=True)
     return ok

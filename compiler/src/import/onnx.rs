@@ -246,6 +246,7 @@ impl Decoded {
         lowering.element_types = element_types::element_types(graph);
         lowering.described = collect_described_types(graph, dims, &symbols);
         register_doubles(&mut lowering, graph, base_dir)?;
+        register_folded(&mut lowering)?;
         add_inputs(&mut lowering, graph, dims, &symbols)?;
         Ok(Begun { lowering, symbols, order, copies, authored, warnings })
     }
@@ -414,6 +415,29 @@ fn register_doubles(
                 .insert(name, Val::Known(known::KnownValue::from_doubles(&shape, elements)));
         } else {
             lowering.doubles.insert(name);
+        }
+    }
+    Ok(())
+}
+
+/// Registers what the exporter's optimizer has computed and repeats along a dim, such as the positions of a batch, or has two
+/// numbers alone, as a mask has. Of these the import knows that samples are alike, and which keys a mask hides.
+fn register_folded(lowering: &mut Lowering) -> Result<(), ImportError> {
+    let floats = lowering.tensors().iter().filter(|(_, tensor)| tensor.dtype.is_float());
+    let several = floats.filter(|(_, tensor)| tensor.ty().elements() > 1);
+    let names: Vec<String> = several.map(|(name, _)| name.clone()).collect();
+    for name in names {
+        if lowering.is_kept(&name) || lowering.doubles.contains(&name) {
+            continue;
+        }
+        let tensor = &lowering.tensors()[&name];
+        let value = known::KnownValue::new(tensor.ty(), tensor.elements(&name)?);
+        let kept = value.kept_elements().data.len();
+        let is_known = kept <= known::MOST_FOLDED
+            && (kept < tensor.ty().elements() || value.has_two_numbers());
+        if is_known && matches!(lowering.values.get(&name), Some(Val::Weight(_))) {
+            lowering.mark_read(&name);
+            lowering.values.insert(name, Val::Known(value));
         }
     }
     Ok(())

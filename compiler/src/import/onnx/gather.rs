@@ -134,6 +134,9 @@ pub(super) fn gather_along(cx: &mut Lowering, x: &Val, places: &Val, dim: usize)
             let found = gather_along(cx, x, &Val::Known(kept), dim)?;
             return cx.expand(&found, &[&shape[..dim], &of_places, &shape[dim + 1..]].concat());
         }
+        if let Some(repeated) = RepeatedRun::find(&known) {
+            return repeat_run(cx, x, (&of_places, repeated), dim);
+        }
         if let Some(runs) = find_runs(&known) {
             return gather_runs(cx, x, (&known, &runs), dim);
         }
@@ -188,6 +191,51 @@ pub(super) fn find_runs(known: &KnownValue) -> Option<Vec<(usize, usize)>> {
     Some(runs)
 }
 
+/// Places of one run, each several times behind each other, and all of that several times: `1 1 2 2 3 3 1 1 2 2 3 3`. So mixtures
+/// of experts repeat their samples.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct RepeatedRun {
+    start: usize,
+    count: usize,
+    /// How often each place stands behind itself.
+    each: usize,
+    /// How often all of them stand behind each other.
+    all: usize,
+}
+
+impl RepeatedRun {
+    /// Returns the run that places repeat; `None` if they are another pattern, or no place stands twice.
+    fn find(places: &KnownValue) -> Option<Self> {
+        let places: Vec<usize> =
+            places.elements().into_iter().map(|place| place as usize).collect();
+        let &start = places.first()?;
+        let each = places.iter().take_while(|&&place| place == start).count();
+        let next = |(at, place): &(usize, &usize)| **place == start + at;
+        let count = places.iter().step_by(each).enumerate().take_while(next).count();
+        let all = places.len() / (each * count);
+        let at = |index: usize| start + index / each % count;
+        let fits = places.len() == each * count * all
+            && places.iter().enumerate().all(|(index, &place)| place == at(index));
+        (fits && each * all > 1).then_some(Self { start, count, each, all })
+    }
+}
+
+/// The slices of a run, repeated, in the shape of the places.
+fn repeat_run(
+    cx: &mut Lowering,
+    x: &Val,
+    (of_places, run): (&[usize], RepeatedRun),
+    dim: usize,
+) -> Res<Val> {
+    let shape = cx.shape(x)?;
+    let (before, behind) = (&shape[..dim], &shape[dim + 1..]);
+    let RepeatedRun { start, count, each, all } = run;
+    let slices = cx.slice(x, dim, start, start + count, 1)?;
+    let apart = cx.reshape(&slices, &[before, &[1, count, 1], behind].concat())?;
+    let repeated = cx.expand(&apart, &[before, &[all, count, each], behind].concat())?;
+    cx.reshape(&repeated, &[before, of_places, behind].concat())
+}
+
 /// A slice for each run of places.
 fn gather_runs(
     cx: &mut Lowering,
@@ -204,4 +252,23 @@ fn gather_runs(
         _ => cx.apply(Op::Concat(Concat { axis: dim }), &parts)?,
     };
     cx.reshape(&joined, &[&shape[..dim], &places.ty.shape, &shape[dim + 1..]].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_that_repeat_a_run_are_found() {
+        let find = |places: &[i64]| RepeatedRun::find(&KnownValue::from_integers(places));
+        let run = |start, count, each, all| Some(RepeatedRun { start, count, each, all });
+        assert_eq!(find(&[1, 1, 2, 2, 3, 3, 1, 1, 2, 2, 3, 3]), run(1, 3, 2, 2));
+        assert_eq!(find(&[0, 0, 1, 1]), run(0, 2, 2, 1));
+        assert_eq!(find(&[4, 5, 4, 5, 4, 5]), run(4, 2, 1, 3));
+        assert_eq!(find(&[7, 7, 7]), run(7, 1, 3, 1));
+        for other in [&[0, 1, 2][..], &[0, 0, 1], &[0, 0, 1, 2], &[0, 1, 0, 2], &[2, 2, 1, 1], &[]]
+        {
+            assert_eq!(find(other), None, "{other:?}");
+        }
+    }
 }

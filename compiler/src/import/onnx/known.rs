@@ -119,6 +119,13 @@ impl KnownValue {
         if self.kept.data.len() == 1 { Some(self.kept.data[0]) } else { None }
     }
 
+    /// Whether its elements are two numbers, as those of a mask are.
+    pub fn has_two_numbers(&self) -> bool {
+        let Some(first) = self.kept.data.first() else { return true };
+        let other = self.kept.data.iter().find(|x| *x != first).unwrap_or(first);
+        self.kept.data.iter().all(|x| x == first || x == other)
+    }
+
     /// Returns the elements. Each dim along which they repeat has the extent 1.
     pub fn kept_elements(&self) -> &Array {
         &self.kept
