@@ -11,7 +11,7 @@ use graphc_ir::ops::Custom;
 use crate::error::KernelError;
 use crate::view::{View, ViewMut};
 
-/// Why a kernel of a program's own does not compute.
+/// The error of a kernel that the program itself brings.
 pub type CustomError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A kernel: it fills its results, whose content is anything before.

@@ -15,7 +15,7 @@ pub(crate) struct Panel {
 }
 
 impl Panel {
-    /// How many lanes of one of its vectors are columns.
+    /// Returns the number of lanes of a vector that are columns.
     pub fn lanes(&self, vector: usize) -> usize {
         if vector + 1 == self.vectors { self.last.count_ones() as usize } else { LANES }
     }

@@ -58,7 +58,7 @@ pub(crate) fn for_each_index(
     failed.map_or(Ok(()), |(_, error)| Err(error))
 }
 
-/// What is cut between rows: an output, or several.
+/// An output, or several, that can be cut between rows.
 pub(crate) trait CutRows: Send + Sized {
     /// The first rows, and the rest.
     fn split_rows(self, rows: usize) -> (Self, Self);

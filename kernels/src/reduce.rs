@@ -81,7 +81,7 @@ pub(crate) fn reduce(
 #[derive(Clone, Copy)]
 struct FloatFold {
     kind: ReduceKind,
-    /// What a mean divides by.
+    /// The number that a mean divides by; `None` for other reductions.
     divisor: Option<f64>,
 }
 

@@ -13,7 +13,7 @@ pub(crate) const MOST_VECTORS: usize = 4;
 /// Rows of a strip that are computed together: a multiple of all that [`rows_beside`] says.
 pub(crate) const STRIP: usize = 240;
 
-/// How many rows are multiplied at a time with so many vectors: their sums are 24 registers, or 12.
+/// Returns the number of rows that are multiplied at a time with so many vectors: their sums take 24 registers, or 12 for one vector.
 pub(crate) fn rows_beside(vectors: usize) -> usize {
     [12, 12, 8, 6][vectors - 1]
 }
@@ -48,7 +48,7 @@ impl<'a> VectorTarget<'a> {
         Self { pointer: result.as_mut_ptr(), len: result.len(), of: PhantomData }
     }
 
-    /// As many numbers in memory.
+    /// Makes a target of `len` numbers at `pointer`.
     ///
     /// # Safety
     /// They are valid for reads and writes for `'a`.
@@ -75,7 +75,7 @@ impl<'a> VectorTarget<'a> {
     }
 }
 
-/// Where rows begin: the source of each one's first tap, and its result.
+/// The positions at which rows begin: for each row, that of its first tap's source and that of its result.
 #[derive(Clone, Copy)]
 pub(crate) enum RowStarts<'a> {
     /// Anywhere.
@@ -387,7 +387,7 @@ pub(crate) struct Outer<'a> {
     pub steps: [usize; 2],
     pub runs: &'a [PlaceRun],
     pub to: VectorTarget<'a>,
-    /// Where the first row of the result begins, and how far the next one lies from it.
+    /// The position of the first row of the result, and the distance from each row to the next.
     pub at: [usize; 2],
     pub rows: usize,
     pub vectors: usize,

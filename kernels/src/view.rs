@@ -114,7 +114,7 @@ pub struct View<'a> {
     pub shape: &'a [usize],
     /// Extents of the whole tensor.
     pub global: &'a [usize],
-    /// Where the shard begins in the whole tensor.
+    /// The index of the shard's first element in the whole tensor.
     pub origin: &'a [usize],
     data: *const u8,
     len: usize,
@@ -246,7 +246,7 @@ pub struct ViewMut<'a> {
     pub shape: &'a [usize],
     /// Extents of the whole tensor.
     pub global: &'a [usize],
-    /// Where the shard begins in the whole tensor.
+    /// The index of the shard's first element in the whole tensor.
     pub origin: &'a [usize],
     data: *mut u8,
     len: usize,
@@ -445,7 +445,7 @@ impl<'a> Flat<'a> {
         Flat { dtype, data: words.as_mut_ptr().cast(), len, lifetime: PhantomData }
     }
 
-    /// The same elements for a shorter time.
+    /// Returns the same elements, borrowed for a shorter time.
     pub(crate) fn reborrow(&mut self) -> Flat<'_> {
         Flat { dtype: self.dtype, data: self.data, len: self.len, lifetime: PhantomData }
     }

@@ -293,7 +293,7 @@ vectorized! {
     }
 }
 
-/// The same for `N` channels; gives their number.
+/// Adds the sums of one tap over the places of an image, for `N` channels from `channel` on. Returns `N`.
 #[inline(always)]
 fn over_places<const N: usize>(
     space: &ConvolutionSpace,

@@ -116,7 +116,7 @@ impl PackedFactors<'_> {
     }
 }
 
-/// How kernels are packed.
+/// The order in which kernels are packed.
 #[derive(Clone, Copy)]
 pub(super) enum KernelPacking {
     ByOutputs,
@@ -141,7 +141,7 @@ struct GatherUnit {
 /// The taps and places of a pair of classes.
 struct SharedTaps {
     taps: Vec<Tap>,
-    /// Where the first tap's source and the result begin, of each row of places and of each place in a row.
+    /// The positions of the first tap's source and of the result, for each row of places and for each place in a row.
     places: [Vec<(usize, usize)>; 2],
 }
 
@@ -219,13 +219,13 @@ impl ConvolutionGather {
         to.finish_in((pool, parts), words)
     }
 
-    /// How much memory [`ConvolutionGather::compute_result`] works in for what follows the result.
+    /// Returns the number of words of memory that the chain behind [`ConvolutionGather::compute_result`] works in.
     pub fn scratch_words(parts: usize, to: ResultSink<'_>) -> usize {
         parts * SHARES * to.scratch_words()
     }
 
-    /// How many images, or bands of rows of one image, are computed before what follows reads them from the cache; `None`
-    /// where all at once stay in it, or nothing follows.
+    /// Chooses the number of images, or of bands of one image, that are computed before the chain behind the result reads them from the
+    /// cache. It is `None` where all images together stay in the cache, or no chain follows.
     fn choose_piece_size(&self, to: ResultSink<'_>, packed: usize, parts: usize) -> Option<Each> {
         let size = self.from.image_len() + self.to.image_len();
         if !to.is_followed() || self.batch * size <= KEPT * parts {
@@ -390,7 +390,7 @@ impl ConvolutionGather {
         unsafe { multiply_strip(&strip) };
     }
 
-    /// Which image, row of places and place in the row a row is.
+    /// Splits the index of a row into the image, the row of places and the place in that row.
     fn split_row_index(row: usize, [down, right]: [usize; 2]) -> [usize; 3] {
         [row / right / down, row / right % down, row % right]
     }
@@ -452,7 +452,8 @@ fn pack_kernels(
     })
 }
 
-/// How many pieces threads share, up to `most`, where there is work for `enough`: as many for each thread.
+/// Returns the number of pieces that threads share: `enough`, but at most `most`, rounded down to a multiple of the number of threads and
+/// at least one for each of them. Where `most` is 1, it is 1.
 fn balance_pieces(enough: usize, most: usize, threads: usize) -> usize {
     if most == 1 { 1 } else { (enough.min(most) / threads).max(1) * threads }
 }

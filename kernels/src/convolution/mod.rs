@@ -46,7 +46,7 @@ pub(crate) fn convolution(
     to_sink(op, operands, (y.shape, ResultSink::from_parts(y.parts())), cx)
 }
 
-/// The same, to a result of some shape, of which other kernels read each part as soon as it is there.
+/// Computes [`Op::Convolution`] to a result of a given shape, of which other kernels read each part as soon as it has been written.
 pub(crate) fn to_sink(
     op: &Op,
     operands: &[View<'_>],

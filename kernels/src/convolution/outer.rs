@@ -28,12 +28,13 @@ const NEAR: usize = 3 << 16;
 /// most so many numbers.
 const FEW_UNITS: usize = 8;
 const SMALL: usize = 1 << 16;
-/// The same where both factors are more numbers than the second cache holds: threads that share taps would each read all of them
-/// from memory. (Two threads, 8 images of 128 x 128: 32 channels by 32 10.4 ms with taps, 5.7 with images; of 64 x 64, 64 by 128, whose
-/// sums are 73,728 numbers, 11.5 and 9.8.)
+/// Both factors are far where they are more numbers than this: they do not stay in the second cache. Threads that share taps would each
+/// read all of them from memory, so images are shared, where the sums of each slab are at most [`SMALL_OF_FAR`]. (Two threads, 8 images of
+/// 128 x 128: 32 channels by 32 10.4 ms with taps, 5.7 with images; of 64 x 64, 64 by 128, whose sums are 73,728 numbers, 11.5 and 9.8.)
 const FAR: usize = 1 << 20;
 const SMALL_OF_FAR: usize = 1 << 17;
-/// Into how many slabs images are cut that threads share. What is added to what must not depend on how many threads there are.
+/// The number of slabs into which images are cut for threads to share. It is fixed, because the order of a sum must not depend on the
+/// number of threads.
 const SLABS: usize = 4;
 
 /// Sums over places of images.
@@ -103,7 +104,7 @@ impl KernelSums {
         slots.iter().flatten().count() * self.x.count * self.y.count
     }
 
-    /// How many slabs of images have sums of their own.
+    /// Returns the number of slabs of images that have sums of their own.
     fn slabs(&self, slots: &[Option<usize>]) -> usize {
         let units = slots.iter().flatten().count() * self.y.count.div_ceil(ROWS);
         let are_far = self.batch * (self.x.image_len() + self.y.image_len()) > FAR;

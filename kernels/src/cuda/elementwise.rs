@@ -43,7 +43,7 @@ pub(super) fn prepare_single(
         .prepare_call()
 }
 
-/// What a value, by its name, of one element type is as one of another, in C++.
+/// Returns the C++ expression that casts a value, given by its name, from one element type to another.
 pub(super) fn cast_expression(value: &str, from: DType, to: DType) -> Result<String, KernelError> {
     let value = value::StepValue { name: value.to_owned(), dtype: from };
     value::step_expression(&Op::Cast(Cast { dtype: to }), &[value], to)
@@ -207,8 +207,8 @@ impl<'a> ElementwiseChain<'a> {
         Ok(())
     }
 
-    /// How many elements a thread takes at once: 16 bytes of the widest type, where each operand's elements lie side by side then, or
-    /// are all the same.
+    /// Returns the number of elements that a thread takes at once: 16 bytes of the widest type, if each operand's elements then lie side by
+    /// side or are all the same, otherwise fewer.
     fn access_width(&self, needed: &NeededValues, outputs: &[usize]) -> usize {
         let of_operands = self.operands.iter().zip(&needed.operands).filter(|(_, needed)| **needed);
         let of_operands = of_operands.map(|(operand, _)| operand.dtype().size());

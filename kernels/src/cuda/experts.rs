@@ -148,7 +148,7 @@ impl CudaExpertExtents {
         (8 * self.groups * self.tokens * self.choices).next_multiple_of(ALIGNED)
     }
 
-    /// Whose the places are, behind those.
+    /// Returns the address of the choices that own the places, which lies in the scratch behind the places.
     fn owners(&self) -> Argument {
         Argument::scratch(self.of_slots())
     }

@@ -118,7 +118,7 @@ fn prepare_random(distribution: Distribution, key: u64, step: &str, out: &Shard)
     Call::from_launches(launch_elements(ElementText::from_expression(out, element), out))
 }
 
-/// What an element is, as text: a table in front of the kernel, the type of elements, and an expression of a position `p`.
+/// The text of an element: a table in front of the kernel, the type of elements, and an expression of a position `p`.
 struct ElementText {
     table: String,
     ty: &'static str,

@@ -31,10 +31,10 @@ struct CudaGatherPlaces {
     extent: usize,
     /// Elements of a row.
     width: usize,
-    /// Which operand has them.
+    /// The operand that holds them.
     operand: usize,
     indices: IndexShard,
-    /// Where the shard's rows begin.
+    /// The index of the shard's first row.
     first: Argument,
 }
 
@@ -166,7 +166,7 @@ pub(super) fn prepare_scatter(
 struct Put<'a> {
     places: CudaGatherPlaces,
     out: &'a Shard,
-    /// Which operand has the values.
+    /// The operand that holds the values.
     values: usize,
     /// Whether rows begin with those of the first operand, and what is joined to them is rounded each time.
     from_x: bool,
@@ -174,7 +174,7 @@ struct Put<'a> {
     join: &'static str,
 }
 
-/// Where lists begin in the scratch.
+/// The bytes of the scratch at which the lists begin.
 struct ScatterLists {
     rows: usize,
     counts: usize,

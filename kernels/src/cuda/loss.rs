@@ -174,7 +174,7 @@ fn score_rows(
     Ok((DimRows::along_last(scores), labels))
 }
 
-/// How many scores of a label stand before their padding, where an op says so; otherwise all.
+/// Returns the number of scores of a label that stand before its padding: `classes` where the op gives it, otherwise all.
 fn count_classes(scores: &Shard, classes: Option<usize>) -> usize {
     classes.unwrap_or(whole_extent(scores))
 }
@@ -187,7 +187,7 @@ fn define_classes(source: KernelSource, scores: &Shard, classes: Option<usize>) 
     source.define("CLASSES", count).define("IS_CLASS(place)", is_class)
 }
 
-/// How many scores of a label the whole has.
+/// Returns the number of scores that a label has in the whole tensor.
 fn whole_extent(scores: &Shard) -> usize {
     scores.global.last().copied().unwrap_or(0)
 }

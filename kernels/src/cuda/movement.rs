@@ -36,10 +36,10 @@ struct MovementDim {
 /// Elements of one operand that go to one result.
 struct MovementWalk {
     dims: Vec<MovementDim>,
-    /// Where the first element is on both sides.
+    /// The position of the first element on both sides.
     from: usize,
     to: usize,
-    /// Which operand and which result.
+    /// The numbers of the operand and of the result.
     operand: usize,
     result: usize,
 }
@@ -153,7 +153,7 @@ impl MovementWalk {
         }
     }
 
-    /// The same walk over words of `width` elements.
+    /// Converts the walk to one over words of `width` elements.
     fn in_words(mut self, width: usize) -> Self {
         if width > 1 {
             (self.from, self.to) = (self.from / width, self.to / width);
@@ -171,7 +171,7 @@ impl MovementWalk {
         self.dims.iter().map(|dim| dim.extent).collect()
     }
 
-    /// Where element `i` is on each side, as expressions.
+    /// Returns the positions of element `i` on both sides, as C++ expressions.
     fn positions(&self) -> [String; 2] {
         let side = |start: usize, stride: fn(&MovementDim) -> usize| {
             let strides: Vec<usize> = self.dims.iter().map(stride).collect();

@@ -51,7 +51,7 @@ pub(super) fn prepare_pool(
     Ok(call)
 }
 
-/// What a pool does.
+/// The parameters of a pooling op.
 struct PoolSpec {
     kernel: [usize; 2],
     window: Window,
@@ -139,7 +139,7 @@ impl PoolSpec {
         }
     }
 
-    /// How many channels a thread computes at once.
+    /// Returns the number of channels that a thread computes at once.
     fn channels_per_thread(&self, channels: usize, size: usize) -> usize {
         let fits = |width: &usize| self.channels_last && channels.is_multiple_of(*width);
         (0..=3).map(|at| (ACCESS / size) >> at).find(fits).unwrap_or(1)

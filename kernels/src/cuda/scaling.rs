@@ -27,7 +27,7 @@ pub(super) fn non_finite(operands: &[Shard], results: &[Shard]) -> Call {
     prepare_fold(NON_FINITE, &operands[0], &results[0])
 }
 
-/// The same op of several tensors of one element type; `None` where there is no such call.
+/// Prepares the same op of several tensors of one element type as one call; `None` if the op has no such call.
 pub(super) fn prepare_folds(op: &Op, members: &[Vec<Shard>]) -> Option<Call> {
     let value = match op {
         Op::SquareSum(_) => SQUARE,

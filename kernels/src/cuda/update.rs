@@ -51,7 +51,7 @@ struct CudaUpdateRule {
     /// Operands that are not scalars: the variable, the gradient, and states.
     tensors: usize,
     clip: Option<Scalar>,
-    /// Where numbers follow from others on the device.
+    /// The numbers that the device works out from others; `None` if all come from the host.
     rates: Option<rates::DeviceRates>,
 }
 
@@ -222,7 +222,7 @@ impl CudaUpdateRule {
         Update::new(operands, &self).prepare_call(self)
     }
 
-    /// Where a kernel finds the numbers of its step.
+    /// Returns the argument by which a kernel finds the numbers of its step.
     fn numbers(&self) -> Argument {
         match self.rates {
             Some(_) => Argument::scratch(0),

@@ -315,7 +315,7 @@ impl Outputs<'_, '_> {
         }
     }
 
-    /// How a result lies to the operands.
+    /// Returns how the memory of a result overlaps that of the operands.
     fn meeting(
         &self,
         output: usize,

@@ -24,7 +24,7 @@ pub(super) enum ArgumentSource {
     Buffer(usize),
 }
 
-/// Where a step writes its value.
+/// The target to which a step writes its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StepPlace {
     /// A buffer.
@@ -46,7 +46,7 @@ pub(super) struct ChainStep {
     pub(super) op: Op,
     /// Its short arithmetic, of several steps, where it is such.
     pub(super) arithmetic: Option<BoundedArithmetic>,
-    /// The same of a function in its frame.
+    /// Its function with what is done before and behind it, where it is such.
     pub(super) framed: Option<Framed>,
     pub(super) args: Vec<ArgumentSource>,
     pub(super) place: StepPlace,
@@ -117,7 +117,7 @@ impl ChainProgram {
 }
 
 impl ChainProgram {
-    /// How a result lies to the operands of which some are its memory.
+    /// Returns how a result overlaps the operands. `is_result` says of an operand whether it has the result's memory.
     pub(super) fn find_overlap(
         &self,
         output: usize,
@@ -136,7 +136,7 @@ impl ChainProgram {
     }
 }
 
-/// How a result lies to the operands that are read, where they lie, when it is written or later.
+/// The overlap of a result with the operands that are read, where they lie, when the result is written or later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResultOverlap {
     /// None of them is its memory.

@@ -10,7 +10,7 @@ use crate::parallel::{RowOutput, over_rows};
 use crate::precision::Float;
 use crate::simd::vectorized;
 
-/// What no element of a window has as its number.
+/// The number of a place whose window has no greatest element: no element has it.
 const NONE: f32 = -1.0;
 
 impl PoolExtents {
@@ -88,7 +88,7 @@ impl PoolExtents {
         })
     }
 
-    /// What one row of windows adds to the gradient of its image.
+    /// Adds the contribution of one row of windows to the gradient of their image.
     fn row_grad_last<T: Float>(
         &self,
         x: Option<&[T]>,
@@ -203,7 +203,7 @@ struct Runs {
 }
 
 vectorized! {
-    /// What is greater takes the place of what is there; a NaN stays.
+    /// Replaces elements by those of `x` that are greater; a NaN stays.
     fn raise_to_greater(runs: Runs, x: &[f32], y: &mut [f32]) {
         let x = x.get(runs.from..).unwrap_or_default().chunks(runs.step);
         for (y, x) in y[runs.places].chunks_exact_mut(runs.len).zip(x) {

@@ -31,8 +31,8 @@ pub(super) const DEPTH: usize = 512;
 const COLUMNS: usize = 512;
 /// Rows of the first factor that are packed at a time, where they are.
 pub(super) const ROWS: usize = STRIP;
-/// The same where each part of the product is read at once, and something beside it, so that caches keep all of them. (Of 24 to 240 the
-/// fastest in 2048 x 128 x 2048.)
+/// Rows of the first factor that are packed at a time where each part of the product is read at once together with other matrices, so that
+/// caches keep all of them. (Of 24 to 240 the fastest in 2048 x 128 x 2048.)
 const FEW_ROWS: usize = 96;
 /// Matrices that are read behind parts of a product, at most, and asked for before.
 const MOST_BESIDE: usize = 3;
@@ -43,8 +43,8 @@ pub(super) const SHARES: usize = 4;
 /// Rows that are asked for ahead of the one that is packed: where they lie a multiple of 4 KiB apart, all meet in places of the nearest
 /// cache for 8 lines. (Of 4, 8, 16 and 32: 128 x 2048 x 2048 is 1.07 to 1.09 times as fast as without, but for 32.)
 const AHEAD: usize = 8;
-/// How far apart columns of the first factor may lie, whose rows are no rows in memory, and be read where they are. (The gradients of
-/// attention are 1.01 to 1.03 times as fast as with packing, a gradient of 256 rows 1.01.)
+/// The greatest distance between columns of the first factor at which they are read in place, where the factor's rows are not contiguous.
+/// (The gradients of attention are 1.01 to 1.03 times as fast as with packing, a gradient of 256 rows 1.01.)
 const NEAR: usize = 256;
 /// Columns of a panel.
 const PANEL: usize = 64;
@@ -78,7 +78,7 @@ pub(super) struct DenseProduct<'a> {
     pub scale: f32,
     pub factors: [(&'a [f32], Layout); 2],
     pub to: VectorTarget<'a>,
-    /// Where the result begins, and how far a row lies from the one before.
+    /// The position at which the result begins, and the distance from each row to the next.
     pub at: usize,
     pub stride: usize,
     pub add: bool,
@@ -260,8 +260,8 @@ impl<'a> DenseProduct<'a> {
         }
     }
 
-    /// The same by blocks of columns, into an area of as many numbers: each part of the product is given away when it is there,
-    /// and another may take its place. The part of the whole that this is begins at a row and a column; rows of the whole are longer.
+    /// Computes the product by blocks of columns into `area`. Each part is handed to `then` when it is computed, and the next may take its
+    /// place. The part of the whole product begins at the row `top` and the column `left`; rows of the whole have `whole` elements.
     fn in_turn(
         &self,
         [top, left]: [usize; 2],

@@ -77,11 +77,11 @@ pub(crate) enum Write {
     Add,
 }
 
-/// Who multiplies, and where.
+/// The threads that multiply, and the memory that they work in.
 pub(crate) struct Hands<'a> {
     /// The threads, or the caller's alone.
     pub pool: Option<&'a ThreadPool>,
-    /// How many they are.
+    /// The number of threads.
     pub threads: usize,
     /// Memory to work in: at least what [`room`] says, of any content.
     pub room: &'a mut [f32],
@@ -108,7 +108,7 @@ pub(crate) trait Number: Float {
     /// Elements of a type that is known when the program runs.
     fn data(elements: &[Self]) -> Data<'_>;
 
-    /// The same, to write.
+    /// Returns elements of a type that is known when the program runs, to be written.
     fn data_mut(elements: &mut [Self]) -> DataMut<'_>;
 }
 
@@ -179,7 +179,7 @@ impl Number for f16 {
     }
 }
 
-/// How many `f32` a product on so many threads works in.
+/// Returns the number of `f32` of scratch memory that a product on so many threads needs.
 pub(crate) fn room<A: Number, B: Number, R: Number>(extents: [usize; 3], threads: usize) -> usize {
     let types = (A::data(&[]), B::data(&[]), R::data(&[]));
     match types {

@@ -34,7 +34,7 @@ fn numbers<T: Number>(count: usize, key: u64) -> (Vec<T>, Vec<f64>) {
     (rounded, doubles)
 }
 
-/// The same rows and columns, their places in memory as `kind` says: by row, by column, every third place, with gaps.
+/// Lays out rows and columns in memory as `kind` says: by row, by column, every third place, with gaps.
 fn layout([rows, columns]: [usize; 2], kind: usize) -> Layout {
     match kind {
         0 => Layout::rows(columns),

@@ -157,7 +157,7 @@ fn load_sixteen(data: Data<'_>, start: usize, count: usize) -> __m256i {
     }
 }
 
-/// As many ones.
+/// Returns a mask of `count` ones.
 #[inline(always)]
 pub(super) fn mask_first(count: usize) -> __mmask16 {
     ((1u32 << count) - 1) as __mmask16

@@ -59,7 +59,7 @@ struct RecurrenceExtents {
     width: usize,
 }
 
-/// Where a kernel works besides operands and results.
+/// The threads and the scratch memory of a kernel.
 struct RecurrenceWork<'a> {
     pool: Option<&'a ThreadPool>,
     /// Of a product.

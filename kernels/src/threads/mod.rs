@@ -58,9 +58,9 @@ struct Crew {
     parts: ThreadParts,
     /// The [`Work`] of the open task, which lies on the caller's stack.
     work: AtomicPtr<()>,
-    /// Where helpers sleep.
+    /// The waiting points of the helpers.
     sleepers: Box<[PoolSleeper]>,
-    /// How long a thread looks before it yields.
+    /// The time for which a thread looks for work before it yields.
     spin: Duration,
 }
 
@@ -91,7 +91,7 @@ impl ThreadPool {
         Ok(pool)
     }
 
-    /// How many threads there are, the caller included.
+    /// Returns the number of threads, the caller included.
     pub fn threads(&self) -> usize {
         self.crew.parts.threads()
     }

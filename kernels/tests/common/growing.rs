@@ -12,7 +12,7 @@ use crate::cases::FLOATS;
 use crate::chains::{evaluated, rounded};
 use crate::common::{Case, Memory, Random, ordinary, shard};
 
-/// How large chains are: at most so many elements, and the extents that dims have.
+/// The size of random chains: the most elements, and the extents that dims may have.
 pub struct Size<'a> {
     pub most: usize,
     pub extents: &'a [usize],
@@ -54,7 +54,7 @@ struct Growing {
     shape: Vec<usize>,
     operands: Vec<TensorType>,
     steps: Vec<FusedStep>,
-    /// What steps may read, and of which type it is.
+    /// The values that steps may read, each with its type.
     values: Vec<(FusedArg, DType)>,
 }
 
@@ -169,7 +169,7 @@ impl Growing {
     }
 }
 
-/// How far an element may be from the right one, before it is rounded.
+/// Returns the error that an element may have before it is rounded.
 fn room(op: &Op, right: f64, amount: Option<&f64>) -> f64 {
     match op {
         Op::Reduce(_) => 1e-5 * amount.copied().unwrap_or(0.0),

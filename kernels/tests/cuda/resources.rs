@@ -61,7 +61,7 @@ fn mark(source: &str, architecture: &str) -> PathBuf {
     folder.join(format!("{:016x}", hasher.finish()))
 }
 
-/// What is wrong with a kernel on an architecture.
+/// Returns what is wrong with a kernel on an architecture; `None` if nothing is.
 fn trouble(kernel: &Kernel, architecture: &str) -> Option<String> {
     let mark = mark(&kernel.source, architecture);
     if mark.exists() {

@@ -39,7 +39,7 @@ pub struct Behind<'a> {
     pub chain: &'a FusedOp,
     /// Its operands.
     pub operands: &'a [Shard],
-    /// Which of them is the product.
+    /// The operand that is the product.
     pub product: usize,
     /// A value of the chain that others read later, in the product's place. Without one nobody else reads the product.
     pub keeps: Option<FusedArg>,
@@ -81,7 +81,7 @@ pub fn join_chain(
 pub struct Sums<'a> {
     /// The number of the factor.
     pub factor: usize,
-    /// The same elements as the reduction takes them, which may be in other rows.
+    /// The elements of the factor as the reduction takes them, which may be in other rows.
     pub operand: &'a Shard,
     /// The reduction.
     pub reduce: &'a Reduce,
@@ -248,7 +248,7 @@ impl ChainReading<'_> {
         }
     }
 
-    /// Where the sums of a step's rows go, if these are all else that the chain gives.
+    /// Returns the memory of the result that takes the sums of a step's rows; `None` unless that is the chain's only other result.
     fn sums_of(&self, step: usize) -> Option<LaunchMemory> {
         let chain = self.behind.chain;
         let mut others = (0..chain.outputs.len()).filter(|&at| chain.outputs[at] != step);
@@ -285,7 +285,7 @@ impl ChainReading<'_> {
         matches!(value, FusedArg::Step(step) if self.behind.chain.outputs.contains(&step))
     }
 
-    /// Which of the results a step is.
+    /// Returns the number of the result that a step gives.
     fn output(&self, step: usize) -> Option<usize> {
         self.behind.chain.outputs.iter().position(|&output| output == step)
     }

@@ -16,8 +16,8 @@ use super::{
     sgd_rule, steps,
 };
 
-/// How many of an op's operands are tensors of its own, if several such ops can be one launch; what is behind them are scalars, which
-/// they have in common.
+/// Returns the number of an op's operands that are tensors of its own, if several such ops can be one launch. The operands behind them are
+/// scalars, which the ops have in common.
 pub fn joinable_tensors(op: &Op) -> Option<usize> {
     match op {
         Op::SquareSum(_) | Op::NonFinite(_) | Op::Cast(_) => Some(1),

@@ -10,13 +10,13 @@ use super::super::source::{KernelSource, f64_literal};
 /// Bytes of the numbers that the device works out.
 pub(super) const BYTES: usize = 16;
 
-/// How the device works out numbers of an update from two scalars.
+/// The way in which the device works out numbers of an update from two scalars.
 pub(super) struct DeviceRates {
-    /// Which of the host's numbers is the learning rate.
+    /// The number, among those of the host, that is the learning rate.
     lr: usize,
     /// Statements of C++.
     find: String,
-    /// Where the scalars are, from the last operand: 1 is that.
+    /// The positions of the scalars, counted from the last operand, which is 1.
     scalars: [usize; 2],
 }
 
@@ -32,8 +32,8 @@ impl Numbers {
     }
 }
 
-/// What an update needs of a step, counted from 0. The learning rate, where the device goes on with it, is two numbers: the second is what
-/// the first has lost.
+/// Returns the numbers that an update needs at a step, counted from 0. Where the device computes with the learning rate, that is two
+/// numbers: the second is what the first has lost by rounding to f32.
 fn step_numbers(op: &Op, step: u64, rate: Option<GivenRate>) -> Vec<f32> {
     let count = step as f64 + 1.0;
     match op {
@@ -94,7 +94,7 @@ pub(super) fn of_step() -> DeviceRates {
     DeviceRates { lr: 0, find, scalars: [2, 1] }
 }
 
-/// What a moment has taken in by update `a`.
+/// Returns the C++ expression of the total weight in a moment of the gradients up to update `a`.
 fn moment_share(beta: f64) -> String {
     format!("(1.0 - pow({}, a))", f64_literal(beta))
 }
