@@ -112,7 +112,7 @@ impl Buckets {
     /// schedule that was set on it.
     ///
     /// # Errors
-    /// Where there is no model of such shapes, it cannot be planned, or a session has failed.
+    /// Returns an error if there is no model of such shapes, it cannot be planned, or a session has failed.
     pub fn session_for(
         &mut self,
         feeds: &BTreeMap<String, HostTensor>,

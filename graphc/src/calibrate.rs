@@ -130,7 +130,7 @@ pub enum CalibrateError {
 /// Measures this machine.
 ///
 /// # Errors
-/// Where the runtime cannot run what is measured.
+/// Returns an error if the runtime cannot run the measurements.
 pub fn calibrate_machine(effort: CalibrationEffort) -> Result<Measured, CalibrateError> {
     if effort.ranks == 0 {
         return Err(CalibrateError::NoRanks);

@@ -63,7 +63,7 @@ pub enum PretrainedError {
 /// ```
 ///
 /// # Errors
-/// Where the folder has no configuration, or one of a model that is not known, or its weights are missing or others.
+/// Returns an error if the folder has no configuration, or one of an unknown model, or if its weights are missing or do not fit.
 pub fn from_hf(
     folder: impl AsRef<Path>,
     batch: usize,

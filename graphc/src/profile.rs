@@ -181,7 +181,7 @@ impl Profile {
     /// Reads a file.
     ///
     /// # Errors
-    /// Where it cannot be read or is none of this version.
+    /// Returns an error if it cannot be read or is no profile of this version.
     pub fn read(path: &Path) -> Result<Self, ProfileError> {
         let fail = |reason: String| ProfileError::Read { path: path.display().to_string(), reason };
         let text =
@@ -202,7 +202,7 @@ impl Profile {
     /// Writes a file.
     ///
     /// # Errors
-    /// Where the system says no.
+    /// Returns an error if the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), graphc_runtime::data::DataError> {
         let text = serde_json::to_string_pretty(self).expect("numbers and names are JSON");
         graphc_runtime::data::write_file(path, (text + "\n").as_bytes())
@@ -211,7 +211,7 @@ impl Profile {
     /// What the plan predicts beside what was measured, by kind, the longest first.
     ///
     /// # Errors
-    /// Where the measurements are of another plan.
+    /// Returns an error if the measurements are of another plan.
     pub fn by_kind(&self, plan: &Plan) -> Result<Vec<(String, KindSeconds)>, ProfileError> {
         self.check(plan)?;
         let predicted = predict_actors(plan)?;
@@ -242,7 +242,7 @@ impl Profile {
     /// Seconds of one action by the name of its actor, predicted and measured, the longest first; of actors of one name the mean.
     ///
     /// # Errors
-    /// Where the measurements are of another plan.
+    /// Returns an error if the measurements are of another plan.
     pub fn by_actor(&self, plan: &Plan) -> Result<Vec<(String, f64, f64)>, ProfileError> {
         self.check(plan)?;
         let predicted = predict_actors(plan)?;
@@ -286,7 +286,7 @@ impl Profile {
     /// The machine as these measurements have it.
     ///
     /// # Errors
-    /// Where there is no matrix product, or nothing that moves memory.
+    /// Returns an error if there is no matrix product, or nothing that moves memory.
     pub fn to_measured(&self) -> Result<Measured, ProfileError> {
         let actors: Vec<&ActorProfile> = self.programs.iter().flat_map(|p| &p.actors).collect();
         let kernels: Vec<&ActorProfile> =

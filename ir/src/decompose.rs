@@ -34,7 +34,7 @@ use batch_norm::{BatchStatistics, RunningStatistics};
 /// ```
 ///
 /// # Errors
-/// Where the graph holds an op that does not take its operands.
+/// Returns an error if the graph holds an op that does not take its operands.
 pub fn decompose_graph(graph: &Graph, which: impl Fn(&Node) -> bool) -> Result<Graph, OpError> {
     decompose_values(graph, which).map(|(graph, _)| graph)
 }
@@ -42,7 +42,7 @@ pub fn decompose_graph(graph: &Graph, which: impl Fn(&Node) -> bool) -> Result<G
 /// The same, and for each value of the graph what stands for it.
 ///
 /// # Errors
-/// Where the graph holds an op that does not take its operands.
+/// Returns an error if the graph holds an op that does not take its operands.
 pub fn decompose_values(
     graph: &Graph,
     which: impl Fn(&Node) -> bool,
@@ -55,7 +55,7 @@ pub fn decompose_values(
 /// each part of the batch has, as torch's running statistics do: a [`crate::ops::Blend`] behind it.
 ///
 /// # Errors
-/// Where the graph holds an op that does not take its operands.
+/// Returns an error if the graph holds an op that does not take its operands.
 pub fn batch_norms_in_mode(
     graph: &Graph,
     batches: usize,

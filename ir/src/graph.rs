@@ -178,7 +178,7 @@ impl Graph {
     /// Appends a node; result types are inferred.
     ///
     /// # Errors
-    /// Where the op does not take such operands.
+    /// Returns an error if the op does not take such operands.
     pub fn push(
         &mut self,
         op: Op,
@@ -205,7 +205,7 @@ impl Graph {
     /// Appends a node where another one stands, with its source and what the user said of it: the results.
     ///
     /// # Errors
-    /// Where the op does not take such operands.
+    /// Returns an error if the op does not take such operands.
     pub fn push_like(
         &mut self,
         op: Op,

@@ -15,7 +15,7 @@ use crate::view::{View, ViewMut};
 /// `into += from`, element by element.
 ///
 /// # Errors
-/// Where the shapes or element types differ, or elements cannot be added.
+/// Returns an error if the shapes or element types differ, or elements cannot be added.
 pub fn accumulate_into(into: &mut ViewMut<'_>, from: &View<'_>) -> Result<(), KernelError> {
     combine_into(ReduceKind::Sum, into, from)
 }
@@ -23,7 +23,7 @@ pub fn accumulate_into(into: &mut ViewMut<'_>, from: &View<'_>) -> Result<(), Ke
 /// `into = into + from`, or the greater or the lesser of both (a NaN stays a NaN), element by element.
 ///
 /// # Errors
-/// Where the shapes or element types differ, or elements cannot be added.
+/// Returns an error if the shapes or element types differ, or elements cannot be added.
 pub fn combine_into(
     kind: ReduceKind,
     into: &mut ViewMut<'_>,

@@ -87,7 +87,7 @@ pub(crate) struct FoundKernel {
 
 impl FoundKernel {
     /// # Errors
-    /// Where there is no kernel of the op's name.
+    /// Returns an error if there is no kernel of the op's name.
     pub(crate) fn from_op(op: &Custom, kernels: &CustomKernels) -> Result<Self, KernelError> {
         let missing = || KernelError::NoCustomKernel { name: op.name.clone() };
         let kernel = kernels.find_kernel(&op.name).ok_or_else(missing)?;
@@ -95,7 +95,7 @@ impl FoundKernel {
     }
 
     /// # Errors
-    /// Where the kernel says so, or panics.
+    /// Returns an error if the kernel returns one or panics.
     pub(crate) fn call(
         &self,
         operands: &[View<'_>],

@@ -41,7 +41,7 @@ impl Headed {
     /// `None` where no step is a convolution.
     ///
     /// # Errors
-    /// Where the types do not fit the chain.
+    /// Returns an error if the types do not fit the chain.
     pub(crate) fn from_chain(
         fused: &FusedOp,
         operands: &[TensorType],
@@ -81,7 +81,7 @@ impl Headed {
     /// Evaluates the convolution and its chain.
     ///
     /// # Errors
-    /// Where the views are not of the types that it was worked out for.
+    /// Returns an error if the views are not of the types that it was worked out for.
     pub(crate) fn evaluate(
         &self,
         operands: &[View<'_>],
@@ -177,7 +177,7 @@ impl<'a> ResultSink<'a> {
     /// The address of the first element.
     ///
     /// # Errors
-    /// Where the element type is another.
+    /// Returns an error if the element type is another.
     #[cfg(target_arch = "x86_64")]
     pub fn ptr<T: Element>(&self) -> Result<*mut T, KernelError> {
         self.parts.ptr()

@@ -136,7 +136,7 @@ pub(crate) struct PrefetchLines {
 
 impl VectorStrip<'_> {
     /// # Panics
-    /// Where a row or a tap lies outside its memory.
+    /// Panics if a row or a tap lies outside its memory.
     fn check(&self) {
         let width = self.vectors * LANES;
         let written = width - self.last.leading_zeros() as usize;
@@ -170,7 +170,7 @@ impl VectorStrip<'_> {
 /// The processor has AVX-512 F, and nobody else reaches the rows of the result meanwhile.
 ///
 /// # Panics
-/// Where a row or a tap lies outside its memory.
+/// Panics if a row or a tap lies outside its memory.
 #[target_feature(enable = "avx512f")]
 pub(crate) unsafe fn multiply_strip(strip: &VectorStrip<'_>) {
     strip.check();
@@ -399,7 +399,7 @@ pub(crate) struct Outer<'a> {
 
 impl Outer<'_> {
     /// # Panics
-    /// Where a place lies outside its memory.
+    /// Panics if a place lies outside its memory.
     fn check(&self) {
         let width = self.vectors * LANES - self.last.leading_zeros() as usize;
         for run in self.runs.iter().filter(|run| run.count > 0) {
@@ -417,7 +417,7 @@ impl Outer<'_> {
 /// The processor has AVX-512 F, and nobody else reaches the result meanwhile.
 ///
 /// # Panics
-/// Where a place lies outside its memory.
+/// Panics if a place lies outside its memory.
 #[target_feature(enable = "avx512f")]
 pub(crate) unsafe fn accumulate_outer(outer: &Outer<'_>) {
     outer.check();

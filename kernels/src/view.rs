@@ -189,7 +189,7 @@ impl<'a> View<'a> {
     /// The elements.
     ///
     /// # Errors
-    /// Where the element type is another.
+    /// Returns an error if the element type is another.
     pub fn as_slice<T: Element>(&self) -> Result<&'a [T], KernelError> {
         self.block(0..self.len)
     }
@@ -197,7 +197,7 @@ impl<'a> View<'a> {
     /// The elements `range`, row-major. Kernels that work in place hold it no longer than until they write the same range.
     ///
     /// # Errors
-    /// Where the element type is another.
+    /// Returns an error if the element type is another.
     pub fn block<T: Element>(&self, range: Range<usize>) -> Result<&'a [T], KernelError> {
         self.check::<T>()?;
         assert!(range.start <= range.end && range.end <= self.len, "block of a view");
@@ -222,7 +222,7 @@ impl<'a> View<'a> {
     /// The address of the first element.
     ///
     /// # Errors
-    /// Where the element type is another.
+    /// Returns an error if the element type is another.
     pub fn ptr<T: Element>(&self) -> Result<*const T, KernelError> {
         self.check::<T>()?;
         Ok(self.data.cast())
@@ -307,7 +307,7 @@ impl<'a> ViewMut<'a> {
     /// The elements. Kernels that work in place use [`ViewMut::flat`] instead.
     ///
     /// # Errors
-    /// Where the element type is another.
+    /// Returns an error if the element type is another.
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T], KernelError> {
         if !T::holds_dtype(self.dtype) {
             return Err(KernelError::wrong_dtype::<T>(self.dtype));
@@ -331,7 +331,7 @@ impl<'a> ViewMut<'a> {
     /// The address of the first element.
     ///
     /// # Errors
-    /// Where the element type is another.
+    /// Returns an error if the element type is another.
     pub fn ptr<T: Element>(&mut self) -> Result<*mut T, KernelError> {
         if T::holds_dtype(self.dtype) {
             Ok(self.data.cast())
@@ -396,7 +396,7 @@ impl<'a> OutputParts<'a> {
     /// The address of the first element.
     ///
     /// # Errors
-    /// Where the element type is another.
+    /// Returns an error if the element type is another.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn ptr<T: Element>(&self) -> Result<*mut T, KernelError> {
         if T::holds_dtype(self.dtype) {
@@ -485,7 +485,7 @@ impl<'a> Flat<'a> {
     /// Writes elements at `start`.
     ///
     /// # Errors
-    /// Where the element type is another.
+    /// Returns an error if the element type is another.
     pub fn write<T: Element>(&mut self, start: usize, elements: &[T]) -> Result<(), KernelError> {
         self.block(start..start + elements.len())?.copy_from_slice(elements);
         Ok(())
@@ -499,7 +499,7 @@ impl<'a> Flat<'a> {
     /// The elements.
     ///
     /// # Errors
-    /// Where the element type is another.
+    /// Returns an error if the element type is another.
     pub(crate) fn into_slice<T: Element>(mut self) -> Result<&'a mut [T], KernelError> {
         let len = self.len;
         let data = self.block::<T>(0..len)?.as_mut_ptr();
@@ -510,7 +510,7 @@ impl<'a> Flat<'a> {
     /// The elements `range`. Where an operand is the same memory, its blocks that overlap must not be held.
     ///
     /// # Errors
-    /// Where the element type is another.
+    /// Returns an error if the element type is another.
     pub fn block<T: Element>(&mut self, range: Range<usize>) -> Result<&mut [T], KernelError> {
         if !T::holds_dtype(self.dtype) {
             return Err(KernelError::wrong_dtype::<T>(self.dtype));

@@ -105,7 +105,7 @@ impl Summary {
 /// Runs groups, so many at a time, in processes that are given `options`; tells each line of theirs to `print`.
 ///
 /// # Errors
-/// Where no process can be started or nothing be printed.
+/// Returns an error if no process can be started or nothing can be printed.
 pub fn run(
     names: &[String],
     jobs: usize,

@@ -157,7 +157,7 @@ impl Trial {
     /// Executes it: apart, again, and with results in the memory of operands, which must give the same bits; products in other ways too.
     ///
     /// # Errors
-    /// Where the card does not execute it.
+    /// Returns an error if the card does not execute it.
     pub fn run(&self, card: &Workbench) -> Result<Outcome, WorkbenchError> {
         let found = self.execute(card, &self.call, &self.placed)?;
         let mut worst = self.compare(&found);

@@ -92,7 +92,7 @@ enum Sharding {
 /// The row in graphc's words: one way for each number of microbatches or virtual stages that it leaves open.
 ///
 /// # Errors
-/// Where graphc cannot say it, with the reason.
+/// Returns an error, with the reason, if graphc cannot express the row.
 pub fn say(row: &Published) -> Result<Vec<Said>> {
     ensure!(row.context == 1, "ranks that share sequences (cp)");
     ensure!(row.experts == 1 && !row.comment.contains("MoE"), "a mixture of experts");

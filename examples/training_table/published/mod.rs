@@ -54,7 +54,7 @@ pub struct Settings<'a> {
 /// Predicts all rows of a table, and prints how they compare.
 ///
 /// # Errors
-/// Where the table cannot be read.
+/// Returns an error if the table cannot be read.
 pub fn run(text: &str, settings: &Settings<'_>) -> Result<()> {
     let mut rows = row::read(text)?;
     rows.retain(|row| settings.only.is_none_or(|only| row.names(only)));

@@ -83,7 +83,7 @@ pub fn is_published(text: &str) -> bool {
 /// Reads the table.
 ///
 /// # Errors
-/// Where a row has another number of cells than the header, or a cell is no number that must be one.
+/// Returns an error if a row has another number of cells than the header, or a cell that must be a number is none.
 pub fn read(text: &str) -> Result<Vec<Published>> {
     let mut lines = text.lines().filter(|line| !line.trim().is_empty());
     let header = cells(lines.next().context("the table is empty: it needs a header")?);

@@ -133,7 +133,8 @@ impl DataParallel {
     /// [`SessionOptions::first_step`](graphc_runtime::SessionOptions::first_step) and seed. All ranks call it.
     ///
     /// # Errors
-    /// Where the variables are not those of this graph and optimizer, by name, element type and shape; where a file is damaged.
+    /// Returns an error if the variables are not those of this graph and optimizer, by name, element type and shape, or if a file is
+    /// damaged.
     pub fn load_checkpoint(&mut self, from: &Checkpoint) -> Result<(), DataParallelError> {
         self.read(from).inspect_err(|error| self.group.fail(error))
     }

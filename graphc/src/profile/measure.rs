@@ -43,7 +43,7 @@ impl MeasureSchedule {
     /// That of a run of so many steps.
     ///
     /// # Errors
-    /// Where they are too few.
+    /// Returns an error if there are too few steps to measure.
     pub fn for_steps(steps: u64) -> Result<Self, ProfileError> {
         let least = WARM_UP + 1 + APART;
         match steps.checked_sub(least) {
@@ -96,7 +96,7 @@ struct MeasuredLaunch {
 /// some.
 ///
 /// # Errors
-/// Where a rank has failed.
+/// Returns an error if a rank has failed.
 pub fn measure_session(
     session: &mut Session,
     feeds: &BTreeMap<String, HostTensor>,
@@ -123,7 +123,7 @@ impl Times {
     /// What a session has measured of the actions of steps taken apart, beside the times of whole ones.
     ///
     /// # Errors
-    /// Where a rank has failed.
+    /// Returns an error if a rank has failed.
     pub fn from_session(session: &mut Session, whole: Vec<Duration>) -> Result<Self, RuntimeError> {
         let statistics = session.statistics()?;
         let ranks = session.ranks().map(|rank| rank as usize);

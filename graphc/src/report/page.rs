@@ -168,8 +168,8 @@ pub enum PageError {
 /// Reads a page off a plan, or off two that stand beside each other, each with the name of its file.
 ///
 /// # Errors
-/// Where a plan hangs or its graph cannot be read, where metrics are none, and where metrics or measured seconds are of
-/// another plan.
+/// Returns an error if a plan hangs or its graph cannot be read, if the metrics are none, or if metrics or measured seconds are of another
+/// plan.
 pub fn build_page(
     plans: &[(&str, &VerifiedPlan)],
     options: &PageOptions,

@@ -14,19 +14,19 @@ pub trait Products {
     /// The extents of a tensor.
     ///
     /// # Errors
-    /// Where it has none that are known.
+    /// Returns an error if the extents are not known.
     fn shape(&mut self, x: &Self::Tensor) -> Result<Vec<usize>, Self::Error>;
 
     /// The sum over dims, which are gone then.
     ///
     /// # Errors
-    /// Where there is none.
+    /// Returns an error if there is no such sum.
     fn sum(&mut self, x: &Self::Tensor, dims: &[usize]) -> Result<Self::Tensor, Self::Error>;
 
     /// Dims in another order.
     ///
     /// # Errors
-    /// Where there is no such order.
+    /// Returns an error if `order` is no order of the dims.
     fn transpose(
         &mut self,
         x: &Self::Tensor,
@@ -36,26 +36,26 @@ pub trait Products {
     /// The same elements in another shape.
     ///
     /// # Errors
-    /// Where they do not fit.
+    /// Returns an error if the elements do not fit the shape.
     fn reshape(&mut self, x: &Self::Tensor, shape: &[usize]) -> Result<Self::Tensor, Self::Error>;
 
     /// The product of elements, broadcast.
     ///
     /// # Errors
-    /// Where they do not fit.
+    /// Returns an error if the shapes do not fit.
     fn multiply(&mut self, a: &Self::Tensor, b: &Self::Tensor)
     -> Result<Self::Tensor, Self::Error>;
 
     /// The first of every so many elements of the last dim.
     ///
     /// # Errors
-    /// Where there are none.
+    /// Returns an error if there is no such element.
     fn take_every(&mut self, x: &Self::Tensor, step: usize) -> Result<Self::Tensor, Self::Error>;
 
     /// Matrix products of the last two dims; those before broadcast.
     ///
     /// # Errors
-    /// Where they do not fit.
+    /// Returns an error if the shapes do not fit.
     fn matmul(&mut self, a: &Self::Tensor, b: &Self::Tensor) -> Result<Self::Tensor, Self::Error>;
 }
 
@@ -70,7 +70,7 @@ struct NamedTensor<T> {
 /// occurs once, by alphabet. A name that an operand has twice stands for a diagonal.
 ///
 /// # Errors
-/// Where it is no such equation, or operands do not fit.
+/// Returns an error if `equation` is no such equation, or operands do not fit.
 pub fn apply_einsum<P: Products>(
     cx: &mut P,
     equation: &str,

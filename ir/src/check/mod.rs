@@ -126,7 +126,7 @@ impl Errors {
     /// All of them, if there are any.
     ///
     /// # Errors
-    /// Where there are.
+    /// Returns all errors that were added.
     pub fn into_result(self) -> Result<(), PlanErrors> {
         if self.0.is_empty() { Ok(()) } else { Err(PlanErrors(self.0)) }
     }

@@ -81,7 +81,7 @@ fn join_types(types: &[TensorType]) -> String {
 /// Checks the number of operands.
 ///
 /// # Errors
-/// Where it is another.
+/// Returns an error if it is not `count`.
 pub fn check_arity(
     op: &'static str,
     operands: &[&TensorType],

@@ -56,7 +56,7 @@ impl TextSpan {
 /// The tokens of line `number`.
 ///
 /// # Errors
-/// Where a character or a string cannot be read.
+/// Returns an error if a character or a string cannot be read.
 pub(super) fn split_tokens(line: &str, number: usize) -> Result<Vec<Token>, ParseError> {
     let mut lexer = Lexer { chars: line.chars().collect(), position: 0, line: number };
     let mut tokens = Vec::new();

@@ -195,7 +195,7 @@ impl<'a> Put<'a> {
     }
 
     /// # Errors
-    /// Where there are more positions than lists of them hold.
+    /// Returns an error if there are more positions than lists of them hold.
     fn prepare_call(self) -> Result<Call, KernelError> {
         if self.out.elements() == 0 {
             return Ok(self.places.indices.prepare_check());

@@ -113,7 +113,7 @@ pub(super) struct MergedStep<'a> {
 /// The steps, as few as can be, and which of them give the results.
 ///
 /// # Errors
-/// Where a step refers to what is not there, or does not take what it is given.
+/// Returns an error if a step refers to a value that does not exist, or does not take its arguments.
 pub(super) fn merge_steps<'a>(
     steps: &[StepRef<'a>],
     outputs: &[usize],

@@ -74,7 +74,7 @@ impl ThreadPool {
     /// 0 where others need the cores. Helpers are named by their numbers, from 1.
     ///
     /// # Errors
-    /// Where the system gives no threads.
+    /// Returns an error if the system cannot start a thread.
     pub fn new(
         threads: usize,
         spin: Duration,

@@ -162,7 +162,7 @@ fn finite_numbers(value: &Value) -> Vec<(String, f64)> {
 /// Puts measured seconds beside what the plan predicts.
 ///
 /// # Errors
-/// Where they are of another plan.
+/// Returns an error if the measured seconds are of another plan.
 pub fn compare_measured(
     plan: &Plan,
     step_seconds: f64,
