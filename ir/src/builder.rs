@@ -74,9 +74,9 @@ pub struct Tensor {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{place}: {message}")]
 pub struct BuildError {
-    /// Where.
+    /// The place in the user's program.
     pub place: Source,
-    /// What.
+    /// The message.
     pub message: String,
 }
 
@@ -124,13 +124,13 @@ impl GraphBuilder {
         Tensor { builder: self.clone(), id: Some(id) }
     }
 
-    /// What is fed each step.
+    /// Declares an input, which is fed each step.
     #[track_caller]
     pub fn input(&self, name: &str, dtype: DType, shape: impl Into<Vec<usize>>) -> Tensor {
         self.input_of(Input::new(name, TensorType::new(dtype, shape)))
     }
 
-    /// What is fed each step, whose samples another dim than the first counts, or none: [`Input::samples`].
+    /// Declares an input like [`GraphBuilder::input`] whose samples another dim than the first counts, or none: [`Input::samples`].
     #[track_caller]
     pub fn input_of(&self, input: Input) -> Tensor {
         let name = input.name.clone();

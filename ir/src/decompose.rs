@@ -39,7 +39,7 @@ pub fn decompose_graph(graph: &Graph, which: impl Fn(&Node) -> bool) -> Result<G
     decompose_values(graph, which).map(|(graph, _)| graph)
 }
 
-/// The same, and for each value of the graph what stands for it.
+/// Decomposes nodes like [`decompose_graph`], and returns for each value of the old graph the value that stands for it.
 ///
 /// # Errors
 /// Returns an error if the graph holds an op that does not take its operands.
@@ -287,7 +287,7 @@ impl NodeDecomposer<'_> {
         Ok(vec![loss, log_sum_exp])
     }
 
-    /// Which scores of so many are those of classes; `None` where all are.
+    /// Returns a mask of the scores that are those of classes, out of `extent`; `None` where all are.
     fn is_class(&mut self, extent: usize, classes: usize) -> Result<Option<ValueId>, OpError> {
         if classes == extent {
             return Ok(None);
@@ -345,7 +345,7 @@ impl NodeDecomposer<'_> {
         self.push_one(Op::Reduce(Reduce { function, axes: vec![axis], keep_dims: true }), &[x])
     }
 
-    /// The same elements in another shape; the same value where it has that.
+    /// Returns the same elements in another shape; the same value if it has that shape already.
     fn reshape(&mut self, x: ValueId, shape: Vec<usize>) -> Result<ValueId, OpError> {
         if self.graph.value(x).ty.shape == shape {
             return Ok(x);

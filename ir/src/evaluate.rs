@@ -8,7 +8,7 @@ use crate::graph::{Graph, Node, Source};
 use crate::ids::ValueId;
 use crate::op::{EvalContext, Op, OpError, Operand, Region};
 
-/// Why a graph cannot be evaluated.
+/// The reason that a graph cannot be evaluated.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EvaluateError {
@@ -31,9 +31,9 @@ pub enum EvaluateError {
     /// An op that cannot be evaluated.
     #[error("{place}: {error}")]
     Op {
-        /// Where the user wrote it.
+        /// The place at which the user wrote the op.
         place: Source,
-        /// What is wrong.
+        /// The error of the op.
         error: OpError,
     },
 }

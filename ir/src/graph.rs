@@ -20,7 +20,7 @@ pub struct Graph {
     pub nodes: Vec<Node>,
     /// All values, by [`ValueId`].
     pub values: Vec<Value>,
-    /// What the graph gives back.
+    /// The named results of the graph.
     pub outputs: Vec<Output>,
     /// The pipeline stages that the user declared, by [`StageId`], with the placement given to each.
     pub stages: Vec<Option<Placement>>,
@@ -41,7 +41,7 @@ pub struct Node {
     pub placement: Option<Placement>,
     /// In what element type it multiplies matrices, where the user gave one (see `GraphBuilder::autocast`).
     pub autocast: Option<DType>,
-    /// Where the user wrote it; not part of equality.
+    /// The place at which the user wrote it; not part of equality.
     pub source: Source,
 }
 
@@ -102,7 +102,7 @@ pub struct Value {
     pub ty: TensorType,
     /// The node that produces it.
     pub producer: NodeId,
-    /// Which of the node's results it is.
+    /// The number of the node's result that it is.
     pub index: usize,
     /// The layout that the user asks for.
     pub pin: Option<NdSbp>,
@@ -117,7 +117,7 @@ pub struct Output {
     pub value: ValueId,
 }
 
-/// Where the user wrote a node.
+/// The place at which the user wrote a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Source {
     /// Made by a pass.

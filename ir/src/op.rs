@@ -391,7 +391,7 @@ pub trait Operation {
         self.updates().is_empty()
     }
 
-    /// How it moves the elements of its only operand, where each element of its only result is one of them.
+    /// Returns how it moves the elements of its only operand, if each element of its only result is one of them.
     fn movement(&self) -> Option<Movement> {
         None
     }
@@ -493,7 +493,7 @@ pub struct GradientNode<'a> {
     pub wanted: &'a [bool],
 }
 
-/// Where a shard lies in its tensor.
+/// The place of a shard in its tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Region {
     /// Element type.
@@ -516,7 +516,7 @@ impl Region {
 pub struct Operand<'a> {
     /// The elements of the shard.
     pub array: &'a Array,
-    /// Where it lies.
+    /// The place of the shard in its tensor.
     pub region: &'a Region,
 }
 

@@ -28,7 +28,7 @@ pub enum FactorKind {
 pub struct Factor {
     /// Number of points.
     pub size: usize,
-    /// How it may be split.
+    /// The way in which it may be split.
     pub kind: FactorKind,
 }
 

@@ -87,7 +87,7 @@ impl Known {
         all.then_some(order)
     }
 
-    /// Where so many actions of both streams are done: the stream and number of one that may be next.
+    /// Returns the stream and the number of an action that may be next, when `done` actions of both streams have ended.
     pub fn next_action(&self, done: [usize; 2]) -> Option<(usize, usize)> {
         let may = |&stream: &usize| {
             let needed = self.of_other[stream].get(done[stream]);

@@ -129,7 +129,7 @@ impl Tensor {
         self.unary(UnaryFunction::Neg)
     }
 
-    /// The same numbers, of which nothing is learned: gradients end here.
+    /// Returns the same numbers, through which no gradient flows.
     #[track_caller]
     pub fn detach(&self) -> Tensor {
         self.unary(UnaryFunction::Detach)
@@ -228,7 +228,7 @@ impl Tensor {
         self.unary(UnaryFunction::Clip { low: low.into(), high: high.into() })
     }
 
-    /// The same values in another element type; the same tensor where it has that type.
+    /// Casts the values to another element type; the same tensor if it has that type already.
     #[track_caller]
     pub fn cast(&self, dtype: DType) -> Tensor {
         if self.ty().dtype == dtype {

@@ -31,7 +31,7 @@ impl GraphBuilder {
 
 /// Movement of data.
 impl Tensor {
-    /// The same elements, row-major, in another shape.
+    /// Returns the same elements, row-major, in another shape.
     #[track_caller]
     pub fn reshape(&self, shape: &[usize]) -> Tensor {
         self.builder.apply(Op::Reshape(Reshape { shape: shape.to_vec() }), &[self])
@@ -124,7 +124,7 @@ impl Tensor {
         self.builder.apply(Op::Triangle(Triangle { lower: false, diagonal }), &[self])
     }
 
-    /// The same tensor on a placement in a layout.
+    /// Moves the tensor to a placement, in a layout.
     #[track_caller]
     pub fn to_global(&self, placement: &Placement, sbp: NdSbp) -> Tensor {
         let placement = placement.clone();
@@ -269,7 +269,7 @@ impl Tensor {
         self.huber_errors(target).mean_of_all()
     }
 
-    /// What [`Tensor::huber`] is the mean of, for each element.
+    /// Computes the error of each element of which [`Tensor::huber`] is the mean.
     #[track_caller]
     pub fn huber_errors(&self, target: &Tensor) -> Tensor {
         let difference = self.cast(DType::F32).sub(&target.cast(DType::F32));
@@ -284,7 +284,7 @@ impl Tensor {
         self.bce_errors(target).mean_of_all()
     }
 
-    /// What [`Tensor::bce`] is the mean of, for each element.
+    /// Computes the error of each element of which [`Tensor::bce`] is the mean.
     #[track_caller]
     pub fn bce_errors(&self, target: &Tensor) -> Tensor {
         let (x, target) = (self.cast(DType::F32), target.cast(DType::F32));
@@ -302,13 +302,13 @@ impl Tensor {
         hits.cast(DType::F32).sum_of_all()
     }
 
-    /// How many labels are not ignored, f32\[\].
+    /// Counts the labels that are not ignored, f32\[\].
     #[track_caller]
     pub fn count_labels(&self) -> Tensor {
         self.counted_labels().cast(DType::F32).sum_of_all()
     }
 
-    /// Which labels are not ignored.
+    /// Returns which labels are not ignored, of bool.
     #[track_caller]
     fn counted_labels(&self) -> Tensor {
         self.not_equal(&self.scalar_like(IGNORED_LABEL as f64))

@@ -43,7 +43,7 @@ impl Tensor {
         }
     }
 
-    /// The same without a dim, whose extent is 1.
+    /// Removes a dim, whose extent is 1.
     #[track_caller]
     pub fn squeeze(&self, axis: impl Into<Axis>) -> Tensor {
         let axis = match self.resolve_axis(axis) {
@@ -146,7 +146,7 @@ mod tests {
     use crate::evaluate::evaluate_outputs;
     use crate::types::DType;
 
-    /// What a function makes of `[[-2, 0.5, 3], [1, 2.5, -4]]`.
+    /// Evaluates a function of `[[-2, 0.5, 3], [1, 2.5, -4]]`.
     fn of_numbers(function: impl FnOnce(&Tensor) -> Tensor) -> Vec<f64> {
         let g = GraphBuilder::new("values");
         g.output("y", &function(&g.input("x", DType::F32, [2, 3])));

@@ -30,7 +30,7 @@ pub(super) struct BatchStatistics {
 
 /// Running statistics of a graph.
 pub(super) struct RunningStatistics {
-    /// How many parts of the batch have statistics of their own; 0 where they are given.
+    /// The number of parts of the batch that have statistics of their own; 0 where the statistics are given.
     batches: usize,
     /// Normalizations by statistics that are given in training, too.
     kept: BTreeSet<NodeId>,
@@ -76,7 +76,7 @@ impl RunningStatistics {
         Self { batches, kept, uses }
     }
 
-    /// How many parts of the batch have statistics of their own in a normalization; 0 where they are given.
+    /// Returns the number of parts of the batch that have statistics of their own in a normalization; 0 where the statistics are given.
     pub(super) fn batches_of_node(&self, node: NodeId) -> usize {
         if self.kept.contains(&node) { 0 } else { self.batches }
     }

@@ -7,7 +7,7 @@ use crate::nn::{BatchNorm2d, Conv2d, ConvConfig, Dropout, Linear, Module};
 use crate::ops::Init;
 use crate::scalar::Scalar;
 
-/// What a [`MobileNetV2`] is made of.
+/// The configuration of a [`MobileNetV2`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MobileNetConfig {
     /// Channels are multiplied by it, and rounded to multiples of 8.

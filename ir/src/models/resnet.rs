@@ -8,7 +8,7 @@ use crate::nn::{
 use crate::ops::Init;
 use crate::scalar::Scalar;
 
-/// What a [`ResNet`] is made of.
+/// The configuration of a [`ResNet`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResNetConfig {
     /// Whether blocks are bottlenecks, of three convolutions instead of two.
@@ -145,7 +145,7 @@ impl ResNet {
         })
     }
 
-    /// What the layers make of images, `[n, channels]`: the means of the last layer's channels.
+    /// Computes the features of images, `[n, channels]`: the means of the last layer's channels.
     #[track_caller]
     pub fn features(&self, x: &Tensor) -> Tensor {
         x.builder().with_location(|| {

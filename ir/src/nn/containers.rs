@@ -39,7 +39,7 @@ pub struct Sequential {
 }
 
 impl Sequential {
-    /// Nothing: its result is what it is given.
+    /// Makes a sequence of no modules: its result is its argument.
     pub fn new() -> Self {
         Self::default()
     }

@@ -6,7 +6,7 @@ use crate::op::Op;
 use crate::ops::{ConvolutionInputGrad, Init, Window};
 use crate::scalar::Scalar;
 
-/// How a convolution over `N` dims goes; names as torch's.
+/// The parameters of a convolution over `N` dims; names as torch's.
 ///
 /// ```
 /// use graphc_ir::nn::ConvConfig;
@@ -86,7 +86,7 @@ pub struct Conv2d {
     pub weight: Tensor,
     /// `[outputs]`.
     pub bias: Option<Tensor>,
-    /// How it goes.
+    /// Its parameters.
     pub config: ConvConfig<2>,
 }
 
@@ -148,7 +148,7 @@ pub struct Conv1d {
     pub weight: Tensor,
     /// `[outputs]`.
     pub bias: Option<Tensor>,
-    /// How it goes.
+    /// Its parameters.
     pub config: ConvConfig<1>,
 }
 
@@ -215,7 +215,7 @@ pub struct ConvTranspose2d {
     pub weight: Tensor,
     /// `[outputs]`.
     pub bias: Option<Tensor>,
-    /// How it goes.
+    /// Its parameters.
     pub config: ConvConfig<2>,
     /// Rows and columns more than the kernel reaches at the far end: of the sizes that a convolution of this stride takes to
     /// the same, the one that is meant.
@@ -283,7 +283,7 @@ fn with_bias(y: &Tensor, bias: Option<&Tensor>, dims: usize) -> Tensor {
     bias.map_or_else(|| y.clone(), add)
 }
 
-/// What does not have the rank that a module takes: the builder keeps an error, once.
+/// Reports that a tensor does not have the rank that a module takes. The builder records the error once.
 #[track_caller]
 pub(super) fn not_of_rank(x: &Tensor, expected: &str) -> Tensor {
     match x.id() {

@@ -6,7 +6,7 @@ use crate::builder::Tensor;
 use crate::ops::Window;
 use crate::types::DType;
 
-/// How windows go over an image; names as torch's.
+/// The parameters of windows that go over an image; names as torch's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolConfig {
     /// Height and width of a window.

@@ -7,7 +7,7 @@ use crate::ops::Init;
 use crate::scalar::Scalar;
 use crate::types::DType;
 
-/// Which keys a query sees.
+/// A mask that says which keys a query sees.
 #[derive(Clone, Copy, Default)]
 pub enum Mask<'a> {
     /// All.
@@ -15,8 +15,8 @@ pub enum Mask<'a> {
     None,
     /// Itself and those before it.
     Causal,
-    /// What broadcasts to `[batch, heads, queries, keys]`: truth values, of those that are *not* seen, or numbers that are added to
-    /// the scores, as torch has them.
+    /// A mask that broadcasts to `[batch, heads, queries, keys]`, as torch has it: truth values, of those that are *not* seen, or numbers
+    /// that are added to the scores.
     Of(&'a Tensor),
 }
 
@@ -186,7 +186,7 @@ impl TransformerConfig {
         MultiheadAttention { dropout: self.dropout, ..plain }
     }
 
-    /// What is added beside x: before or behind it stands the normalization.
+    /// Adds the result of a layer, with dropout, to x. The normalization stands before or behind the layer.
     fn add_residual(
         &self,
         x: &Tensor,
@@ -263,7 +263,7 @@ impl TransformerEncoderLayer {
         })
     }
 
-    /// Where a query does not see all keys.
+    /// Like [`Module::forward`], with a mask of the keys that a query sees.
     #[track_caller]
     pub fn forward_masked(&self, x: &Tensor, mask: Mask<'_>) -> Tensor {
         x.builder().with_location(|| {

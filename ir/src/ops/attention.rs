@@ -134,7 +134,7 @@ impl AttentionBias {
 }
 
 impl AttentionGrad {
-    /// That of an op.
+    /// Takes the parameters of an attention op.
     pub fn from_attention(op: Attention, bias: AttentionBias) -> Self {
         let Attention { causal, scale, window, soft_cap } = op;
         Self { causal, scale, window, soft_cap, bias }

@@ -38,7 +38,7 @@ pub struct BatchNormTraining {
     pub channel: usize,
 }
 
-/// How a tensor is seen while its channels are normalized.
+/// The form in which a tensor is read while its channels are normalized.
 pub(crate) struct ChannelView {
     /// Its shape, `[parts, n / parts, ..]` where there are several parts.
     pub(crate) shape: Vec<usize>,
@@ -58,7 +58,7 @@ impl ChannelView {
 }
 
 impl BatchNormTraining {
-    /// How a tensor of a shape that the op takes is seen.
+    /// Returns the form in which a tensor of this shape, which the op must take, is read.
     pub(crate) fn view_channels(&self, shape: &[usize]) -> ChannelView {
         let parts = self.batches;
         let (lead, whole) = match parts {
@@ -242,7 +242,7 @@ impl BatchNormTraining {
     }
 }
 
-/// The same elements in another shape; the same tensor where it has that.
+/// Returns the same elements in another shape; the same tensor if it has that shape already.
 fn reshape_if_needed(tensor: &Tensor, shape: &[usize]) -> Tensor {
     if tensor.shape() == shape { tensor.clone() } else { tensor.reshape(shape) }
 }

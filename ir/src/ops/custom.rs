@@ -101,7 +101,7 @@ impl Custom {
         self.numbers.get(name).map(|number| number.0)
     }
 
-    /// How many results its dims name.
+    /// Returns the number of results that its dims name.
     pub(crate) fn count_results(&self) -> usize {
         self.dims.split_once("->").map_or(1, |(_, results)| parse_tensor_dims(results).len())
     }

@@ -402,7 +402,7 @@ fn shard_range(region: &Region, dim: usize) -> Range<usize> {
     start..start + region.rect.extent[dim]
 }
 
-/// Where in its shard an element of the whole is; `None` where another rank has it.
+/// Returns the offset in the shard of an element of the whole tensor; `None` where another rank has it.
 fn shard_offset(region: &Region, array: &Array, index: &[usize]) -> Option<usize> {
     let within = (0..index.len()).all(|dim| shard_range(region, dim).contains(&index[dim]));
     within.then(|| {

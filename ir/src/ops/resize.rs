@@ -89,7 +89,7 @@ pub enum Coordinates {
 /// Of each element of a result, the elements that it is the weighted sum of.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Taps {
-    /// Where those of each element begin, and where the last ones end.
+    /// The positions in `taps` at which the taps of each element begin, and at which the last ones end.
     pub starts: Vec<usize>,
     /// Index in the operand, and weight.
     pub taps: Vec<(usize, f64)>,
@@ -351,7 +351,7 @@ mod tests {
         assert_eq!(one(Coordinates::HalfPixelOrFirst), [0.0]);
     }
 
-    /// Which element is nearest for each way to place and each way to round, as onnxruntime has it (`resize_places.py`).
+    /// The nearest element is that of onnxruntime, for each way to place and each way to round (`resize_places.py`).
     #[test]
     fn the_nearest_elements_are_those_of_onnxruntime() {
         let (mut checked, mut wrong) = (0, Vec::new());

@@ -41,7 +41,7 @@ pub enum ScatterFunction {
 }
 
 impl ScatterFunction {
-    /// How a value changes the element at its place.
+    /// Returns the value of an element after a value has been joined to it.
     pub fn join_values(self, there: f64, value: f64) -> f64 {
         match self {
             Self::Set => value,

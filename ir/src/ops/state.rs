@@ -72,7 +72,7 @@ impl Blend {
         kept + self.rate.0 * x
     }
 
-    /// Why a state of this element type does not fit.
+    /// Explains why a state of this element type does not fit; `None` if it fits.
     fn find_mismatch(&self, state: DType, x: DType) -> Option<String> {
         if state.is_float() {
             let fits = [state, DType::F32].contains(&x) || state == DType::F32 && x.is_float();

@@ -9,7 +9,7 @@ pub(super) struct Token {
     pub span: TextSpan,
 }
 
-/// Where something stands in the text: line and column from 1, length in characters.
+/// A place in the text: line and column from 1, length in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct TextSpan {
     pub line: usize,
@@ -31,7 +31,7 @@ pub(super) enum TokenKind {
     Punctuation(char),
 }
 
-/// How a value is called in the text.
+/// The name or number of a value in the text.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Label {
     /// The user's name.

@@ -11,7 +11,7 @@ use graphc_ir::types::TensorType;
 
 use crate::cases::Case;
 
-/// What evaluation of the cases reads besides operands.
+/// The seed and the step with which cases are evaluated.
 pub const CONTEXT: EvalContext = EvalContext { seed: 11, step: 2 };
 
 /// Numbers for tests, the same on each run.
@@ -44,11 +44,11 @@ pub struct Instance<'a> {
     pub arrays: Vec<Array>,
     pub result_types: Vec<TensorType>,
     pub results: Vec<Array>,
-    /// How operands are decomposed into partial sums.
+    /// The decomposition of operands into partial sums.
     pub summands: Summands,
 }
 
-/// How what is whole is decomposed into partial sums.
+/// The decomposition of whole tensors into partial sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Summands {
     /// Ranks have numbers that are drawn, but for one.

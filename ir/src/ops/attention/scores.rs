@@ -51,7 +51,7 @@ impl AttentionScores<'_> {
         if sum == f64::NEG_INFINITY { sum } else { sum.max(FLOOR) }
     }
 
-    /// How fast a score grows with the scaled product of query and key.
+    /// Returns the derivative of a score with respect to the scaled product of query and key.
     pub fn slope_at(&self, row: &[usize], key: usize) -> f64 {
         self.op.soft_cap.map_or(1.0, |cap| 1.0 - (self.capped_product(row, key) / cap.0).powi(2))
     }
@@ -68,14 +68,14 @@ impl AttentionScores<'_> {
     }
 }
 
-/// What a query pays to a key, and the gradient of the score.
+/// The attention weight of a query and a key, and the gradient of its score.
 #[derive(Clone, Copy)]
 pub(super) struct GradientTerm {
     /// p.
     pub weight: f64,
     /// ds of the score that softmax reads.
     pub of_score: f64,
-    /// The same of the scaled product.
+    /// The gradient of the scaled product of query and key.
     pub of_product: f64,
 }
 
