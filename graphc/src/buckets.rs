@@ -18,13 +18,13 @@ use graphc_runtime::{HostTensor, RuntimeError, Session, SessionOptions, known_we
 /// The types of a batch's tensors, by name.
 pub type Shapes = BTreeMap<String, TensorType>;
 
-/// What a program's own function fails with.
+/// The error of a program's own function.
 type OwnError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Writes the model for a batch of these shapes.
 type Model = Box<dyn Fn(&Shapes) -> Result<Graph, OwnError> + Send>;
 
-/// Why there is no session for a batch.
+/// The reason that there is no session for a batch.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BucketsError {
@@ -47,13 +47,13 @@ pub enum BucketsError {
 /// Options of [`Buckets`].
 #[derive(Clone, Debug)]
 pub struct BucketsOptions {
-    /// How each plan is made.
+    /// The options of each plan.
     pub compile: CompileOptions,
-    /// For which machines.
+    /// The machines that the plans are made for.
     pub cluster: Cluster,
-    /// How sessions run.
+    /// The options of the sessions.
     pub session: SessionOptions,
-    /// The number of sessions that are kept; for another one that which was not used for longest is ended.
+    /// The most sessions that are kept. Where another one is needed, the session that was not used for the longest time is ended.
     pub most: usize,
 }
 
@@ -88,11 +88,11 @@ pub struct BucketsOptions {
 /// ```
 pub struct Buckets {
     options: BucketsOptions,
-    /// What variables begin with in the first session.
+    /// The first contents of variables in the first session.
     weights: BTreeMap<String, HostTensor>,
     job: Option<Arc<Job>>,
     model: Model,
-    /// The one that was used last is the last.
+    /// Sessions in the order of their last use: the latest is the last.
     sessions: Vec<(Shapes, Session)>,
 }
 
@@ -128,7 +128,7 @@ impl Buckets {
         Ok(&mut self.sessions.last_mut().expect("one was begun or found").1)
     }
 
-    /// How many sessions are kept.
+    /// Returns the number of sessions that are kept.
     pub fn len(&self) -> usize {
         self.sessions.len()
     }

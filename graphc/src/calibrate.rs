@@ -212,7 +212,7 @@ mod tests {
         assert!(plan.plan.predicted.step_seconds > 0.0);
     }
 
-    /// As many sizes as there is time for; the first of each in any case.
+    /// A device is measured with as many sizes as there is time for; the first size of each measurement always is.
     #[test]
     fn a_slow_device_is_measured_by_small_sizes() {
         let effort =

@@ -133,7 +133,7 @@ pub struct DataParallel {
     /// Makes the optimizer's steps, where there is one. It holds the parameters as well, and what it makes of them is copied
     /// into the session.
     updater: Option<Updater>,
-    /// Which gradients are reduced together.
+    /// The buckets of gradients that are reduced together.
     layout: Arc<BucketLayout>,
     /// Memory of the buckets between steps.
     buckets: Vec<HostTensor>,

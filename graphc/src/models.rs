@@ -16,11 +16,11 @@ pub struct Pretrained {
     pub graph: Graph,
     /// The weights, by the same names.
     pub weights: BTreeMap<String, HostTensor>,
-    /// What of the configuration is left out, a sentence each.
+    /// The parts of the configuration that are left out, a sentence each.
     pub warnings: Vec<String>,
 }
 
-/// Why a folder is no model.
+/// The reason that a folder is no model.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PretrainedError {

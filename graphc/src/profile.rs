@@ -1,5 +1,5 @@
-//! What an engine measured of a plan: seconds of each actor (`graphc train --profile`, `graphc_torch profile`), beside what the cost model
-//! says, op kind by op kind, and as figures of the machine that they were measured on.
+//! Measurements of a plan by an engine: seconds of each actor (`graphc train --profile`, `graphc_torch profile`). They are compared with
+//! what the cost model says, op kind by op kind, and with figures of the machine that they were measured on.
 
 mod measure;
 
@@ -36,7 +36,7 @@ pub struct Profile {
     pub device: String,
     /// Bytes of its memory.
     pub memory: u64,
-    /// What ran the plan.
+    /// The engine that ran the plan.
     pub engine: String,
     /// Ranks of the plan.
     pub ranks: usize,
@@ -79,7 +79,7 @@ pub struct ActorProfile {
     pub ranks: usize,
 }
 
-/// Why measurements cannot be used.
+/// The reason that measurements cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfileError {
@@ -88,7 +88,7 @@ pub enum ProfileError {
     Read {
         /// The file.
         path: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// Those of another plan.
@@ -96,13 +96,13 @@ pub enum ProfileError {
         "the measurements are of another plan: {reason}; measure this one with `graphc train --profile` or `graphc_torch profile`"
     )]
     OtherPlan {
-        /// What differs.
+        /// The difference.
         reason: String,
     },
     /// Too little was measured.
     #[error("the measurements say nothing of {what}: profile a plan that has some")]
     Missing {
-        /// What there is none of.
+        /// The kind of work that was not measured.
         what: &'static str,
     },
     /// Too few steps are made.
@@ -110,7 +110,7 @@ pub enum ProfileError {
     Steps {
         /// The steps of the run.
         steps: u64,
-        /// What it takes.
+        /// The fewest steps that a profile takes.
         least: u64,
     },
     /// The plan cannot run.
@@ -129,11 +129,11 @@ pub struct KindSeconds {
     pub measured: f64,
     /// Seconds of a step at the whole of what limits them: at no prediction more than `predicted`.
     pub least: f64,
-    /// What that is; `None` of communication.
+    /// The limit of that; `None` for communication.
     pub limit: Option<Limit>,
 }
 
-/// What kernels of a kind are held against.
+/// The limit that kernels of a kind are compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// Those that multiply matrices: the peak of the element type that they compute in.
@@ -208,7 +208,7 @@ impl Profile {
         graphc_runtime::data::write_file(path, (text + "\n").as_bytes())
     }
 
-    /// What the plan predicts beside what was measured, by kind, the longest first.
+    /// Returns the predicted seconds beside the measured ones, by kind, the longest first.
     ///
     /// # Errors
     /// Returns an error if the measurements are of another plan.
@@ -325,7 +325,8 @@ impl ActorProfile {
         }
     }
 
-    /// What its launch computes and moves: of a product and what goes with it the product alone, as that is what limits both.
+    /// Returns the work of its launch: what it computes and moves. A product and its epilogue count as the product alone, as that limits
+    /// both.
     fn work(&self, plan: &Plan, program: usize) -> Vec<ActorWork> {
         let program = &plan.programs[program];
         let work =
@@ -351,7 +352,7 @@ impl ActorProfile {
     }
 }
 
-/// How often an actor acts in a step.
+/// Returns the number of times that an actor acts in a step.
 fn actions_per_step(plan: &Plan, actor: &Actor) -> u64 {
     match actor.rate {
         Rate::Step => 1,

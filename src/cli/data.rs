@@ -40,9 +40,9 @@ pub fn read_types(path: &Path) -> Result<Types> {
     Ok(types)
 }
 
-/// How many samples tensors hold: what those say of which the model counts samples along its batch's symbol, else labels or
-/// targets, else all tensors alike. A file may hold tensors that the model does not use; where it is not clear which count, the
-/// batch must be given.
+/// Counts the samples that tensors hold. Tensors in which the model counts samples along its batch's symbol come first, then labels or
+/// targets, then all tensors, if they are alike. A file may hold tensors that the model does not use. It is `None` where the count is not
+/// clear: then the batch must be given.
 pub fn count_samples(tensors: &Types, symbols: &Symbols) -> Option<usize> {
     let of_model = |(name, dim): (&str, usize)| tensors.get(name)?.shape.get(dim).copied();
     let along: Vec<usize> = symbols.sampled_inputs().filter_map(of_model).collect();

@@ -49,7 +49,7 @@ pub fn merge_arguments(command: &Command, given: Vec<OsString>) -> Result<Argume
     Ok(Arguments { all, file: Some(file) })
 }
 
-/// What stands behind `--config`.
+/// Returns the file that `--config` names.
 fn named_file(arguments: &[OsString]) -> Option<OsString> {
     let mut arguments = arguments.iter().take_while(|argument| *argument != "--");
     let is_it = |argument: &&OsString| {

@@ -124,7 +124,7 @@ fn train_model(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
     Ok(())
 }
 
-/// What `--eval-data` asks for.
+/// Prepares the evaluation that `--eval-data` asks for.
 fn open_watch(
     args: &TrainArgs,
     ranks: &Ranks,
@@ -175,7 +175,7 @@ struct TrainingUnderWay<'a> {
     saver: Option<Saver>,
     best: Option<BestCheckpoint>,
     watch: Option<Watch>,
-    /// What is measured.
+    /// The measurements.
     profiling: Option<Profiling<'a>>,
     finished: Finished,
     fetched: FetchedOutputs,

@@ -11,7 +11,7 @@ use graphc_runtime::{Checkpoint, CheckpointError, CheckpointHeader, Checkpoints,
 
 use super::{DataParallel, DataParallelError, DataParallelOptions};
 
-/// What checkpoints say besides variables.
+/// The content of checkpoints besides variables.
 #[derive(Debug)]
 pub(super) struct CheckpointRecord {
     model: String,
@@ -94,7 +94,7 @@ impl DataParallel {
         Ok(to.path(self.record.finished))
     }
 
-    /// What a checkpoint holds.
+    /// Reads the variables that a checkpoint holds, and their kinds.
     fn read_variables(
         &mut self,
     ) -> Result<BTreeMap<String, (TensorKind, HostTensor)>, DataParallelError> {

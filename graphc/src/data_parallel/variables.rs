@@ -118,7 +118,7 @@ impl DataParallel {
     }
 }
 
-/// What a variable begins with that no plan holds: computed as a plan would.
+/// Computes the first content of a variable that no plan holds, as a plan would.
 fn first_content(
     variable: &Variable,
     weights: &BTreeMap<String, HostTensor>,

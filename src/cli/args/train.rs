@@ -146,7 +146,7 @@ pub enum BestBy {
 }
 
 impl BestBy {
-    /// What evaluations call it.
+    /// Returns the name that evaluations give it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Loss => "loss",

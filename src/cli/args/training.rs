@@ -64,7 +64,7 @@ pub enum Measure {
 }
 
 impl Measure {
-    /// What the plan counts for it.
+    /// Returns the metric that the plan counts for it.
     pub fn metric(self) -> Option<Metric> {
         match self {
             Self::Top1 => Some(Metric::Top1),

@@ -19,7 +19,7 @@ use super::args::{DeviceName, DoctorArgs, Format};
 use super::output::print_escaped;
 use models::{Case, DoctorModel};
 
-/// What was looked at, and what came out.
+/// A thing that was looked at, and its result.
 struct DoctorLine {
     what: String,
     result: Result<String>,

@@ -13,8 +13,8 @@ use graphc_runtime::job::JobError;
 /// The variable that says where accounts go.
 pub const VARIABLE: &str = "GRAPHC_ACCOUNTS";
 
-/// Where the ranks of this launch put their accounts: memory without a name, which they open through `/proc`, so that nothing is
-/// left behind. None where the system has none: then ranks print.
+/// The memory in which the ranks of this launch put their accounts. It has no name and ranks open it through `/proc`, so nothing is left
+/// behind. It is `None` where the system has no such memory: then ranks print.
 pub struct Accounts(Option<File>);
 
 impl Accounts {

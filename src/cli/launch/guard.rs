@@ -87,7 +87,7 @@ impl Drop for Guard {
     }
 }
 
-/// What the guard does.
+/// Runs the guard: it reads the numbers of process groups that begin and end, and at the end of its input kills those that are left.
 pub fn run_guard() {
     let mut groups = HashSet::new();
     for line in std::io::stdin().lock().lines() {

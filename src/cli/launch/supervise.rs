@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// After which a process that was killed is left to the system: it hangs inside the kernel.
 const UNKILLABLE: Duration = Duration::from_secs(5);
 
-/// How an attempt ended.
+/// The end of an attempt.
 pub enum AttemptOutcome {
     /// All processes with exit status 0.
     Done,
@@ -86,7 +86,7 @@ pub fn wait_between_attempts(signals: &Receiver<i32>, pause: Duration) -> Option
     }
 }
 
-/// What is done about the processes.
+/// The state of the processes under supervision.
 #[derive(Clone, Copy, PartialEq)]
 enum SupervisorPhase {
     Running,

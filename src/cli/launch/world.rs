@@ -17,7 +17,7 @@ pub struct World {
     pub seats: Vec<Seat>,
     /// Ranks of this machine.
     pub local_size: usize,
-    /// Which machine this is.
+    /// The number of this machine.
     pub node: usize,
     /// Machines of the job.
     pub nodes: usize,

@@ -96,7 +96,7 @@ fn gradient_summands(decisions: &Decisions, gradient: ValueId) -> Vec<ValueId> {
     all
 }
 
-/// What an update reads and writes is of the module of the variable that is trained.
+/// Assigns the tensors that an update reads and writes to the module of the variable that is trained.
 fn name_states(decisions: &Decisions, node: &Node, parts: &mut [ModelPart]) {
     let trained = node.operands.iter().find_map(|value| {
         let known = decisions.training.gradients.iter().find(|pair| pair.0 == *value);

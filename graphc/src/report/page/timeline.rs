@@ -77,9 +77,9 @@ pub struct Lane {
 /// all that follows comes later, ticks that it takes longer).
 pub type Item = (u32, u32, i64, Vec<(usize, i64, i64)>);
 
-/// What names actors: what they do, the parts of the model, and the numbers of parts and of tensors.
+/// The names of actors: what they do, the parts of the model, and the numbers of parts and of tensors.
 pub struct Names<'a> {
-    /// What makes each tensor.
+    /// The ops that make each tensor.
     pub makers: &'a Makers,
     /// The parts of the model.
     pub parts: &'a Parts,
