@@ -130,7 +130,7 @@ fn a_rank_dies(name: &str, dying: usize) {
     assert_ne!(synchronize(me.stream), 0);
 }
 
-/// What a rank says when it waits for one that is about to die.
+/// The line that a rank prints when it waits for one that is about to die.
 const WAITS: &str = "rank waits";
 
 #[test]

@@ -13,7 +13,7 @@ use crate::work::{Access, Poll, Work};
 /// A product at its operands.
 #[derive(Clone, Debug)]
 pub struct Product {
-    /// What is computed.
+    /// The product to compute.
     pub problem: Problem,
     /// Addresses of A, B, C, D, the vector and the aux buffer.
     pub operands: [u64; 6],
@@ -21,7 +21,7 @@ pub struct Product {
     pub scalars: Scalars,
     /// Address and bytes of the workspace that the algorithm writes, and all bytes that it may.
     pub workspace: Workspace,
-    /// Which of the algorithms that were handed out.
+    /// The number of the algorithm among those that were handed out.
     pub algorithm: u64,
 }
 
@@ -37,7 +37,7 @@ pub enum Scalars {
 /// Memory that is written as an algorithm would.
 #[derive(Clone, Copy, Debug)]
 pub struct Workspace {
-    /// Where it is.
+    /// The address.
     pub address: u64,
     /// Bytes that the algorithm uses.
     pub used: usize,
@@ -243,7 +243,7 @@ impl Product {
     }
 }
 
-/// What one product of a batch writes.
+/// The results of one product of a batch.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// D, columns of m elements one after another.

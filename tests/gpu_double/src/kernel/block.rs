@@ -9,7 +9,7 @@ use crate::memory::{Access, Heard};
 /// Most steps that a warp makes before another one has its turn.
 const TURN: usize = 512;
 
-/// What went wrong at which instruction, warp and lane.
+/// An error, and the instruction, warp and lane that made it.
 pub struct Fault {
     pub wrong: Wrong,
     pub at: u32,
@@ -36,7 +36,7 @@ pub struct Block<'a, 'm> {
     pub heard: Heard,
     /// Whether the block has made a fence, so that its atomic accesses tell what it wrote.
     pub fenced: bool,
-    /// What atomic accesses have told, by address.
+    /// The writes that atomic accesses have told of, by address.
     pub told: &'a mut super::told::Told,
     pub random: u64,
 }
@@ -131,7 +131,7 @@ impl Block<'_, '_> {
         }
     }
 
-    /// Who waits where, when nobody goes on.
+    /// Describes who waits where, when nobody goes on.
     fn stuck(&self, warps: &[Warp]) -> Fault {
         let mut waiting = Vec::new();
         for warp in warps {

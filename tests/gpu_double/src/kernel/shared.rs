@@ -19,7 +19,8 @@ struct Cell {
     read: u32,
 }
 
-/// Who touches shared memory: a warp, how many barriers the block has passed, and up to which it knows of each warp.
+/// The warp that touches shared memory, the number of barriers that the block has passed, and for each warp the number up to which this one
+/// knows of it.
 #[derive(Clone, Copy)]
 pub struct Me<'a> {
     pub warp: u32,

@@ -5,7 +5,7 @@ use super::math::Lanes;
 use super::program::{Source, Special, Truth};
 use super::traffic::Traffic;
 
-/// Why a group does not go on.
+/// The reason that a group does not go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// It does.
@@ -193,7 +193,7 @@ impl Warp {
     }
 }
 
-/// Where a block is: what all its threads can ask.
+/// The place of a block in its launch, and other facts that all its threads can read.
 #[derive(Clone, Debug, Default)]
 pub struct Here {
     pub threads: [u32; 3],

@@ -38,7 +38,7 @@ use streams::Stream;
 pub struct Machine {
     /// Memory of all cards and pinned memory.
     pub space: Space,
-    /// What the environment says of the cards.
+    /// The settings of the cards, from the environment.
     pub settings: Settings,
     streams: Vec<Stream>,
     defaults: BTreeMap<i32, u32>,
@@ -50,7 +50,7 @@ pub struct Machine {
     functions: BTreeMap<u64, Function>,
     pledges: Vec<Pledge>,
     handles: u64,
-    /// What the host program knows to be done.
+    /// The operations that the host program knows to be done.
     host: Clock,
     fault: Option<Code>,
     random: u64,
@@ -100,7 +100,7 @@ pub struct Place {
     pub stream: u32,
     /// Number of the operation there.
     pub tick: u32,
-    /// What comes before it.
+    /// The operations that come before it.
     pub clock: Clock,
 }
 

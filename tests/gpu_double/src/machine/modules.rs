@@ -123,7 +123,7 @@ impl Machine {
         }
     }
 
-    /// How many blocks a multiprocessor holds, by threads and shared memory.
+    /// Returns the number of blocks that a multiprocessor holds, by threads and shared memory.
     pub fn occupancy(&self, function: u64, threads: i32, shared: usize) -> Result<i32, Code> {
         let (entry, _, _) = self.entry(function)?;
         if threads <= 0 || threads as u32 > entry.most_threads {

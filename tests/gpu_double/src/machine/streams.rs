@@ -33,7 +33,7 @@ pub(super) struct Stream {
     /// Modelled nanoseconds of all that it has done.
     pub time: u64,
     pub queue: VecDeque<Operation>,
-    /// What comes before the next operation.
+    /// The operations that come before the next one.
     pub clock: Clock,
     pub waits: Vec<(u32, u32)>,
     pub capture: Option<Member>,
@@ -185,7 +185,7 @@ impl Machine {
         Place { stream, tick: chosen.tick, clock: chosen.clock.clone() }
     }
 
-    /// What a synchronization with a stream waits for: its operations, and what the next one would wait for.
+    /// Returns the places that a synchronization with a stream waits for: its operations, and those that the next one would wait for.
     pub fn end_of(&self, stream: u32) -> Result<Vec<Place>, Code> {
         let chosen = &self.streams[stream as usize];
         if chosen.capture.is_some() {
@@ -196,7 +196,7 @@ impl Machine {
         Ok(waits.chain([self.last(stream)]).collect())
     }
 
-    /// What a synchronization with a card waits for.
+    /// Returns the places that a synchronization with a card waits for.
     pub fn ends_of_device(&self, device: i32) -> Result<Vec<Place>, Code> {
         let streams = (0..).zip(&self.streams).filter(|(_, stream)| stream.device == device);
         let ends: Result<Vec<_>, Code> = streams.map(|(number, _)| self.end_of(number)).collect();

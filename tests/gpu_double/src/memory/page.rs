@@ -21,9 +21,9 @@ pub(crate) enum Kind {
     Write,
     /// A read, a write or both that cannot be torn, and that others may do at the same time.
     Atomic,
-    /// The same, without a write.
+    /// An atomic access without a write.
     AtomicRead,
-    /// The same, without a read.
+    /// An atomic access without a read.
     AtomicWrite,
 }
 
@@ -51,7 +51,7 @@ impl Kind {
     }
 }
 
-/// Who touched a cell: operation, block, warps of the block as a mask, and when by the block's count of barriers.
+/// The last access to a cell: operation, block, warps of the block as a mask, and when by the block's count of barriers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Mark {
     operation: u32,

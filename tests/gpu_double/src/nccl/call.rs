@@ -84,7 +84,7 @@ impl Call {
         times * self.count * self.element.bytes()
     }
 
-    /// Where the buffer that is given may begin in that which is gotten, in bytes, when both are one; `None`
+    /// Returns the position in bytes, in the buffer that is received, at which the buffer that is sent must begin if both are one; `None`
     /// where they may not share a byte.
     pub fn in_place(&self, rank: usize) -> Option<i64> {
         let block = self.bytes(rank as u64) as i64;

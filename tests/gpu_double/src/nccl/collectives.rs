@@ -35,7 +35,7 @@ fn make(name: &str, arguments: Arguments, verb: impl FnOnce() -> Result<Verb, Re
     })
 }
 
-/// What a call must be whatever the other ranks call.
+/// Checks what must hold for a call whatever the other ranks call.
 fn check(member: &Member, bound: &Bound) -> Result<(), Refusal> {
     let Bound { call, from, to } = bound;
     if call.verb.names().is_some_and(|rank| rank >= member.ranks) {

@@ -10,7 +10,7 @@ use super::operation::{Bound, Operation};
 use super::types::{Code, Refusal, refuse};
 use crate::work;
 
-/// What a thread has begun and not ended.
+/// The calls that a thread has begun and not ended.
 #[derive(Default)]
 struct Group {
     depth: usize,

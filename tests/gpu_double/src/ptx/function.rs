@@ -14,13 +14,13 @@ pub struct Function<'a> {
     pub name: &'a str,
     /// Whether it can be launched.
     pub entry: bool,
-    /// What it returns, in order.
+    /// Its results, in order.
     pub returns: Vec<Variable<'a>>,
-    /// What it takes, in order.
+    /// Its parameters, in order.
     pub parameters: Vec<Variable<'a>>,
     /// Shared and local memory, arguments and results of calls.
     pub variables: Vec<Variable<'a>>,
-    /// How many registers of both kinds it has.
+    /// The number of its registers of both kinds.
     pub registers: Registers,
     /// Most threads of a block, where the source says so.
     pub most_threads: Option<u32>,
@@ -42,7 +42,7 @@ pub struct Guard {
 pub struct Instruction<'a> {
     /// Line in the PTX, from 1.
     pub line: u32,
-    /// When it is executed.
+    /// The predicate under which it is executed; always if there is none.
     pub guard: Option<Guard>,
     /// With all modifiers, e.g. `ld.global.f32`.
     pub opcode: &'a str,

@@ -34,7 +34,7 @@ impl<'a> Opcode<'a> {
         self.types().last().copied().ok_or_else(|| String::from("the type is missing"))
     }
 
-    /// How the result is rounded to its type.
+    /// Returns the rounding of the result to its type, if there is a modifier for it.
     pub fn rounding(&self) -> Option<Rounding> {
         self.modifiers.iter().find_map(|modifier| {
             Some(match *modifier {

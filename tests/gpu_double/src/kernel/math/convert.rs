@@ -5,10 +5,10 @@ use super::halves::Narrow;
 use super::integers::{Integer, by_type};
 use super::{Brain, Half, Lane, One, Two, Type, one, two};
 
-/// What modifiers say of a conversion.
+/// The modifiers of a conversion.
 #[derive(Clone, Copy, Debug)]
 pub struct Manner {
-    /// How the result is rounded to its type.
+    /// The rounding of the result to its type.
     pub rounding: Rounding,
     /// Whether it is rounded to an integer, and stays a float.
     pub integer: bool,
@@ -71,7 +71,7 @@ fn tf32(rounding: Rounding) -> impl Fn(u32) -> u32 {
     }
 }
 
-/// How a value of a type is read, as f64.
+/// Returns the function that reads a value of a type as f64.
 fn reader(from: Type, flush: bool) -> Option<fn(u64) -> f64> {
     Some(match from {
         Type::F64 => f64::of,

@@ -93,7 +93,7 @@ fn significant<T: Integer>(x: T) -> u64 {
     bits & mask(T::BITS)
 }
 
-/// That many low bits.
+/// Returns a mask of the lowest bits.
 pub fn mask(bits: u32) -> u64 {
     if bits >= 64 { u64::MAX } else { (1 << bits) - 1 }
 }
