@@ -50,7 +50,7 @@ fn staged(ranks: usize) -> Result<Graph> {
     Ok(g.finish()?)
 }
 
-/// The same network on one rank.
+/// Builds the same network on one rank.
 fn whole() -> Result<Graph> {
     let g = GraphBuilder::new("stages");
     let (first, second) = (Linear::new(&g, "first", 16, 32), Linear::new(&g, "second", 32, 8));

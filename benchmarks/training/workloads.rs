@@ -1,4 +1,4 @@
-//! What is trained: the models of `peers/torch_models.py`, with its batches and optimizers.
+//! Workloads to train: the models of `peers/torch_models.py`, with its batches and optimizers.
 
 use anyhow::{Result, bail};
 use graphc::ir::models::{MobileNetConfig, MobileNetV2, resnet18, resnet50};
@@ -15,7 +15,7 @@ pub struct Workload {
     pub graph: Graph,
     /// None for inference.
     pub optimizer: Option<Optimizer>,
-    /// What steps are fed, in turn.
+    /// The feeds of steps, which take turns.
     pub feeds: Vec<BTreeMap<String, HostTensor>>,
     /// Samples of a step.
     pub batch: usize,

@@ -9,7 +9,7 @@ use graphc::ir::plan::{
 use graphc::prelude::*;
 use graphc::runtime::data::save_safetensors;
 
-/// Where training begins, and for how long it goes on.
+/// The step at which training begins, and the number of steps.
 const FIRST_STEP: u64 = 2;
 const STEPS: u64 = 3;
 
@@ -26,7 +26,7 @@ pub fn write(folder: &str, first: usize) -> anyhow::Result<Vec<Plan>> {
     Ok(plans)
 }
 
-/// What is fed, and what loss and variables are at last.
+/// Trains, and returns the feeds, the last loss and the trained parameters.
 fn trained(plan: &graphc::ir::check::VerifiedPlan) -> anyhow::Result<BTreeMap<String, HostTensor>> {
     let device = Some(graphc::ir::mesh::DeviceKind::Cpu);
     let options =

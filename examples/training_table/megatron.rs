@@ -71,7 +71,7 @@ fn block(g: &GraphBuilder, row: &Row, layer: usize, x: &Tensor) -> Tensor {
     })
 }
 
-/// How a row lays the model out: stages over the slowest links, the ranks that share blocks over the fastest.
+/// Returns the options by which a row lays the model out: stages over the slowest links, the ranks that share blocks over the fastest.
 pub fn options(row: &Row, layout: &Megatron) -> CompileOptions {
     let adam = AdamOptions { lr: 1e-4, beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 };
     CompileOptions {

@@ -448,7 +448,8 @@ fn a_table_is_made_of_what_was_found() {
     assert!(String::from_utf8_lossy(&nothing.stdout).contains("Nothing was found"));
 }
 
-/// What a card shows and the double does not, what failed, what was left out, and a line that was cut off.
+/// A table shows all that a card may give: results that the double does not have, failures, work that was left out, and a line that was cut
+/// off.
 #[test]
 fn a_table_shows_all_that_a_card_may_give() {
     if !has_python() {

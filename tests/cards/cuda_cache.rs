@@ -10,7 +10,7 @@ use crate::support;
 use crate::support::{Reference, compile_library, losses, reference};
 use sha2::{Digest, Sha256};
 
-/// What the names of files begin with, and their content.
+/// The version of the cache's format, with which the names and the contents of its files begin.
 const FORM: &str = "graphc-2-";
 
 /// Plans of trainings: the model and the options besides its own.
@@ -117,7 +117,7 @@ fn content(path: &Path) -> Vec<u8> {
     std::fs::read(path).expect("a kept file")[FORM.len() + 32..].to_vec()
 }
 
-/// What `graphc kernels` compiles is all that trainings need: they run where there is no compiler.
+/// Kernels that `graphc kernels` compiles are all that trainings need: they run where there is no compiler.
 #[test]
 fn kernels_are_taken_to_a_machine_without_a_compiler() {
     let Some(machine) = Machine::new() else { return };
@@ -176,7 +176,8 @@ int nvrtcGetProgramLogSize(void *program, unsigned long *size) { *size = 9; retu
 int nvrtcGetProgramLog(void *program, char *log) { __builtin_memcpy(log, "not mine", 9); return 0; }
 "#;
 
-/// What was prepared is taken whatever compiler is there; what this machine has compiled only with the compiler that made it.
+/// Kernels that were prepared are used whatever compiler is there. Kernels that this machine has compiled are used only with the compiler
+/// that made them.
 #[test]
 fn another_compiler_takes_what_was_prepared() {
     let Some(machine) = Machine::new() else { return };
@@ -311,7 +312,7 @@ fn checked_quietly(command: &mut Command) {
     assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output));
 }
 
-/// What stands in the place of a kept kernel, and is none, is replaced, and it is said once.
+/// A file that stands in the place of a kept kernel but is none is replaced, and there is one message about it.
 #[test]
 fn what_is_no_kernel_is_compiled_again() {
     let Some(machine) = Machine::new() else { return };
@@ -393,7 +394,7 @@ fn an_empty_variable_names_no_folder() {
     }
 }
 
-/// What a command line cannot mean is said.
+/// A capability that is not two numbers, or that cannot be used, is an error.
 #[test]
 fn a_capability_is_two_numbers() {
     let output = support::graphc(["kernels", "plan.json", "--capability", "sm_90", "-o", "none"]);

@@ -21,7 +21,7 @@ use graphc_kernels::cuda::{Call, Kernel, Launch, Shard, prepare_fused, prepare_o
 
 const ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90a", "sm_100", "sm_120"];
 const OPTIONS: [&str; 3] = ["--fmad=false", "--std=c++17", "-default-device"];
-/// Where the table stands.
+/// The marks around the table in the document.
 const MARKS: [&str; 2] = ["<!-- kernels -->\n", "<!-- /kernels -->"];
 
 /// An actor of a training as a card executes it.
@@ -87,7 +87,7 @@ fn actors(plan: &Plan) -> Vec<Found> {
     greatest.into_iter().filter_map(|(name, actor)| found(plan, program, actor, name)).collect()
 }
 
-/// What an actor computes, of which type: `softmax of bf16`.
+/// Returns what an actor computes, and of which type: `softmax of bf16`.
 fn name(plan: &Plan, program: &Program, actor: &Actor) -> Option<String> {
     let what = match &actor.action {
         Action::Compute { op, .. } => op.name(),
@@ -226,7 +226,7 @@ fn touched(plan: &Plan) -> BTreeMap<(String, String), Sectors> {
     all
 }
 
-/// What a kernel needs on each architecture.
+/// Returns the resources that a kernel needs on each architecture.
 fn needs(found: &Found, kernel: &Kernel) -> [(String, Resources); 4] {
     ARCHITECTURES.map(|architecture| {
         let all = resources(&kernel.source, architecture, &OPTIONS);

@@ -23,7 +23,7 @@ fn driver(name: &str, source: &str) -> TempDir {
     folder
 }
 
-/// What runs on cards, or looks for them.
+/// Runs the commands that run on cards or look for them.
 fn commands(folder: &Path) -> Vec<(Vec<String>, Output)> {
     let metrics = folder.join("none.jsonl").display().to_string();
     let quick = ["doctor", "--quick"].map(str::to_owned);

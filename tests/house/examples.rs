@@ -148,7 +148,7 @@ fn lines(shown: &str) -> Vec<serde_json::Value> {
     shown.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
-/// What training on CIFAR-10 prints on two threads; two processes save, and print the same bits.
+/// Trains on CIFAR-10 on two threads, and returns what is printed. Two processes save, and print the same bits.
 fn trains_on_cifar10(name: &str, data: &str, own: &[&str], save: &str) -> Vec<serde_json::Value> {
     let args = [&["--data", data, "--lr", "0.02"], own].concat();
     let whole = lines(&example(name, &[&args[..], &["--mesh", "2"]].concat()));

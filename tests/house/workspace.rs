@@ -115,7 +115,7 @@ fn no_file_is_too_long_for_one_room() {
     }
 }
 
-/// Where the processor, the system or a foreign library is called, as docs/architecture.md lists it.
+/// The places that call the processor, the system or a foreign library, as docs/architecture.md lists them.
 const UNSAFE: [&str; 9] = [
     "kernels/src/",
     "runtime/src/copy.rs",

@@ -95,7 +95,7 @@ fn tunnel(hosts: &Hosts, host: usize) -> Option<File> {
     (given && hosts.connect(host, &device)).then_some(file)
 }
 
-/// What a wire has done to packets.
+/// The numbers of packets that a wire has carried and lost.
 #[derive(Default)]
 struct Counts {
     carried: AtomicU64,

@@ -12,7 +12,7 @@ use graphc::runtime::job::free_port;
 use graphc_ir::random::RandomStream;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long to wait for what must come before the test says that it hangs: far more than a busy machine needs.
+/// The time to wait for what must come before the test says that it hangs: far more than a busy machine needs.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// `graphc launch` of so many processes of a training.

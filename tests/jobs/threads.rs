@@ -1,5 +1,5 @@
-//! Where the system gives no more threads or processes a command does what it can with those that it has, or ends with an error that
-//! says so: it neither panics nor waits for ever.
+//! Tests of a system that gives no more threads or processes: a command does what it can with those that it has, or ends with an error that
+//! says so. It neither panics nor waits for ever.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -13,7 +13,7 @@ use crate::support::{Reference, reference};
 const NOBODY: u32 = 61_234;
 /// No run takes so long, also where peers that have no thread are waited for.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Where there are so many all commands succeed.
+/// The number of threads and processes with which all commands succeed.
 const ENOUGH: u32 = 200;
 
 /// A folder that any user may write, with the program and the reference that is trained.

@@ -38,7 +38,7 @@ fn feeds(step: usize, rank: usize, ranks: usize) -> Feeds {
     BTreeMap::from([("x".to_string(), x), ("labels".to_string(), labels)])
 }
 
-/// What a rank has seen and is left with.
+/// The losses and norms that a rank has seen, and its variables at the end.
 #[derive(PartialEq, Debug)]
 struct Trained {
     losses: Vec<f64>,

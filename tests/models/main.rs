@@ -17,7 +17,7 @@ use serde_json::Value;
 
 type Feeds = BTreeMap<String, HostTensor>;
 
-/// What PyTorch has made of a case.
+/// Returns PyTorch's results of a case.
 fn recorded(case: &str) -> Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models").join(case);
     let text = std::fs::read_to_string(path.with_extension("json")).expect("is there");

@@ -25,7 +25,7 @@ fn mutations() -> u32 {
     all.map_or(MUTATIONS, |all| all.div_ceil(models::all().len() as u32))
 }
 
-/// What became of a mutation.
+/// The result of running a mutated plan.
 #[derive(Debug)]
 enum Outcome {
     /// It was refused before anything ran.

@@ -12,7 +12,7 @@ pub struct Item {
     pub form: Form,
 }
 
-/// What it is.
+/// The form of a type.
 #[derive(Debug)]
 pub enum Form {
     Struct(Vec<Field>),

@@ -279,7 +279,8 @@ fn check_names_the_first_value_that_another_program_has_otherwise() {
     assert!(status == Some(1) && error.contains("has no value of"), "{error}");
 }
 
-/// Whose layer a value is PyTorch's newer exporter writes beside each node, and the older one into its name.
+/// The module of a value is found in both exports: PyTorch's newer exporter writes it beside each node, and the older one into the value's
+/// name.
 #[test]
 fn check_names_the_module_of_the_value_that_differs() {
     let folder = tempfile::tempdir().expect("a scratch folder");

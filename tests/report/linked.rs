@@ -1,4 +1,5 @@
-//! What is open on a page is in its address; on phones and on paper nothing is hidden that is on a wide screen.
+//! Tests of a page's address, which holds all that is open on it, and of its layout: phones and paper hide nothing that a wide screen
+//! shows.
 
 use std::path::{Path, PathBuf};
 

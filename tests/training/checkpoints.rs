@@ -189,7 +189,7 @@ fn states_of_the_optimizer_are_kept() {
     assert!(fails(["export", &save, "-o", &inside]).contains("lies in the checkpoint"));
 }
 
-/// How many losses a metrics file holds.
+/// Returns the number of losses in a metrics file.
 fn written(metrics: &str) -> usize {
     std::fs::read(metrics).unwrap_or_default().iter().filter(|&&byte| byte == b'\n').count()
 }

@@ -103,7 +103,7 @@ impl Case {
     }
 }
 
-/// What a training gives: losses, norms of gradients, weights.
+/// The results of a training: losses, norms of gradients, weights.
 #[derive(Debug, PartialEq)]
 struct Trained {
     losses: Vec<f64>,
@@ -352,7 +352,7 @@ fn a_rate_that_cannot_be_is_refused() {
     assert!(error.to_string().contains("a learning rate of 0"), "{error}");
 }
 
-/// What low-rank adaptation learns is a change of the weight: with the change added to it the model computes the same.
+/// Low-rank adaptation learns a change of the weight: with the change added to the weight the model computes the same.
 #[test]
 fn an_adapted_weight_is_the_weight_and_its_change() {
     let options = |mesh: &[usize]| CompileOptions {

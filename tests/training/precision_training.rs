@@ -39,7 +39,7 @@ fn greatest(far: &[f64]) -> f64 {
     far.iter().copied().fold(0.0, f64::max)
 }
 
-/// What half of the values do not pass.
+/// Returns the median.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[(values.len() - 1) / 2]

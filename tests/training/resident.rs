@@ -1,4 +1,5 @@
-//! What a training on the processor has resident is what its plan says, and little more: no copies of weights, scores or gradients beside the arena.
+//! Tests that a training on the processor has little more resident than its plan says: no copies of weights, scores or gradients beside the
+//! arena.
 //!
 //! This file is a program of its own, and stays small: the system counts what a process had resident before it became another one.
 #![cfg(target_os = "linux")]

@@ -16,7 +16,7 @@ fn train(extra: &[&str]) {
     succeeds([training("resnet", extra), Reference::load("resnet").args].concat());
 }
 
-/// What PyTorch has after the same steps: see `running.py` beside the reference.
+/// Returns PyTorch's running statistics after the same steps: see `running.py` beside the reference.
 fn recorded() -> BTreeMap<String, Vec<f64>> {
     let text = std::fs::read_to_string(reference("resnet").join("running.json"));
     serde_json::from_str(&text.expect("is there")).expect("JSON")

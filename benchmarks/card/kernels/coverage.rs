@@ -7,7 +7,7 @@ use graphc_ir::ops::{BatchNorm, BatchNormTraining, Custom, Input};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 
-/// Why an op has no trial; `None` of those that have some.
+/// Explains why an op has no trial; `None` for ops that have some.
 fn why_untried(op: &Op) -> Option<&'static str> {
     match op {
         Op::Input(_) => Some("what the user feeds is computed by nobody"),

@@ -61,7 +61,7 @@ impl Group {
         Self { name: name.into(), make: Box::new(make) }
     }
 
-    /// What groups of the same ops have in common: their names without element types and sizes.
+    /// Returns the name without element types and sizes, which groups of the same ops have in common.
     fn family(&self) -> &str {
         self.name.split(" of ").next().unwrap_or_default()
     }

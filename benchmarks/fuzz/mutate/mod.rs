@@ -16,10 +16,10 @@ use sha2::{Digest, Sha256};
 pub use frames::frame;
 pub use random::Random;
 
-/// What inputs are made of.
+/// The format of inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Nothing is known of them.
+    /// Bytes without a known format.
     Bytes,
     /// Text.
     Text,
