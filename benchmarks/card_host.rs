@@ -65,7 +65,7 @@ fn plan() -> VerifiedPlan {
     compile(g.finish().expect("a graph"), &options, &cluster, None).expect("a plan").plan
 }
 
-/// Of a step, in the mean over a round.
+/// The measurements of a step, in the mean over a round.
 struct Measured {
     actions: u64,
     calls: f64,

@@ -21,7 +21,7 @@ use crate::targets::Target;
 const CROWDED: f64 = 20.0;
 /// The time between two looks at the child.
 const LOOK: Duration = Duration::from_millis(20);
-/// After so many different findings a target is left.
+/// The number of different findings after which a target is left.
 const ENOUGH: usize = 10;
 
 /// The progress of a child: the case, and the numbers of inputs that were taken and refused.

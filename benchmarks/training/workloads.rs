@@ -24,7 +24,7 @@ pub struct Workload {
 /// A model with the shapes that it is measured at.
 struct Case {
     name: &'static str,
-    /// Of `x`, with the batch.
+    /// The shape of `x`, with the batch.
     input: Vec<usize>,
     /// `x` holds words of a vocabulary of this size instead of numbers.
     words: Option<u64>,
@@ -138,7 +138,7 @@ fn gpt(g: &GraphBuilder, x: &Tensor) -> Tensor {
     Gpt::new(g, &config).forward(x)
 }
 
-/// Without dropout, as the peers have it.
+/// Makes the model without dropout, as the peers have it.
 fn mobilenet(g: &GraphBuilder, x: &Tensor) -> Tensor {
     MobileNetV2::new(g, &MobileNetConfig { dropout: 0.0, ..MobileNetConfig::new(10) }).forward(x)
 }

@@ -52,7 +52,7 @@ pub struct Options {
 pub struct Recipe<'a> {
     /// Scores of ten classes for so many images, on a mesh of so many axes.
     pub network: &'a (dyn Fn(usize, usize) -> Result<Graph> + Sync),
-    /// Of all weights but those below.
+    /// The decay of all weights but those below.
     pub weight_decay: f64,
     /// Patterns of the names of weights that do not decay.
     pub no_decay: &'a [&'a str],

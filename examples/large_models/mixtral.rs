@@ -106,7 +106,7 @@ impl Block {
         x.add(&self.mixed(config, &self.ffn_norm.forward(&x)))
     }
 
-    /// Of each token the sum over the experts that it takes, by a softmax over their scores.
+    /// Sums for each token the results of the experts that it takes, weighed by a softmax over their scores.
     fn mixed(&self, config: &MixtralConfig, x: &Tensor) -> Tensor {
         let &MixtralConfig { experts, chosen: count, .. } = config;
         let shape = x.shape();

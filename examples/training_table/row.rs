@@ -194,7 +194,7 @@ fn measured(cells: &Cells<'_>) -> Result<Option<f64>> {
     Ok(None)
 }
 
-/// Of Megatron's rows those of one model on equally many GPUs, of others those of one model on one kind of GPU.
+/// Returns the text of a row's group: rows of Megatron of one model on equally many GPUs, other rows of one model on one kind of GPU.
 fn group(cells: &Cells<'_>) -> String {
     let of: &[&str] = match cells.contains_key("accumulation") {
         true => &["hidden", "layers", "heads", "cluster"],

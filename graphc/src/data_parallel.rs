@@ -54,7 +54,7 @@ pub struct DataParallelOptions {
     pub training: CompileOptions,
     /// Bytes of gradients that are reduced together, at least one gradient.
     pub bucket_bytes: usize,
-    /// Of the session. `threads_per_rank`, where it is not given, is the cores divided among the ranks of this host. Dropout
+    /// The options of the session. `threads_per_rank`, where it is not given, is the cores divided among the ranks of this host. Dropout
     /// draws other numbers on each rank.
     pub session: SessionOptions,
 }
@@ -128,7 +128,7 @@ pub struct DataParallel {
     buffers: Vec<Variable>,
     /// Names of the variables that the session's plan needs, and so holds.
     held: BTreeSet<String>,
-    /// Those that neither it nor the updater holds.
+    /// The variables that neither it nor the updater holds.
     aside: BTreeMap<String, HostTensor>,
     /// Makes the optimizer's steps, where there is one. It holds the parameters as well, and what it makes of them is copied
     /// into the session.

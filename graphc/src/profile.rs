@@ -51,7 +51,7 @@ pub struct Profile {
 pub struct ProgramProfile {
     /// Index into the plan's programs.
     pub program: usize,
-    /// Those that act.
+    /// The actors that act.
     pub actors: Vec<ActorProfile>,
 }
 
@@ -136,9 +136,9 @@ pub struct KindSeconds {
 /// The limit that kernels of a kind are compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// Those that multiply matrices: the peak of the element type that they compute in.
+    /// The limit of kernels that multiply matrices: the peak of the element type that they compute in.
     Peak,
-    /// Those that do not: the bandwidth of the device's memory.
+    /// The limit of other kernels: the bandwidth of the device's memory.
     Memory,
     /// Each against its own.
     Both,
@@ -372,7 +372,7 @@ fn predict_actors(plan: &Plan) -> Result<BTreeMap<(usize, &str), f64>, ProfileEr
     Ok(sums.into_iter().map(|(actor, (sum, count))| (actor, sum / count)).collect())
 }
 
-/// By element type, of each size of product the best rate: (FLOPs, FLOPs per second), ascending.
+/// Returns by element type the best rate of each size of product: (FLOPs, FLOPs per second), ascending.
 fn product_rates(
     kernels: &[&ActorProfile],
     launch: f64,

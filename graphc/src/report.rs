@@ -162,7 +162,7 @@ fn describe_plan(plan: &Plan) -> String {
     )
 }
 
-/// So many of something, in words.
+/// Writes a number of something in words.
 pub fn number_of(count: usize, one: &str, several: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { several })
 }

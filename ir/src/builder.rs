@@ -393,9 +393,9 @@ impl Tensor {
         self.ty().shape
     }
 
-    /// Of a variable: each step of training leaves `next` in its place, when all of the step has read what it was. Inference
-    /// leaves it as it is. What comes from samples must be reduced over all of them, as a microbatch sees a part only; sums and
-    /// means are then those of the whole batch.
+    /// Replaces a variable by `next` at the end of each step of training, when all of the step has read its old value. Inference leaves it
+    /// as it is. A value that comes from samples must be reduced over all of them, as a microbatch sees a part only; sums and means are
+    /// then those of the whole batch.
     ///
     /// ```
     /// use graphc_ir::builder::GraphBuilder;
@@ -414,7 +414,7 @@ impl Tensor {
         self.builder.apply(Op::Blend(Blend::REPLACE), &[self, next]);
     }
 
-    /// Of a variable: each step of training leaves `decay` times what it was, plus `rate` times `x`, in its place; else as
+    /// Replaces a variable at the end of each step of training by `decay` times its old value, plus `rate` times `x`; otherwise like
     /// [`Tensor::after_step`]. With a rate of 1 - decay it is a moving average.
     ///
     /// ```

@@ -128,7 +128,7 @@ pub fn is_decomposable(op: &Op) -> bool {
 struct NodeDecomposer<'a> {
     graph: &'a mut Graph,
     node: &'a Node,
-    /// Of a batch normalization in training.
+    /// The statistics of a batch normalization in training.
     statistics: Option<BatchStatistics>,
 }
 

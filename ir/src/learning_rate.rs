@@ -71,7 +71,7 @@ pub enum Curve {
         /// The rate at its end, as a part of the base.
         floor: Scalar,
     },
-    /// Up to the base and down to nearly nothing (Smith and Topin, arXiv 1708.07120).
+    /// One cycle: up to the base and down to nearly nothing (Smith and Topin, arXiv 1708.07120).
     OneCycle {
         /// Steps of the whole training.
         steps: u64,

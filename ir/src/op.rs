@@ -489,7 +489,7 @@ pub struct GradientNode<'a> {
     pub results: &'a [Tensor],
     /// The gradient of each result; at least one is given.
     pub gradients: &'a [Option<Tensor>],
-    /// Of each operand whether somebody asks for its gradient: an op that would compute more for it alone need not.
+    /// For each operand, whether somebody asks for its gradient: an op that would compute more for it alone need not.
     pub wanted: &'a [bool],
 }
 

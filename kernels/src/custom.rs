@@ -67,7 +67,7 @@ impl fmt::Debug for CustomKernels {
 /// A kernel with its name.
 type Entry<'a> = (&'a String, &'a Arc<CustomKernel>);
 
-/// Of the same names, with the same functions.
+/// Two sets are equal if they have the same names with the same functions.
 impl PartialEq for CustomKernels {
     fn eq(&self, other: &Self) -> bool {
         let same = |((a, one), (b, two)): (Entry<'_>, Entry<'_>)| {

@@ -105,7 +105,7 @@ impl Headed {
     }
 }
 
-/// Those of all at some places.
+/// Returns the elements at some places; `None` if one is missing.
 fn select_places<T: Clone>(all: &[T], places: &[usize]) -> Option<Vec<T>> {
     places.iter().map(|&place| all.get(place).cloned()).collect()
 }

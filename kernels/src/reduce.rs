@@ -124,7 +124,7 @@ impl FloatFold {
         }
     }
 
-    /// Of a mean: makes sums means.
+    /// Divides sums by the divisor of a mean, if it is one.
     fn divide(self, sums: &mut [f32]) {
         if let Some(divisor) = self.divisor {
             sums.iter_mut().for_each(|sum| *sum = (f64::from(*sum) / divisor) as f32);
@@ -392,7 +392,7 @@ fn reduce_integers<T: Integer>(
     Ok(())
 }
 
-/// Of truth values: any, all.
+/// Reduces truth values: any, all.
 fn reduce_truths(
     function: ReduceFunction,
     groups: &[DimGroup],

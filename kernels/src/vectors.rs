@@ -80,7 +80,8 @@ impl<'a> VectorTarget<'a> {
 pub(crate) enum RowStarts<'a> {
     /// Anywhere.
     Listed(&'a [(usize, usize)]),
-    /// So many, of which each lies so far from the one before: the source of the first begins at 0, the result at `to`.
+    /// Rows at equal distances: `count` of them, each `apart` behind the one before. The source of the first begins at 0, the result at
+    /// `to`.
     Even { count: usize, to: usize, apart: (usize, usize) },
 }
 
@@ -219,7 +220,7 @@ struct Ahead<'a> {
     line: *const f32,
     left: usize,
     each: usize,
-    /// Of what is read later: the lines of this tile among those of all, of which some are behind.
+    /// The cache lines that are read later: those of this tile among those of all, some of which are behind.
     later: &'a [PrefetchLines],
     behind: usize,
     range: Range<usize>,

@@ -543,7 +543,7 @@ struct CacheLine {
 #[derive(Default)]
 pub struct Scratch {
     lines: CacheLines,
-    /// Of kernels that others call.
+    /// The memory of kernels that others call.
     inner: Option<Box<Scratch>>,
 }
 
@@ -570,7 +570,7 @@ impl Scratch {
         self.lines.take(counts)
     }
 
-    /// This memory, and other memory for a kernel that is called while this is in use.
+    /// Returns this memory, and other memory for a kernel that is called while this is in use.
     pub(crate) fn nested(&mut self) -> (&mut CacheLines, &mut Scratch) {
         (&mut self.lines, self.inner.get_or_insert_default())
     }

@@ -60,11 +60,11 @@ pub fn count_samples(tensors: &Types, symbols: &Symbols) -> Option<usize> {
 /// The weights of a model in memory, each once.
 #[derive(Default)]
 pub struct ModelWeights {
-    /// Those that variables of the plan begin with.
+    /// The weights that variables of the plan begin with.
     pub own: BTreeMap<String, HostTensor>,
-    /// Those that the plan has no variables for: what it was made with, and what no output that is asked for depends on.
+    /// The weights that the plan has no variables for: what it was made with, and what no output that is asked for depends on.
     pub aside: BTreeMap<String, HostTensor>,
-    /// Those that the plan was made with.
+    /// The weights that the plan was made with.
     pub fixed: BTreeMap<String, HostTensor>,
 }
 

@@ -41,7 +41,7 @@ pub struct Scores {
 }
 
 impl Scores {
-    /// As it is printed and logged; with the perplexity of sequences, the exponential of the loss.
+    /// Returns the scores as they are printed and logged. For sequences the perplexity is among them, the exponential of the loss.
     pub fn json(&self, is_sequence: bool) -> Value {
         let mut line = json!({ "loss": self.loss });
         for (name, share) in &self.shares {

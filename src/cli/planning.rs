@@ -25,7 +25,7 @@ pub struct Timing {
     pub parse: f64,
     /// From graph to plan.
     pub plan: f64,
-    /// Of that, choosing signatures.
+    /// The part of that in which signatures were chosen.
     pub solve: f64,
 }
 

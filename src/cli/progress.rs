@@ -155,7 +155,8 @@ impl ProgressLines {
 }
 
 impl Finished {
-    /// Before `first_step` of `steps`. Who leads writes metrics, anew or behind those of earlier steps, and shows the bar.
+    /// Prepares the record of a training that begins at `first_step` of `steps`. The process that leads writes metrics, anew or behind
+    /// those of earlier steps, and shows the bar.
     pub fn new(
         args: &TrainArgs,
         plan: &Plan,

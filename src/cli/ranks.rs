@@ -118,7 +118,7 @@ impl Ranks {
         Ok(Some(Checkpoint::open(path.as_ref())?))
     }
 
-    /// This process's part of the plan.
+    /// Opens a session of this process's part of the plan.
     pub fn session(
         &self,
         plan: &VerifiedPlan,

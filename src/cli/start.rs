@@ -154,7 +154,7 @@ enum FoundWeights {
 }
 
 impl FoundWeights {
-    /// Those of these names, as far as there are any.
+    /// Opens the weights of these names, as far as there are any.
     fn open_path(path: &Path, names: &[&str]) -> Result<Self> {
         if !path.is_dir() {
             let file = TensorFile::open(path).map_err(|error| no_weights(path, error))?;

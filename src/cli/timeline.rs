@@ -83,7 +83,8 @@ impl<'a> Complete<'a> {
     }
 }
 
-/// To a millionth of them: each digit is written millions of times, and the null device knows no more.
+/// Converts seconds to microseconds, rounded to a millionth of them. Each digit is written millions of times, and the null device knows no
+/// more.
 fn round_to_microseconds(seconds: f64) -> f64 {
     (seconds * 1e12).round() / 1e6
 }

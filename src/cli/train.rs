@@ -185,9 +185,9 @@ struct TrainingUnderWay<'a> {
 
 /// The outputs that steps are asked for, by name.
 struct FetchedOutputs {
-    /// Those that are one number: losses and metrics.
+    /// The outputs that are one number: losses and metrics.
     numbers: Vec<String>,
-    /// Those that a last step gives.
+    /// The outputs that a last step gives.
     at_last: Vec<String>,
 }
 

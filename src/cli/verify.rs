@@ -73,7 +73,7 @@ fn render_line(args: &VerifyArgs, plan: &VerifiedPlan, difference: Option<f64>) 
     line
 }
 
-/// By how many times what rounding its inputs changes an output may differ from one rank's, where that is more than the
+/// The factor by which an output may differ from one rank's as a multiple of what rounding its inputs changes, where that is more than the
 /// tolerance: a batch norm over few samples, say, makes much of little.
 const ROUNDINGS: f64 = 8.0;
 
@@ -153,8 +153,8 @@ fn compare_step(plan: &VerifiedPlan, model: &Path) -> Result<f64> {
     Ok(worst)
 }
 
-/// Of how many parts of the batch statistics are taken, each by itself: there is no comparing a plan with one rank that
-/// takes them otherwise.
+/// Returns the number of parts of the batch that have statistics of their own: a plan cannot be compared with one rank that takes them
+/// otherwise.
 fn count_statistics(graph: &Graph, plan: &VerifiedPlan) -> usize {
     let normalizes = graph.nodes.iter().any(|node| matches!(node.op, Op::BatchNorm(_)));
     if normalizes && plan.training { plan.microbatches } else { 1 }

@@ -73,7 +73,7 @@ fn images(count: usize, side: usize) -> Graph {
     g.finish().expect("a graph")
 }
 
-/// Of each op and element type the actor that moves most.
+/// Finds for each op and element type the actor that moves most.
 fn actors(plan: &Plan) -> Vec<Found> {
     let program = &plan.programs[0];
     let mut greatest: BTreeMap<String, &Actor> = BTreeMap::new();
@@ -216,7 +216,7 @@ fn trainings() -> [Training; 3] {
     ]
 }
 
-/// By actor and kernel what the kernels of a plan touch.
+/// Counts what the kernels of a plan touch, by actor and kernel.
 fn touched(plan: &Plan) -> BTreeMap<(String, String), Sectors> {
     let mut all = BTreeMap::new();
     for found in actors(plan) {

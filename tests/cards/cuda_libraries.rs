@@ -98,7 +98,7 @@ fn a_stub_is_told_from_a_driver() {
     }
 }
 
-/// Of the compiler and of the library of products a training says the same.
+/// A training says the same of the compiler and of the library of products.
 #[test]
 fn other_libraries_that_lack_a_function_are_named() {
     for (names, version, says, status) in [

@@ -129,7 +129,7 @@ fn other_references_reach_the_losses_of_pytorch_on_cards() {
     }
 }
 
-/// Of mixed precision the losses are near those of f32, as on the processor.
+/// Losses of mixed precision are near those of f32, as on the processor.
 #[test]
 fn halves_train_on_cards() {
     let Some(machine) = Machine::new() else { return };
@@ -315,7 +315,7 @@ fn what_a_kernel_finds_is_said() {
     assert!(stderr.contains("label 77") && stderr.contains("0..10"), "{stderr}");
 }
 
-/// Without NVIDIA's libraries it is said what is missing, and what to do.
+/// Messages name what is missing without NVIDIA's libraries, and what to do.
 #[test]
 fn a_machine_without_cards_says_what_is_missing() {
     let folder = tempfile::tempdir().expect("a scratch folder");
@@ -505,7 +505,7 @@ fn variables_go_to_a_card_one_by_one() {
     }
 }
 
-/// Of each mapping for which large pages are asked: its bytes, and those of them that are there.
+/// Returns the bytes of each mapping for which large pages are asked, and those of them that are resident.
 fn mappings(maps: &str) -> impl Iterator<Item = [usize; 2]> {
     let mut found = Vec::new();
     let mut last = [0, 0];

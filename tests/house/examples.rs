@@ -42,7 +42,7 @@ fn messages_arrive() {
     on_threads_and_processes("messages", 2, "1000 numbers of rank");
 }
 
-/// Those above and below that have a number of ranks of their own run on others too.
+/// Examples that have a number of ranks of their own, above and below, run on other numbers too.
 #[test]
 fn examples_run_on_any_number_of_ranks() {
     for (name, part) in [

@@ -129,7 +129,7 @@ fn memory(g: &GraphBuilder) -> Tensor {
     operand(g, "memory", &[4, 6, 8])
 }
 
-/// Of keys of the memory, those that are padding.
+/// Returns which keys of the memory are padding.
 fn padding(g: &GraphBuilder) -> Tensor {
     let hidden = formula::numbers("padding", 24).into_iter().enumerate();
     let data: Vec<f64> = hidden.map(|(at, x)| f64::from(u8::from(at % 6 > 0 && x < 0.4))).collect();

@@ -71,7 +71,7 @@ fn statistics_of_frozen_layers_run_on() {
     assert!(all["bn.running_var"].to_f64().iter().all(|&x| x != 1.0));
 }
 
-/// Their scales and shifts are trained, by the statistics that are kept.
+/// Scales and shifts are trained, by the statistics that are kept.
 #[test]
 fn kept_statistics_stay_on_every_mesh() {
     let folder = tempfile::tempdir().expect("a scratch folder");

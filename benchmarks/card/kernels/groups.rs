@@ -41,7 +41,7 @@ impl Group {
         Self { name: name.into(), make: Box::new(make) }
     }
 
-    /// Of examples of ops.
+    /// Makes a group of examples of ops.
     pub fn of_ops(
         name: impl Into<String>,
         large: bool,

@@ -75,7 +75,7 @@ fn images(to: &mut Vec<Group>) {
     }
 }
 
-/// As a U-Net doubles its images.
+/// Returns the sampling by which a U-Net doubles its images.
 fn linear() -> Sampling {
     let (filter, coordinates) = (Filter::Linear, Coordinates::HalfPixel);
     let scale = graphc_ir::scalar::Scalar(2.0);

@@ -52,7 +52,7 @@ pub struct Summary {
     untried: Vec<String>,
 }
 
-/// Of how many trials that are right the shares are told.
+/// The number of right trials whose shares are told.
 const TOLD: usize = 12;
 
 impl Summary {
@@ -189,7 +189,7 @@ struct Ended {
 
 struct Process {
     child: Child,
-    /// It is closed when this process ends, however that happens, and the other one ends then.
+    /// The other process's standard input. It is closed when this process ends, however that happens, and the other one ends then.
     leash: Option<ChildStdin>,
     lines: Receiver<String>,
     errors: Receiver<String>,

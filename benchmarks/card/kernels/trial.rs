@@ -55,7 +55,7 @@ pub enum Room {
     /// The value was computed in f32, with an error of at most `relative` times the sum of its size and 1, and `of_greatest` times the
     /// greatest number; then it was rounded `times` times.
     Rounded { relative: f64, of_greatest: f64, times: f64 },
-    /// So far, each.
+    /// Each value has an error of its own.
     Each(Vec<f64>),
 }
 
@@ -212,7 +212,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Of a trial that was not executed.
+    /// The results of a trial that was not executed.
     pub const NOTHING: Self = Self {
         worst: Worst { share: 0.0, result: 0, element: 0, found: 0.0, right: 0.0 },
         repeats: true,

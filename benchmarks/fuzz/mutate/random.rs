@@ -5,7 +5,7 @@
 pub struct Random(u64);
 
 impl Random {
-    /// Those of one case of a seed.
+    /// Makes the numbers of one case of a seed.
     pub fn new(seed: u64, case: u64) -> Self {
         let mut random = Self(seed);
         random.0 = random.draw() ^ case.wrapping_mul(0xd134_2543_de82_ef95);

@@ -115,7 +115,7 @@ fn orders(outcomes: &[&Outcome]) -> String {
     )
 }
 
-/// Of pairs measured more than 10 % apart: how many are predicted in that order, and how many there are.
+/// Counts the pairs measured more than 10 % apart: those that are predicted in that order, and all.
 fn order(sweep: &[(f64, f64)]) -> (usize, usize) {
     let (mut right, mut pairs) = (0, 0);
     for (index, a) in sweep.iter().enumerate() {

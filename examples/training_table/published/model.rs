@@ -131,7 +131,7 @@ impl Model {
 struct Parts<'a> {
     g: &'a GraphBuilder,
     model: &'a Model,
-    /// By the last part of a variable's name.
+    /// The pins of states, by the last part of a variable's name.
     states: RefCell<BTreeMap<String, Pin>>,
 }
 

@@ -19,7 +19,7 @@ pub(super) struct CheckpointRecord {
     /// Steps of the whole training so far.
     pub(super) finished: u64,
     options: CompileOptions,
-    /// Of a step of all ranks together.
+    /// The inputs of a step of all ranks together.
     inputs: BTreeMap<String, TensorType>,
     /// The parameters and buffers that some rank's plan holds.
     kept: Vec<Variable>,
@@ -111,7 +111,7 @@ impl DataParallel {
         Ok(whole)
     }
 
-    /// Those of them that training changes; buffers may hold what is infinite.
+    /// Returns the names of those that training changes. Buffers are not among them, as they may hold what is infinite.
     fn updated_names(&self) -> BTreeSet<String> {
         let trained = self.record.kept.iter().filter(|variable| variable.trainable);
         let trained = trained.map(|variable| variable.name.clone());

@@ -21,9 +21,9 @@ struct GradientPlace {
 /// The assignment of the parameters' gradients to buckets.
 #[derive(Debug)]
 pub(super) struct BucketLayout {
-    /// By the parameter's name.
+    /// The places of gradients, by the parameter's name.
     places: BTreeMap<String, GradientPlace>,
-    /// Of each bucket: how many gradients, and a tensor of its type and size.
+    /// For each bucket, the number of gradients, and a tensor of its type and size.
     buckets: Vec<(usize, HostTensor)>,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Reducer {
 }
 
 struct ReducerState {
-    /// Of each bucket, until its reduction begins.
+    /// The memory of each bucket, until its reduction begins.
     filling: Vec<Option<HostTensor>>,
     /// The number of gradients that each bucket lacks.
     missing: Vec<usize>,

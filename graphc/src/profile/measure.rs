@@ -232,7 +232,7 @@ fn is_communication(actor: &Actor) -> bool {
 /// The details of an actor's work that a profile records beside its time.
 struct ActorDetails {
     dtype: Option<DType>,
-    /// Of a collective: bytes of its message.
+    /// The bytes of a collective's message.
     message: Option<f64>,
     ranks: usize,
 }

@@ -67,7 +67,7 @@ pub struct Page {
     pub plans: Vec<PlanPage>,
     /// The reason why there is no plan.
     pub failed: Option<Failed>,
-    /// Of two plans what differs.
+    /// The differences of two plans.
     pub difference: Option<Differs>,
     /// The course of a run of the first plan.
     pub went: Option<Went>,

@@ -349,7 +349,7 @@ impl Tensor {
         self.binary(BinaryFunction::Or, other)
     }
 
-    /// Of a condition (bool): `a` where it holds, else `b`.
+    /// Selects by a condition (bool): `a` where it holds, else `b`.
     #[track_caller]
     pub fn select(&self, a: &Tensor, b: &Tensor) -> Tensor {
         self.builder.apply(Op::Where(Where {}), &[self, a, b])

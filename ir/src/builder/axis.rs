@@ -17,7 +17,7 @@ use super::Tensor;
 pub enum Axis {
     /// From the first.
     At(usize),
-    /// So many before the end; the last is 1.
+    /// An axis counted from the end; the last is 1.
     FromEnd(usize),
 }
 

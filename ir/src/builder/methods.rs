@@ -198,7 +198,7 @@ impl Tensor {
         self.builder.apply(Op::Rotary(rotary), &[self])
     }
 
-    /// Of a table `[V, D]`: the rows that `ids` (i64) name, `[.., D]`.
+    /// Looks up rows of a table `[V, D]`: those that `ids` (i64) name, `[.., D]`.
     #[track_caller]
     pub fn embedding(&self, ids: &Tensor) -> Tensor {
         self.builder.apply(Op::Embedding(EmbeddingOp {}), &[self, ids])
@@ -215,7 +215,7 @@ impl Tensor {
 /// Losses: scalars of f32, whatever the precision of the scores. Labels are classes (i64) shaped as all dims but the
 /// last; -100 is ignored.
 impl Tensor {
-    /// Of scores `[.., C]`: the mean cross entropy over the labels that are not ignored; NaN where all are.
+    /// Computes the mean cross entropy of scores `[.., C]` over the labels that are not ignored; NaN where all are.
     #[track_caller]
     pub fn cross_entropy(&self, labels: &Tensor) -> Tensor {
         self.smoothed_cross_entropy(labels, 0.0)
@@ -230,7 +230,8 @@ impl Tensor {
         loss.mean_over_labels(labels)
     }
 
-    /// Of log-probabilities `[.., C]`: the mean of minus that of the label, over the labels not ignored.
+    /// Computes the negative log-likelihood of log-probabilities `[.., C]`: the mean of minus that of the label, over the labels not
+    /// ignored.
     #[track_caller]
     pub fn nll(&self, labels: &Tensor) -> Tensor {
         let picked = self.builder.apply(Op::Pick(Pick::default()), &[self, labels]);
@@ -292,8 +293,8 @@ impl Tensor {
         x.softplus().sub(&target.mul(&x))
     }
 
-    /// Of scores `[.., C]`: for how many labels fewer than `k` classes score more, of equal scores the first; a sum over
-    /// all labels that are not ignored, f32\[\].
+    /// Counts the labels for which fewer than `k` classes of scores `[.., C]` score more, of equal scores the first. It is a sum over all
+    /// labels that are not ignored, f32\[\].
     #[track_caller]
     pub fn top(&self, labels: &Tensor, k: usize) -> Tensor {
         let label = self.builder.apply(Op::Pick(Pick::default()), &[self, labels]);

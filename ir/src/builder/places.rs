@@ -61,7 +61,7 @@ impl Tensor {
 
 /// Elements by their places.
 impl Tensor {
-    /// Of each row along a dim the greatest elements and their places (i64), the best first; of equal ones that of the lower place.
+    /// Returns the greatest elements of each row along a dim and their places (i64), the best first; of equal ones that of the lower place.
     ///
     /// ```
     /// use graphc_ir::builder::GraphBuilder;
@@ -105,8 +105,8 @@ impl Tensor {
         }
     }
 
-    /// Of `[b.., n, w..]` the elements at places `[b.., m]` (i64) of dim n: `[b.., m, w..]`. As many dims are of batches as the places have
-    /// before their last.
+    /// Gathers from `[b.., n, w..]` the elements at places `[b.., m]` (i64) of dim n: `[b.., m, w..]`. The dims of batches are as many as
+    /// the places have before their last.
     ///
     /// ```
     /// use graphc_ir::builder::GraphBuilder;

@@ -50,11 +50,11 @@ pub fn lstm_lm(g: &GraphBuilder, config: &LstmLmConfig) -> LstmLm {
 
 /// Tokens (i64) `[batch, time]` to logits `[batch, time, vocabulary]`; states begin at 0.
 pub struct LstmLm {
-    /// Of tokens.
+    /// The embedding of tokens.
     pub encoder: Embedding,
-    /// Over time.
+    /// The recurrence over time.
     pub rnn: Lstm,
-    /// To logits.
+    /// The projection to logits.
     pub decoder: Linear,
     dropout: Dropout,
 }

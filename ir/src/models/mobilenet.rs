@@ -42,7 +42,7 @@ impl MobileNetConfig {
         Self { cifar_stem: true, ..self }
     }
 
-    /// So many channels times the width.
+    /// Returns the number of channels times the width.
     fn scaled_channels(&self, channels: usize) -> usize {
         by_eight(channels as f64 * self.width)
     }
@@ -87,7 +87,7 @@ pub struct MobileNetV2 {
     pub blocks: Vec<InvertedResidual>,
     /// `features.18`: to the channels that are classified.
     pub last: ConvNorm,
-    /// Before the classifier.
+    /// The dropout before the classifier.
     pub dropout: Dropout,
     /// `classifier.1`.
     pub classifier: Linear,
@@ -211,9 +211,9 @@ impl Module for ConvNorm {
 pub struct InvertedResidual {
     /// `conv.0` and, where there is an expansion, `conv.1`: to more channels, and over each of them.
     pub wide: Vec<ConvNorm>,
-    /// To few channels.
+    /// The convolution to few channels.
     pub narrow: Conv2d,
-    /// Behind it.
+    /// The normalization behind it.
     pub norm: BatchNorm2d,
     /// Whether what it is given is added.
     pub residual: bool,

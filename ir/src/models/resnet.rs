@@ -102,7 +102,7 @@ pub fn resnet50(g: &GraphBuilder, classes: usize) -> ResNet {
 pub struct ResNet {
     /// From colours to the first layer's channels.
     pub conv1: Conv2d,
-    /// Behind it.
+    /// The normalization behind it.
     pub bn1: BatchNorm2d,
     /// Halves the size behind the stem; `None` for small images.
     pub maxpool: Option<MaxPool2d>,
@@ -183,9 +183,9 @@ impl Module for ResNet {
 pub struct Block {
     /// The convolutions, `conv1` and so on.
     pub convs: Vec<Conv2d>,
-    /// Behind each of them, `bn1` and so on.
+    /// The normalization behind each of them, `bn1` and so on.
     pub norms: Vec<BatchNorm2d>,
-    /// Beside them where size or channels change.
+    /// The convolution and normalization beside them, where size or channels change.
     pub downsample: Option<(Conv2d, BatchNorm2d)>,
 }
 

@@ -71,7 +71,7 @@ pub struct VisionTransformer {
     pub pos_embedding: Tensor,
     /// The layers.
     pub layers: Vec<VitLayer>,
-    /// Behind the layers.
+    /// The normalization behind the layers.
     pub ln: LayerNorm,
     /// From the width to classes.
     pub head: Linear,
@@ -140,11 +140,11 @@ impl Module for VisionTransformer {
 
 /// Attention and a perceptron, each behind a normalization and beside a residual.
 pub struct VitLayer {
-    /// Before attention.
+    /// The normalization before attention.
     pub ln_1: LayerNorm,
     /// Attention.
     pub self_attention: MultiheadAttention,
-    /// Before the perceptron.
+    /// The normalization before the perceptron.
     pub ln_2: LayerNorm,
     /// `mlp.0` and `mlp.3`: to the width inside, and back.
     pub mlp: [Linear; 2],

@@ -136,11 +136,11 @@ impl Module for Mlp {
 /// # Ok::<(), graphc_ir::builder::BuildErrors>(())
 /// ```
 pub struct TransformerBlock {
-    /// Before attention.
+    /// The normalization before attention.
     pub ln1: LayerNorm,
     /// Attention.
     pub attn: CausalSelfAttention,
-    /// Before the perceptron.
+    /// The normalization before the perceptron.
     pub ln2: LayerNorm,
     /// The perceptron, four times as wide.
     pub mlp: Mlp,

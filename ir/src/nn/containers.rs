@@ -86,7 +86,7 @@ impl Module for Sequential {
 pub struct ModuleList<M>(Vec<M>);
 
 impl<M: Module> ModuleList<M> {
-    /// So many modules; each is told its own name.
+    /// Makes `count` modules; each is told its own name.
     #[track_caller]
     pub fn new(
         g: &GraphBuilder,

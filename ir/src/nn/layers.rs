@@ -34,7 +34,7 @@ impl Linear {
         Self::with_init(g, name, [inputs, outputs], init.clone(), Some(init))
     }
 
-    /// Without a bias.
+    /// Makes a layer without a bias.
     #[track_caller]
     pub fn without_bias(g: &GraphBuilder, name: &str, inputs: usize, outputs: usize) -> Self {
         Self::with_init(g, name, [inputs, outputs], uniform_init(inputs), None)

@@ -38,10 +38,10 @@ pub struct BatchNorm {
     pub momentum: f64,
 }
 
-/// Of `[n, channels]` and `[n, channels, w]`.
+/// Batch normalization of `[n, channels]` and `[n, channels, w]`.
 pub type BatchNorm1d = BatchNorm;
 
-/// Of images, `[n, channels, h, w]`.
+/// Batch normalization of images, `[n, channels, h, w]`.
 pub type BatchNorm2d = BatchNorm;
 
 impl BatchNorm {

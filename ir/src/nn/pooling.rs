@@ -25,7 +25,7 @@ impl PoolConfig {
         Self { kernel: [kernel; 2], stride: [kernel; 2], padding: [0; 2], ceil_mode: false }
     }
 
-    /// Without the further window.
+    /// Returns the window without the further one of `ceil_mode`.
     fn window(&self) -> Window {
         let [rows, columns] = self.padding;
         let pads = [rows, columns, rows, columns];

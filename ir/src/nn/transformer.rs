@@ -38,7 +38,7 @@ pub enum Mask<'a> {
 /// assert_eq!(y.shape(), [2, 8, 16]);
 /// ```
 pub struct MultiheadAttention {
-    /// Of queries, keys and values, one below the other: `[3 width, width]`.
+    /// The projection of queries, keys and values, one below the other: `[3 width, width]`.
     pub in_proj_weight: Tensor,
     /// `[3 width]`.
     pub in_proj_bias: Tensor,
@@ -69,7 +69,7 @@ impl MultiheadAttention {
         })
     }
 
-    /// Of queries `[batch, queries, width]` to keys and values `[batch, keys, width]`.
+    /// Computes attention of queries `[batch, queries, width]` to keys and values `[batch, keys, width]`.
     #[track_caller]
     pub fn attend(&self, query: &Tensor, key: &Tensor, value: &Tensor, mask: Mask<'_>) -> Tensor {
         query.builder().with_location(|| {
@@ -144,7 +144,7 @@ fn by_inputs(inputs: usize) -> Init {
     uniform_init(1.0 / (inputs.max(1) as f64).sqrt())
 }
 
-/// Of a sequence to itself, each element to all.
+/// Attention of a sequence to itself, each element to all.
 impl Module for MultiheadAttention {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
@@ -242,7 +242,7 @@ impl Perceptron {
 /// # Ok::<(), graphc_ir::builder::BuildErrors>(())
 /// ```
 pub struct TransformerEncoderLayer {
-    /// Of the sequence to itself.
+    /// The attention of the sequence to itself.
     pub self_attn: MultiheadAttention,
     /// With attention.
     pub norm1: LayerNorm,
@@ -302,9 +302,9 @@ impl Module for TransformerEncoderLayer {
 /// assert_eq!((y.shape(), layer.parameters().len()), (vec![2, 8, 16], 18));
 /// ```
 pub struct TransformerDecoderLayer {
-    /// Of the sequence to itself.
+    /// The attention of the sequence to itself.
     pub self_attn: MultiheadAttention,
-    /// Of the sequence to the memory.
+    /// The attention of the sequence to the memory.
     pub multihead_attn: MultiheadAttention,
     /// With attention to itself.
     pub norm1: LayerNorm,
@@ -329,7 +329,7 @@ impl TransformerDecoderLayer {
         })
     }
 
-    /// Of a sequence and a memory, with what hides of each.
+    /// Computes the layer for a sequence and a memory, with a mask of each.
     #[track_caller]
     pub fn forward_with(&self, x: &Tensor, memory: &Tensor, masks: [Mask<'_>; 2]) -> Tensor {
         x.builder().with_location(|| {

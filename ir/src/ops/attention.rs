@@ -68,7 +68,7 @@ pub struct Attention {
 }
 
 impl Attention {
-    /// Without window and soft cap.
+    /// Makes an op without window and soft cap.
     pub fn new(causal: bool, scale: Scalar) -> Self {
         Self { causal, scale, window: None, soft_cap: None }
     }
@@ -140,7 +140,7 @@ impl AttentionGrad {
         Self { causal, scale, window, soft_cap, bias }
     }
 
-    /// Without bias, window and soft cap.
+    /// Makes an op without bias, window and soft cap.
     pub fn new(causal: bool, scale: Scalar) -> Self {
         Self::from_attention(Attention::new(causal, scale), AttentionBias::None)
     }
@@ -365,7 +365,7 @@ impl Operation for AttentionGrad {
         self.flops(part) * most_to_mean(self.forward(), whole, part)
     }
 
-    /// Of the five products the first: the scores.
+    /// Returns the share of the scores, the first of five products, which the op computes again.
     fn repeated_share(&self) -> f64 {
         0.2
     }

@@ -51,7 +51,7 @@ pub(crate) struct ChannelView {
 }
 
 impl ChannelView {
-    /// Over how many elements a statistic is taken.
+    /// Returns the number of elements that a statistic is taken over.
     pub(crate) fn count_elements(&self) -> usize {
         self.axes.iter().map(|&axis| self.shape[axis]).product()
     }

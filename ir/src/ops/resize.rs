@@ -86,7 +86,7 @@ pub enum Coordinates {
     AlignCorners,
 }
 
-/// Of each element of a result, the elements that it is the weighted sum of.
+/// The elements of the operand of which each element of a result is the weighted sum.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Taps {
     /// The positions in `taps` at which the taps of each element begin, and at which the last ones end.
@@ -192,7 +192,7 @@ impl Taps {
         &self.taps[self.starts[element]..self.starts[element + 1]]
     }
 
-    /// Of each of `from` elements of the operand, the elements of the result that it is part of.
+    /// Returns for each of `from` elements of the operand the elements of the result that it is part of.
     pub fn transpose(&self, from: usize) -> Self {
         let mut readers = vec![Vec::new(); from];
         for element in 0..self.starts.len() - 1 {

@@ -83,7 +83,7 @@ impl Scatter {
         [own * &share, given * gather_places(&share, places)]
     }
 
-    /// Of factors of which some are 0: what all others make together.
+    /// Computes the gradients of a product, also where some factors are 0: each is `g` times the product of all other factors.
     fn gradient_of_product(&self, [x, places, values]: [&Tensor; 3], g: &Tensor) -> [Tensor; 2] {
         let dtype = g.ty().dtype;
         let zero = |t: &Tensor| t.equal(&t.scalar_like(0.0)).cast(dtype);

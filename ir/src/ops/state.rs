@@ -52,7 +52,7 @@ impl Blend {
     /// x takes the place of the state.
     pub const REPLACE: Self = Self::with_decay(0.0, 1.0);
 
-    /// This share of the state, and x at this rate.
+    /// Makes an update that keeps this share of the state, and adds x at this rate.
     pub const fn with_decay(decay: f64, rate: f64) -> Self {
         Self { decay: Scalar(decay), rate: Scalar(rate), starts: false }
     }

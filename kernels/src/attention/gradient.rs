@@ -294,7 +294,8 @@ impl<T: Number> AttentionGradInputs<'_, T> {
         }
     }
 
-    /// Of each query of a head its log-sum-exp, and what is subtracted from do v: sum(do o) - dl. Memory for two rows is given.
+    /// Computes for each query of a head its log-sum-exp, and the number that is subtracted from do v: sum(do o) - dl. `pair` is memory for
+    /// two rows.
     pub(super) fn prepare_rows(
         &self,
         [batch, head]: [usize; 2],

@@ -68,7 +68,7 @@ pub(super) fn compute_input_grad<T: Number>(
     )
 }
 
-/// By rows, and by places of a row, what is read: elements of the window and their sources.
+/// The elements of the window that are read, and their sources: by rows, and by places of a row.
 type Readers = [Vec<Vec<(usize, usize)>>; 2];
 
 fn find_readers(classes: &[Vec<PlaceClass>; 2]) -> Readers {

@@ -28,7 +28,7 @@ const NEAR: usize = 1 << 18;
 const KEPT: usize = 1 << 16;
 /// Shares of the work for each thread: who is done sooner takes another.
 pub(super) const SHARES: usize = 4;
-/// So few rows read kernels where they lie.
+/// The most rows for which kernels are read where they lie.
 const LITTLE: usize = 96;
 
 /// Images in memory, and which channels of them take part.
@@ -59,7 +59,7 @@ pub(super) struct ConvolutionGather {
     pub batch: usize,
     pub from: ImageSide,
     pub to: ImageSide,
-    /// Of h and w.
+    /// The classes of places along h and along w.
     pub classes: [Vec<PlaceClass>; 2],
     /// Height and width of the kernels.
     pub kernel: [usize; 2],
@@ -146,7 +146,7 @@ struct SharedTaps {
 }
 
 impl ConvolutionGather {
-    /// Of each tap its place among those that some result needs.
+    /// Numbers the taps that some result needs. Returns for each tap its number among these.
     pub fn slots(&self) -> Vec<Option<usize>> {
         let used = self.classes.each_ref().map(|classes| {
             let taps = classes.iter().flat_map(|class| &class.taps);

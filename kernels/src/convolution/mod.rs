@@ -202,7 +202,7 @@ pub(crate) fn group_stride(groups: usize, dim: usize, [shape, whole]: [&[usize];
     if groups > 1 && (own == 0 || own > one) { one } else { own }
 }
 
-/// Of images with their channels last.
+/// Convolves images with their channels last.
 fn convolve_images<T: Number>(
     space: &ConvolutionSpace,
     x: &[T],

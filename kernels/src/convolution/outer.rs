@@ -24,8 +24,8 @@ const PLACES: usize = 128;
 const ROWS: usize = 48;
 /// Numbers of both factors that stay in the cache while all taps go by.
 const NEAR: usize = 3 << 16;
-/// So few units of work are too few for threads to share. Then images are shared, where the sums of each slab of them are at
-/// most so many numbers.
+/// The number of units of work that are enough for threads to share. With fewer, images are shared instead, where the sums of each slab of
+/// them are at most [`SMALL`].
 const FEW_UNITS: usize = 8;
 const SMALL: usize = 1 << 16;
 /// Both factors are far where they are more numbers than this: they do not stay in the second cache. Threads that share taps would each
@@ -43,8 +43,8 @@ pub(super) struct KernelSums {
     /// The image, whose channels are columns of the result, and the gradient, whose channels are its rows.
     pub x: ImageSide,
     pub y: ImageSide,
-    /// Of h and w for each element of the window the places at which it meets the image: the first one, its source, and
-    /// how many there are.
+    /// The places at which each element of the window meets the image, along h and along w: the first one, its source, and how many there
+    /// are.
     pub meetings: [Vec<WindowMeeting>; 2],
     pub strides: [usize; 2],
 }
@@ -83,7 +83,7 @@ impl KernelSums {
         self.meetings[0].len() * self.meetings[1].len()
     }
 
-    /// Of each tap its place among those that meet the image anywhere.
+    /// Numbers the taps that meet the image anywhere. Returns for each tap its number among these.
     pub fn slots(&self) -> Vec<Option<usize>> {
         let mut next = 0..;
         let [down, right] = &self.meetings;

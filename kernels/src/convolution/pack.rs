@@ -13,7 +13,7 @@ pub(super) struct Kernels<'a> {
     pub data: &'a [f32],
     pub outputs: usize,
     pub inputs: usize,
-    /// Of each tap its place among those that are used.
+    /// The number of each tap among those that are used.
     pub slots: &'a [Option<usize>],
 }
 

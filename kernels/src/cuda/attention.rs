@@ -26,7 +26,7 @@ const WIDEST_GRADIENT: usize = 128;
 const COLUMNS: usize = 256;
 const COLUMNS_OF_GRADIENT: usize = 128;
 
-/// One op.
+/// Prepares the call of an `Attention` op.
 pub(super) fn prepare_attention(
     op: &Attention,
     operands: &[Shard],

@@ -219,7 +219,7 @@ pub enum Numbers {
     /// No numbers.
     #[default]
     None,
-    /// Those of an update.
+    /// The numbers of an update.
     Update(Box<Op>),
     /// The same numbers in each step, e.g. weights of an interpolation.
     Table(Vec<f32>),

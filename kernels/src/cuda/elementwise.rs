@@ -73,7 +73,7 @@ struct ElementwiseChain<'a> {
     shape: Vec<usize>,
     /// The extents of the whole values.
     global: Vec<usize>,
-    /// Of each operand its stride along each dim of the shape.
+    /// The strides of each operand along the dims of the shape.
     strides: Vec<Vec<usize>>,
 }
 

@@ -149,7 +149,7 @@ fn launch_elements(of: ElementText, out: &Shard) -> Vec<Launch> {
     vec![Launch::kernel(source, "elements", elements.div_ceil(THREADS), THREADS, arguments)]
 }
 
-/// One op.
+/// Prepares the call of a `Dropout` op.
 pub(super) fn prepare_dropout(op: &DropoutOp, operands: &[Shard], results: &[Shard]) -> Call {
     let (x, elements) = (&operands[0], operands[0].elements());
     if !op.can_drop() {

@@ -130,13 +130,13 @@ pub(super) fn prepare_embedding(
     Ok(CudaGatherPlaces::of_table(operands, 1, table)?.prepare_take(&results[0]))
 }
 
-/// One op.
+/// Prepares the call of an `EmbeddingGrad` op.
 pub(super) fn embedding_grad(operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
     let places = CudaGatherPlaces::of_table(operands, 0, (CallRegister::Result(0), &results[0]))?;
     Put::for_sum(places, &results[0]).prepare_call()
 }
 
-/// One op.
+/// Prepares the call of a `ScatterSum` op.
 pub(super) fn scatter_sum(operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
     let rows = (CallRegister::Result(0), &results[0]);
     let places = CudaGatherPlaces::new("scatter_sum", "index", operands, 0, rows)?;

@@ -44,7 +44,7 @@ struct MovementWalk {
     result: usize,
 }
 
-/// One op.
+/// Prepares the call of a `Transpose` op.
 pub(super) fn prepare_transpose(op: &Transpose, operands: &[Shard], results: &[Shard]) -> Call {
     let (from, to) =
         (row_major_strides(operands[0].shape()), row_major_strides(results[0].shape()));
@@ -62,7 +62,7 @@ pub(super) fn prepare_transpose(op: &Transpose, operands: &[Shard], results: &[S
     }
 }
 
-/// One op.
+/// Prepares the call of a `Slice` op.
 pub(super) fn prepare_slice(op: &Slice, operands: &[Shard], results: &[Shard]) -> Call {
     let (from, to) =
         (row_major_strides(operands[0].shape()), row_major_strides(results[0].shape()));
@@ -77,7 +77,7 @@ pub(super) fn prepare_slice(op: &Slice, operands: &[Shard], results: &[Shard]) -
     Call::from_launches(launch_walks(vec![walk], results[0].dtype().size()))
 }
 
-/// One op.
+/// Prepares the call of an `Expand` op.
 pub(super) fn prepare_expand(operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
     let (x, out) = (operands[0].shape(), results[0].shape());
     let misfit = || KernelError::bad_call("expand", format!("{x:?} into {out:?}"));
@@ -86,7 +86,7 @@ pub(super) fn prepare_expand(operands: &[Shard], results: &[Shard]) -> Result<Ca
     Ok(Call::from_launches(launch_walks(vec![walk], results[0].dtype().size())))
 }
 
-/// One op.
+/// Prepares the call of a `Concat` op.
 pub(super) fn prepare_concat(op: &Concat, operands: &[Shard], results: &[Shard]) -> Call {
     let to = row_major_strides(results[0].shape());
     let mut place = 0;
@@ -100,7 +100,7 @@ pub(super) fn prepare_concat(op: &Concat, operands: &[Shard], results: &[Shard])
     Call::from_launches(launch_walks(walks, results[0].dtype().size()))
 }
 
-/// One op.
+/// Prepares the call of a `Split` op.
 pub(super) fn prepare_split(op: &Split, operands: &[Shard], results: &[Shard]) -> Call {
     let from = row_major_strides(operands[0].shape());
     let mut place = 0;

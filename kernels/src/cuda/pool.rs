@@ -13,7 +13,7 @@ const THREADS: usize = 256;
 /// Bytes that a thread reads at once.
 const ACCESS: usize = 16;
 
-/// One op.
+/// Prepares the call of a pooling op or of its gradient.
 pub(super) fn prepare_pool(
     op: &Op,
     operands: &[Shard],
@@ -55,7 +55,7 @@ pub(super) fn prepare_pool(
 struct PoolSpec {
     kernel: [usize; 2],
     window: Window,
-    /// Of a mean: whether borders count.
+    /// Whether a mean counts borders; `None` for the greatest element.
     mean: Option<bool>,
     channels_last: bool,
     backward: bool,

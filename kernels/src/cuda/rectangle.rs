@@ -75,7 +75,7 @@ struct RectangleSide {
     strides: Vec<usize>,
     /// The position of its first element.
     start: usize,
-    /// Of the whole tensor.
+    /// The number of elements of the whole tensor.
     elements: usize,
 }
 

@@ -19,7 +19,7 @@ const MANY_CHUNKS: usize = 32;
 /// Functions by which kernels join chunks.
 pub(super) const JOIN: &str = include_str!("cu/join.cuh");
 
-/// One op.
+/// Prepares the call of a `Reduce` op.
 pub(super) fn prepare_reduce(
     op: &Reduce,
     operands: &[Shard],

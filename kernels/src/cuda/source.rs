@@ -175,7 +175,7 @@ pub(super) fn access_width(size: usize, divides: impl IntoIterator<Item = usize>
 
 /// The position of a shard's elements in the whole tensor.
 pub(super) struct Whole {
-    /// Of dims of which a shard has a part: what they are called as parameters, each behind a comma.
+    /// The parameters for the dims of which a shard has a part, each behind a comma.
     pub(super) parameters: String,
     /// The arguments for them.
     pub(super) arguments: Vec<Argument>,

@@ -8,7 +8,7 @@ use super::rows::DimRows;
 use super::source::KernelSource;
 use crate::error::KernelError;
 
-/// So many of a row are found one after the other.
+/// The most elements of a row that are found one after the other.
 const FEW: usize = 8;
 /// Elements of a row that is sorted in shared memory at most.
 const SORTED: usize = 2048;

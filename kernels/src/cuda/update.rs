@@ -55,7 +55,7 @@ struct CudaUpdateRule {
     rates: Option<rates::DeviceRates>,
 }
 
-/// One op.
+/// Prepares the call of an `SgdUpdate` op.
 pub(super) fn prepare_sgd(op: &SgdUpdate, operands: &[Shard]) -> Call {
     sgd_rule(op).of_one(operands)
 }
@@ -69,7 +69,7 @@ fn sgd_rule(op: &SgdUpdate) -> CudaUpdateRule {
     CudaUpdateRule { step, op: Op::SgdUpdate(op.clone()), tensors, clip: op.clip, rates: None }
 }
 
-/// One op.
+/// Prepares the call of an `AdamUpdate` op.
 pub(super) fn prepare_adam(op: &AdamUpdate, operands: &[Shard]) -> Call {
     adam_rule(op, operands.len()).of_one(operands)
 }
@@ -83,7 +83,7 @@ fn adam_rule(op: &AdamUpdate, operands: usize) -> CudaUpdateRule {
     CudaUpdateRule { step, op: Op::AdamUpdate(op.clone()), tensors: 4, clip: op.clip, rates }
 }
 
-/// One op.
+/// Prepares the call of an `RmspropUpdate` op.
 pub(super) fn prepare_rmsprop(op: &RmspropUpdate, operands: &[Shard]) -> Call {
     rmsprop_rule(op).of_one(operands)
 }
@@ -101,7 +101,7 @@ fn rmsprop_rule(op: &RmspropUpdate) -> CudaUpdateRule {
     CudaUpdateRule { step, op: Op::RmspropUpdate(op.clone()), tensors, clip: op.clip, rates: None }
 }
 
-/// One op.
+/// Prepares the call of a `LambDirection` op.
 pub(super) fn lamb_direction(op: &LambDirection, operands: &[Shard]) -> Call {
     direction_rule(op, operands.len()).of_one(operands)
 }

@@ -59,7 +59,7 @@ pub(super) struct ChainStep {
 pub(super) struct ResultCopy {
     pub(super) output: usize,
     pub(super) buffer: usize,
-    /// Only where [`ResultOverlap::Late`].
+    /// Whether the copy is made only where the overlap is [`ResultOverlap::Late`].
     pub(super) if_late: bool,
 }
 
@@ -73,7 +73,7 @@ pub(super) struct ChainProgram {
     /// Element type of each buffer.
     pub(super) buffers: Vec<DType>,
     pub(super) copies: Vec<ResultCopy>,
-    /// Of each result what is read when it is written.
+    /// The operands that are read when each result is written.
     reads: Vec<OperandReads>,
     /// The reductions that it ends in.
     pub(super) folds: Vec<StepFold>,

@@ -120,7 +120,7 @@ impl PoolExtents {
         });
     }
 
-    /// Of each channel of each place which element of the window is the first greatest, row-major; a NaN is greater than all.
+    /// Finds for each channel of each place the first greatest element of the window, row-major; a NaN is greater than all.
     fn first_greatest<T: Float>(
         &self,
         x: &[T],

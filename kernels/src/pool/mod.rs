@@ -91,7 +91,7 @@ pub(crate) fn pool_grad<T: Float>(
 struct PoolExtents {
     kernel: [usize; 2],
     window: Window,
-    /// Of a mean: whether borders count.
+    /// Whether a mean counts borders; `None` for the greatest element.
     mean: Option<bool>,
     channels_last: bool,
     channels: usize,

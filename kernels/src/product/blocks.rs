@@ -58,7 +58,7 @@ unsafe impl Send for BlockTarget {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for BlockTarget {}
 
-/// See [`super::multiply`], of which this is the part for half precision.
+/// Multiplies matrices of half precision: a part of [`super::multiply`].
 pub(super) fn multiply_blocks(
     method: Method,
     (extents, scale): ([usize; 3], f32),

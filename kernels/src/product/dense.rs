@@ -48,7 +48,7 @@ const AHEAD: usize = 8;
 const NEAR: usize = 256;
 /// Columns of a panel.
 const PANEL: usize = 64;
-/// Of fewer rows packing would take longer than the product.
+/// The number of rows below which packing would take longer than the product.
 const FEW: usize = 16;
 
 /// Whether products of these extents and layouts, of both factors and the result, are computed here.
@@ -148,7 +148,7 @@ struct BesideMatrix {
 }
 
 impl BesideMatrix {
-    /// Of matrices their parts that begin at an element.
+    /// Takes the parts of matrices that begin at an element.
     fn from_parts(
         parts: &[OutputParts<'_>],
         start: usize,
@@ -193,7 +193,7 @@ impl<'a> Rooms<'a> {
     }
 }
 
-/// So many places, each time as many as are taken at once.
+/// Cuts an extent in ranges of `step` places; the last may be shorter.
 pub(super) fn cut_steps(extent: usize, step: usize) -> impl Iterator<Item = Range<usize>> {
     (0..extent).step_by(step).map(move |start| start..extent.min(start + step))
 }
@@ -435,7 +435,7 @@ impl<'a> PanelSource<'a> {
         PrefetchLines { first: self.data.as_ptr(), stride, each, count: rows * each }
     }
 
-    /// Of a matrix whose rows are contiguous.
+    /// Packs a matrix whose rows are contiguous.
     ///
     /// # Safety
     /// The processor has AVX-512 F.
@@ -447,7 +447,7 @@ impl<'a> PanelSource<'a> {
         copy_rows(self.data, self.layout.row, count, AHEAD, to);
     }
 
-    /// Of a matrix whose columns are contiguous.
+    /// Packs a matrix whose columns are contiguous.
     ///
     /// # Safety
     /// The processor has AVX-512 F.

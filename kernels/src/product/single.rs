@@ -77,7 +77,7 @@ impl ProductCut {
     }
 }
 
-/// See [`super::multiply_single`], of which this is the part for `f32`.
+/// Multiplies matrices of `f32`: a part of [`super::multiply_single`].
 pub(super) fn multiply_single(
     extents: [usize; 3],
     scale: f32,

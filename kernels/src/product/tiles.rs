@@ -136,7 +136,7 @@ fn load_scattered(
     values
 }
 
-/// Up to 16 elements as `bf16`, and 0 behind them.
+/// Loads up to 16 elements as `bf16`, and 0 behind them.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
 fn load_sixteen(data: Data<'_>, start: usize, count: usize) -> __m256i {

@@ -18,7 +18,7 @@ use crate::vectors::{LANES, VectorTarget};
 
 /// Rows at most: of more, packing is worth it.
 const MOST_ROWS: usize = 96;
-/// Of fewer columns there is little to pack.
+/// The number of columns below which there is little to pack.
 const FEW_COLUMNS: usize = 64;
 /// Places along the inner extent at most, so that all of the small factor stays in the second cache.
 const LONGEST: usize = 2048;

@@ -62,7 +62,7 @@ struct RecurrenceExtents {
 /// The threads and the scratch memory of a kernel.
 struct RecurrenceWork<'a> {
     pool: Option<&'a ThreadPool>,
-    /// Of a product.
+    /// The threads that compute a product.
     threads: usize,
     /// The state, or its gradient, of all samples.
     state: &'a mut [f32],
@@ -72,7 +72,7 @@ struct RecurrenceWork<'a> {
     gates: &'a mut [f32],
     /// The weights as the product of a step reads them fastest: by rows of the state. The gradient has no use for it.
     weights: &'a mut [f32],
-    /// Of a product.
+    /// The scratch memory of a product.
     room: &'a mut [f32],
 }
 

@@ -70,8 +70,8 @@ struct Work<'a> {
 }
 
 impl ThreadPool {
-    /// So many threads, the caller of [`ThreadPool::run`] included. A helper looks for work for `spin` before it sleeps:
-    /// 0 where others need the cores. Helpers are named by their numbers, from 1.
+    /// Starts a pool of so many threads, the caller of [`ThreadPool::run`] included. A helper looks for work for `spin` before it sleeps: 0
+    /// where others need the cores. Helpers are named by their numbers, from 1.
     ///
     /// # Errors
     /// Returns an error if the system cannot start a thread.

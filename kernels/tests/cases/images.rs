@@ -108,7 +108,7 @@ fn parts_of_groups(to: &mut Examples) {
     }
 }
 
-/// So many places that tiles are the largest.
+/// Adds a convolution of so many places that tiles are the largest.
 fn large(to: &mut Examples, dtype: DType) {
     let (x, k) = (ty(dtype, &[2, 92, 93, 8]), ty(dtype, &[68, 8, 1, 2]));
     let op = Convolution { window: Window::PLAIN, groups: 1, channels_last: true };

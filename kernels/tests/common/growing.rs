@@ -184,7 +184,7 @@ pub struct Chain {
     pub call: Call,
     /// The op only names it.
     pub case: Case,
-    /// Of each result the right values, and how far it may be from each before it is rounded.
+    /// The right values of each result, and the error that each value may have before it is rounded.
     pub right: Vec<[Vec<f64>; 2]>,
 }
 

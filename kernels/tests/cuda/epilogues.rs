@@ -82,7 +82,7 @@ fn check_rounded(
 
 const ROW: &[usize] = &[9];
 const ALL: &[usize] = &[3, 5, 9];
-/// Of rows that can be kept.
+/// A shape whose rows can be kept.
 const WIDE: &[usize] = &[3, 5, 24];
 
 /// Chains that are joined: the call has one launch and the values of the ops.

@@ -37,7 +37,7 @@ fn kernels() -> BTreeMap<String, (&'static str, Kernel)> {
     all
 }
 
-/// Those that are tried: of each kernel of an op the longest source, or all.
+/// Returns the kernels that are tried: of each kernel of an op the longest source, or all.
 fn tried() -> Vec<(&'static str, Kernel)> {
     let all = kernels();
     if std::env::var_os("GRAPHC_DOUBLE_ALL").is_some() {

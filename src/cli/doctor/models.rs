@@ -42,7 +42,7 @@ pub(super) enum DoctorModel {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case {
     pub(super) model: DoctorModel,
-    /// Of mixed precision.
+    /// The element type of mixed precision.
     pub(super) precision: Option<DType>,
     pub(super) ranks: usize,
     pub(super) stages: usize,

@@ -19,10 +19,10 @@ use super::print_note;
 use super::process::{Process, describe_exit};
 use super::world::Seat;
 
-/// Between two looks at what is ending: orphans of a rank send no signal.
+/// The time between two looks at what is ending: orphans of a rank send no signal.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// After which a process that was killed is left to the system: it hangs inside the kernel.
+/// The time after which a process that was killed is left to the system: it hangs inside the kernel.
 const UNKILLABLE: Duration = Duration::from_secs(5);
 
 /// The end of an attempt.
@@ -31,7 +31,7 @@ pub enum AttemptOutcome {
     Done,
     /// One process failed first.
     Failed(RankFailure),
-    /// By this signal.
+    /// A signal interrupted it.
     Interrupted(i32),
 }
 

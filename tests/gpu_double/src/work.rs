@@ -35,7 +35,7 @@ pub trait Work: Send {
     }
     /// Does it, or a part of it, if it can. Called until it is not [`Poll::NotYet`]; other streams go on meanwhile.
     fn poll(&mut self, memory: &mut Access<'_>) -> Poll;
-    /// It was appended to a stream that will do it, not to a graph: now is its place among the calls of the program.
+    /// Notes that it was appended to a stream that will do it, not to a graph: now is its place among the calls of the program.
     fn appended(&mut self) {}
     /// Returns the same work from its beginning: one for each replay of a captured graph.
     fn again(&self) -> Box<dyn Work>;

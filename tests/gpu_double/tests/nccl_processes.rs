@@ -15,7 +15,7 @@ use programs::{download, part, process, said, synchronize, upload};
 /// The id of a test's communicator, handed to its processes.
 const ID: &str = "GPU_DOUBLE_TEST_ID";
 
-/// This process's rank, if it is one.
+/// Returns this process's rank, if it is one.
 fn me() -> Option<usize> {
     part().map(|rank| rank.parse().expect("a rank"))
 }

@@ -11,9 +11,9 @@ pub struct Ran<'a> {
     pub class: ClassReport,
     /// The number of their program.
     pub index: usize,
-    /// Their program.
+    /// The program of the ranks.
     pub program: &'a Program,
-    /// By stream: its events in order.
+    /// The events of each stream in order.
     pub streams: Vec<Vec<Event>>,
 }
 

@@ -25,7 +25,7 @@ pub struct Ops {
 
 /// Numbers of tensors, of layouts and of parts, which rows refer to.
 pub struct PageNumbers<'a> {
-    /// Of each tensor that the plan lists, by name: its number, and that of its layout.
+    /// The number of each tensor that the plan lists, and that of its layout, by the tensor's name.
     pub tensors: BTreeMap<&'a str, (usize, usize)>,
     /// Layouts.
     pub layouts: &'a mut InternTable<String>,

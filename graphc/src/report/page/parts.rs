@@ -27,7 +27,7 @@ pub struct ModelPart {
 
 /// The parts of all values.
 pub struct Parts {
-    /// By value.
+    /// The part of the model of each value.
     pub of_values: Vec<ModelPart>,
     by_name: BTreeMap<String, ValueId>,
 }

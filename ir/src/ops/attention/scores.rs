@@ -37,7 +37,7 @@ impl AttentionScores<'_> {
         head / (self.q.region.global[2] / self.k.region.global[2])
     }
 
-    /// Of a query [b, t, head] and a key; -inf where the query does not see it.
+    /// Returns the score of a query [b, t, head] and a key; -inf where the query does not see it.
     pub fn score_at(&self, row: &[usize], key: usize) -> f64 {
         if !self.op.sees(row[1], key) {
             return f64::NEG_INFINITY;
@@ -97,7 +97,7 @@ impl<'a> GradientTerms<'a> {
         Self { scores, operands, of_l, known: RefCell::default() }
     }
 
-    /// Of a query [b, t, head] and a key.
+    /// Returns the term of a query [b, t, head] and a key.
     pub fn term_at(&self, row: &[usize], key: usize) -> GradientTerm {
         let place = [row[0], row[1], row[2], key];
         if let Some(&known) = self.known.borrow().get(&place) {

@@ -32,7 +32,7 @@ const BUSY: usize = 1 << 18;
 /// Channels of a group below which tiles would be empty for the most part.
 const FEW: usize = 8;
 
-/// One op.
+/// Prepares the call of a convolution or of one of its gradients.
 pub(super) fn prepare_convolution(
     op: &Op,
     operands: &[Shard],

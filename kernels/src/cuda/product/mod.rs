@@ -17,7 +17,7 @@ use crate::error::KernelError;
 
 pub use own::{own_product, product_end};
 
-/// One op.
+/// Prepares the call of a `MatMul` op.
 pub(super) fn prepare_matmul(
     op: &MatMul,
     operands: &[Shard],

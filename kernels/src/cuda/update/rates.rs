@@ -64,7 +64,7 @@ fn in_two(number: f64) -> [f32; 2] {
     [first, (number - f64::from(first)) as f32]
 }
 
-/// Of the number of the update.
+/// Returns the rates of Adam, which follow from the number of the update.
 pub(super) fn of_adam(op: &AdamUpdate) -> DeviceRates {
     let shrink = match op.decoupled {
         true => format!("1.0 - lr * {}", f64_literal(op.weight_decay.0)),
@@ -78,7 +78,7 @@ pub(super) fn of_adam(op: &AdamUpdate) -> DeviceRates {
     DeviceRates { lr: 3, find, scalars: [1, 1] }
 }
 
-/// Of the number of the update; no learning rate is among them.
+/// Returns the rates of a direction of LAMB, which follow from the number of the update. None is a learning rate.
 pub(super) fn of_direction(op: &LambDirection) -> DeviceRates {
     let find = format!(
         "rates[0] = (float)(1.0 / {}); rates[1] = (float)(1.0 / sqrt({}));",
@@ -88,7 +88,7 @@ pub(super) fn of_direction(op: &LambDirection) -> DeviceRates {
     DeviceRates { lr: 0, find, scalars: [1, 1] }
 }
 
-/// Of the sums of squares of a variable and its direction.
+/// Returns the rate of a step of LAMB, which follows from the sums of squares of a variable and its direction.
 pub(super) fn of_step() -> DeviceRates {
     let find = "rates[0] = (float)(a > 0.0 && b > 0.0 ? lr * sqrt(a / b) : lr);".to_owned();
     DeviceRates { lr: 0, find, scalars: [2, 1] }

@@ -19,7 +19,7 @@ pub struct Algorithm {
     magic: u64,
     problem: u64,
     workspace: u64,
-    /// Of A, B, C, D, the bias and the aux buffer: bytes, each a power of two.
+    /// The alignments in bytes of A, B, C, D, the bias and the aux buffer, each a power of two.
     alignments: [u32; 6],
     /// The number of the algorithm among those that were handed out, from 0.
     number: u64,

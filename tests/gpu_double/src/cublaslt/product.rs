@@ -54,8 +54,8 @@ impl Work for Product {
         Some(self.problem.epilogue.name())
     }
 
-    /// As a card of 100 TFLOP/s, and a quarter more for each place between the algorithm and the fastest; of products that are slow
-    /// a hundred times as long.
+    /// Returns the time of a card of 100 TFLOP/s, and a quarter more for each place between the algorithm and the fastest. Products that
+    /// are slow take a hundred times as long.
     fn nanoseconds(&self) -> u64 {
         let Problem { m, n, k, batch, .. } = self.problem;
         let offer = Offer::get();

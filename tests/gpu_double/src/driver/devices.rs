@@ -134,7 +134,7 @@ pub unsafe extern "C" fn cuDeviceGetPCIBusId(name: *mut c_char, room: i32, numbe
     code(result)
 }
 
-/// By the numbers of `CUdevice_attribute`.
+/// Returns an attribute by its number of `CUdevice_attribute`.
 fn attribute_of(attribute: i32, number: i32, (major, minor): (i32, i32)) -> i32 {
     let hopper = major >= 9;
     match attribute {

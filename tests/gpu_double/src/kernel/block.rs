@@ -30,7 +30,7 @@ pub struct Block<'a, 'm> {
     pub local: usize,
     /// Barriers passed.
     pub epoch: u32,
-    /// Of each warp, up to which barrier it knows of each other.
+    /// For each warp, the barrier up to which it knows of each other warp.
     pub known: Vec<[u32; 32]>,
     /// Blocks heard of.
     pub heard: Heard,

@@ -63,11 +63,11 @@ pub enum Join {
 /// Memory that an address is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
-    /// Of a card, or pinned memory of the host.
+    /// Memory of a card, or pinned memory of the host.
     Global,
-    /// Of a block.
+    /// Memory of a block.
     Shared,
-    /// Of a thread.
+    /// Memory of a thread.
     Local,
     /// The kernel's arguments.
     Arguments,

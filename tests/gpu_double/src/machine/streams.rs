@@ -57,7 +57,7 @@ impl Stream {
         }
     }
 
-    /// After a fault nothing is executed any more.
+    /// Drops all operations after a fault: nothing is executed any more.
     pub fn abandon(&mut self) {
         self.queue.clear();
         self.done = self.tick;

@@ -17,7 +17,7 @@ pub struct Who<'a> {
     pub warp: u32,
     /// Barriers that the block has passed.
     pub epoch: u32,
-    /// Of each warp, the last epoch that a barrier has told about.
+    /// For each warp, the last epoch that a barrier has told about.
     pub known: &'a [u32],
     /// Blocks that this one has heard of by a fence and an atomic access.
     pub heard: Option<&'a Heard>,

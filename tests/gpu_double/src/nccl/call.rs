@@ -13,7 +13,7 @@ pub struct Call {
     pub verb: Verb,
     /// The number of elements, as the function of C counts them.
     pub count: u64,
-    /// Their type.
+    /// The type of the elements.
     pub element: Element,
 }
 

@@ -14,7 +14,7 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// It begins.
+    /// Begins a wait.
     pub fn begin() -> Wait {
         Wait { since: Instant::now(), progress: work::progress() }
     }

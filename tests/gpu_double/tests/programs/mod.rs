@@ -119,7 +119,7 @@ pub fn end_graph(executable: *mut c_void) {
 /// The variable that tells a test that it is the process of its own, and which.
 const PART: &str = "GPU_DOUBLE_TEST_PART";
 
-/// This process's part of the test, if it is one.
+/// Returns this process's part of the test, if it is one.
 pub fn part() -> Option<String> {
     std::env::var(PART).ok()
 }

@@ -129,7 +129,7 @@ fn flushed(bits: u64) -> u64 {
     if f32::of(bits).is_subnormal() { bits & 0x8000_0000 } else { bits }
 }
 
-/// To 16 bits: what is nearest is one off at most.
+/// Rounds to a type of 16 bits. The nearest number is one off at most.
 fn narrowed<T: Narrow>(x: f64, rounding: Rounding) -> u64 {
     let near = T::narrow(x);
     let far = near.wide().abs() > x.abs();

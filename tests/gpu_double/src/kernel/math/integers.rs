@@ -12,9 +12,9 @@ pub trait Integer: Lane + Ord {
     fn narrow(value: i128) -> Self;
     /// The nearest value that there is.
     fn nearest(value: i128) -> Self;
-    /// Without overflow.
+    /// Adds without overflow.
     fn plus(self, other: Self) -> Self;
-    /// Without overflow.
+    /// Subtracts without overflow.
     fn minus(self, other: Self) -> Self;
     /// The lower half of the product.
     fn times(self, other: Self) -> Self;
