@@ -47,7 +47,7 @@ const CAPACITY: f64 = 1.25;
 /// The base of the rotary embedding.
 const BASE: f64 = 1e6;
 
-/// From tokens `[batch, time]` to logits.
+/// The model from tokens `[batch, time]` to logits.
 pub struct Mixtral {
     config: MixtralConfig,
     embedding: Embedding,

@@ -160,7 +160,7 @@ fn meshes() -> Vec<CompileOptions> {
     all
 }
 
-/// On machines whose communication has a stream of its own.
+/// Returns settings of machines whose communication has a stream of its own.
 fn streams() -> Vec<(CompileOptions, &'static str)> {
     let strategies = [Strategy::Zero1, Strategy::Zero2, Strategy::Zero3];
     let of = |strategy| CompileOptions {

@@ -97,8 +97,9 @@ pub struct Buckets {
 }
 
 impl Buckets {
-    /// No session yet; `weights` and `job` are those of [`Session::with_job`], and `model` writes the model for a batch of given shapes.
-    /// All its graphs have the same variables. Where ranks are processes, all ask for the same shapes in the same order.
+    /// Makes buckets without a session yet. `weights` and `job` are those of [`Session::with_job`], and `model` writes the model for a
+    /// batch of given shapes. All its graphs have the same variables. Where ranks are processes, all ask for the same shapes in the same
+    /// order.
     pub fn new(
         options: BucketsOptions,
         weights: BTreeMap<String, HostTensor>,

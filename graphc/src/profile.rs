@@ -140,7 +140,7 @@ pub enum Limit {
     Peak,
     /// The limit of other kernels: the bandwidth of the device's memory.
     Memory,
-    /// Each against its own.
+    /// The limit of several kinds of kernels, each of which has its own.
     Both,
 }
 

@@ -314,7 +314,7 @@ impl NodeDecomposer<'_> {
         self.graph.value(value).ty.shape.len().saturating_sub(1)
     }
 
-    /// In another precision; the same value where it has that.
+    /// Casts a value to another precision; the same value if it has that already.
     fn cast(&mut self, x: ValueId, dtype: DType) -> Result<ValueId, OpError> {
         if self.graph.value(x).ty.dtype == dtype {
             return Ok(x);

@@ -39,7 +39,7 @@ pub struct Node {
     pub part: Option<Part>,
     /// The placement, where the user gave one.
     pub placement: Option<Placement>,
-    /// In what element type it multiplies matrices, where the user gave one (see `GraphBuilder::autocast`).
+    /// The element type in which it multiplies matrices, where the user gave one (see `GraphBuilder::autocast`).
     pub autocast: Option<DType>,
     /// The place at which the user wrote it; not part of equality.
     pub source: Source,
@@ -243,7 +243,7 @@ impl Graph {
         node.operands.iter().map(|&v| &self.value(v).ty).collect()
     }
 
-    /// For each value the nodes that read it, once per operand position, in order.
+    /// Lists for each value the nodes that read it, once per operand position, in order.
     pub fn list_consumers(&self) -> Vec<Vec<NodeId>> {
         let mut consumers = vec![Vec::new(); self.values.len()];
         for (id, node) in self.iter() {

@@ -81,7 +81,7 @@ pub enum Curve {
 /// A linear rise of the learning rate. Its text is `STEPS` or `STEPS,START`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Warmup {
-    /// At which step the rate is whole.
+    /// The step from which the rate is whole.
     pub steps: u64,
     /// The part of it at step 0; `None`: 1 / (steps + 1), of one cycle 1 / 25.
     pub start: Option<Scalar>,
@@ -164,7 +164,7 @@ impl LrSchedule {
         if done >= all { 1.0 } else { done as f64 / all as f64 }
     }
 
-    /// As `OneCycleLR` of two phases: its first ends at `pct_start steps - 1`, which may lie between two steps.
+    /// Returns the factor of `OneCycleLR` of two phases. Its first phase ends at `pct_start steps - 1`, which may lie between two steps.
     fn one_cycle(&self, step: u64, steps: u64) -> f64 {
         let rise = self.warmup.map_or(0.3 * steps as f64, |warmup| warmup.steps as f64);
         let start = self.warmup.and_then(|warmup| warmup.start).map_or(1.0 / 25.0, |start| start.0);

@@ -27,7 +27,7 @@ impl ReduceKind {
         }
     }
 
-    /// Both values as one. A NaN stays a NaN.
+    /// Joins two values. A NaN stays a NaN.
     pub fn combine(self, a: f64, b: f64) -> f64 {
         match self {
             Self::Sum => a + b,

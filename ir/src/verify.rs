@@ -87,7 +87,7 @@ impl Verifier<'_> {
         self.errors.push(VerifyError { node: None, op, source, message });
     }
 
-    /// Each value is a result of exactly one node, which the value names.
+    /// Checks that each value is a result of exactly one node, which the value names.
     fn check_links(&mut self) {
         let mut seen = vec![false; self.graph.values.len()];
         for (id, node) in self.graph.iter() {

@@ -62,7 +62,7 @@ vectorized! {
 }
 
 vectorized! {
-    /// Both become `a + b`, bytes of `f32`.
+    /// Replaces both numbers by `a + b`, bytes of `f32`.
     pub fn sum_in_both(a: &[Cell<[u8; 4]>], b: &[Cell<[u8; 4]>]) {
         for (a, b) in a.iter().zip(b) {
             let sum = f32::from_ne_bytes(a.get()) + f32::from_ne_bytes(b.get());

@@ -37,8 +37,8 @@ pub(crate) type CustomKernel =
 pub struct CustomKernels(BTreeMap<String, Arc<CustomKernel>>);
 
 impl CustomKernels {
-    /// With the kernel of the op of this name. It is given the op, and the parts of operands and results that a rank has: their
-    /// `shape`, that of the `global` tensor, and where the part begins (`origin`). It may be called by several threads at once.
+    /// Adds the kernel of the op of this name. It is given the op, and the parts of operands and results that a rank has: their `shape`,
+    /// that of the `global` tensor, and where the part begins (`origin`). It may be called by several threads at once.
     #[must_use]
     pub fn with(
         mut self,

@@ -25,7 +25,7 @@ struct ShardClasses {
 }
 
 impl ShardClasses {
-    /// From the last dim of a shard, of which so many are `classes`.
+    /// Takes the range of classes from the last dim of a shard, of which so many are `classes`.
     fn from_shard(
         op: &'static str,
         (shape, origin, global): (&[usize], &[usize], &[usize]),

@@ -13,7 +13,7 @@ use crate::threads::ThreadPool;
 /// Below this many elements, some microseconds of work, one thread is faster than two and the hand-over.
 const WORTHWHILE: usize = 1 << 14;
 
-/// In how many parts work on this many elements is cut.
+/// Returns the number of parts into which work on this many elements is cut.
 pub(crate) fn count_parts(cx: &KernelContext<'_>, elements: usize) -> usize {
     if cx.pool.is_none() || elements < WORTHWHILE { 1 } else { cx.threads.max(1) }
 }

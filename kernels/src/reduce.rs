@@ -163,7 +163,7 @@ impl FloatFold {
         Ok(())
     }
 
-    /// Each row of `extent` elements to one.
+    /// Reduces each row of `extent` elements to one.
     fn reduce_rows<T: Float>(
         self,
         x: &[T],
@@ -183,7 +183,7 @@ impl FloatFold {
         })
     }
 
-    /// Each column of matrices of `rows` rows and `columns` columns to one.
+    /// Reduces each column of matrices of `rows` rows and `columns` columns to one.
     fn reduce_columns<T: Float>(
         self,
         x: &[T],
@@ -222,7 +222,7 @@ impl FloatFold {
         })
     }
 
-    /// Each column of one matrix of many rows to one: threads share blocks of rows, which are joined in their order.
+    /// Reduces each column of one matrix of many rows to one. Threads share blocks of rows, which are joined in their order.
     fn reduce_blocks<T: Float>(
         self,
         x: &[T],
@@ -256,7 +256,7 @@ impl FloatFold {
     }
 }
 
-/// Both values as one; a NaN stays a NaN.
+/// Joins two values; a NaN stays a NaN.
 #[inline(always)]
 fn join_values(kind: ReduceKind, a: f32, b: f32) -> f32 {
     match kind {
@@ -333,7 +333,7 @@ fn reduce_tile<T: Float>(
     }
 }
 
-/// Any pattern of groups: every element in order into its result.
+/// Reduces by any pattern of groups: every element is joined to its result, in order.
 fn fold_general<T: Copy, U: Copy>(
     groups: &[DimGroup],
     x: &[T],

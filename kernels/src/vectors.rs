@@ -110,7 +110,7 @@ pub(crate) struct VectorStrip<'a> {
     pub rows: RowStarts<'a>,
     pub taps: &'a [Tap],
     pub channels: usize,
-    /// From one channel of a row to the next.
+    /// The distance from one channel of a row to the next.
     pub step: usize,
     /// Rows of `vectors` vectors, one for each channel of each tap, so far apart.
     pub panel: &'a [f32],
@@ -129,7 +129,7 @@ pub(crate) struct VectorStrip<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct PrefetchLines {
     pub first: *const f32,
-    /// From one row or column to the next, in numbers, and how many lines each has.
+    /// The distance from one row or column to the next, in numbers, and the number of lines of each.
     pub stride: usize,
     pub each: usize,
     pub count: usize,
@@ -228,7 +228,7 @@ struct Ahead<'a> {
 }
 
 impl<'a> Ahead<'a> {
-    /// For one of so many tiles; `next` are the rows of the one behind it.
+    /// Prepares the requests of one of so many tiles; `next` are the rows of the one behind it.
     #[inline(always)]
     fn new(strip: &VectorStrip<'a>, next: Range<usize>, [tile, tiles]: [usize; 2]) -> Self {
         let steps = (strip.taps.len() * strip.channels.div_ceil(UNROLLED)).max(1);
@@ -384,7 +384,7 @@ pub(crate) struct Outer<'a> {
     pub wide: &'a [f32],
     /// Read number by number.
     pub narrow: &'a [f32],
-    /// From place to place within a run: of `wide`, of `narrow`.
+    /// The distance from place to place within a run: of `wide`, of `narrow`.
     pub steps: [usize; 2],
     pub runs: &'a [PlaceRun],
     pub to: VectorTarget<'a>,

@@ -119,12 +119,12 @@ fn select_values(graph: &Graph, expected: &Tensors) -> (Vec<Output>, Vec<String>
     (outputs, strangers.cloned().collect())
 }
 
-/// In which form a model is computed.
+/// The form in which a model is computed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CheckedForm {
-    /// Each value is there.
+    /// Each value is kept, so that it can be compared.
     Each,
-    /// As `graphc run` does it.
+    /// The model is computed as `graphc run` does it.
     Planned,
 }
 

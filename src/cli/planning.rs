@@ -23,7 +23,7 @@ use super::{options, start};
 pub struct Timing {
     /// Reading the model.
     pub parse: f64,
-    /// From graph to plan.
+    /// The seconds from graph to plan.
     pub plan: f64,
     /// The part of that in which signatures were chosen.
     pub solve: f64,

@@ -27,7 +27,7 @@ pub struct Profiling<'a> {
 }
 
 impl<'a> Profiling<'a> {
-    /// For a run of these steps.
+    /// Prepares the measurements of a run of these steps, if the command line asks for them.
     pub fn from_args(
         args: &'a TrainArgs,
         plan: &'a Plan,

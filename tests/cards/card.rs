@@ -49,7 +49,7 @@ fn a_few_kernels_of_each_op_are_right() {
     assert_eq!(summary["untried"], serde_json::json!([]), "ops without a trial");
 }
 
-/// On a card that has no memory for cuBLASLt a product fails, and its process ends; another goes on behind it.
+/// A product fails on a card that has no memory for cuBLASLt, and its process ends. Another process goes on behind it.
 #[test]
 fn a_trial_that_loses_the_card_is_told_and_others_go_on() {
     let Some(machine) = Machine::new() else { return };

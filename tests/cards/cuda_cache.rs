@@ -79,7 +79,7 @@ impl Machine {
         said.lines().filter(|line| !refused(line)).map(|line| format!("{line}\n")).collect()
     }
 
-    /// From now on the machine has no compiler.
+    /// Takes the compiler from the machine.
     fn lose_compiler(&self) {
         for name in ["libnvrtc.so", "libnvrtc.so.13"] {
             std::fs::remove_file(self.file(name)).expect("a link to the double");
@@ -138,7 +138,8 @@ fn kernels_are_taken_to_a_machine_without_a_compiler() {
     assert_eq!(entries(&folder).len(), count, "nothing was compiled");
 }
 
-/// They are all that trainings need also where cuBLASLt refuses products, their ends or calls that it has promised, and where it is missing.
+/// The kernels are all that trainings need, also where cuBLASLt refuses products, their ends or calls that it has promised, and where it is
+/// missing.
 #[test]
 fn kernels_are_taken_to_a_machine_without_a_library_of_products() {
     let Some(machine) = Machine::new() else { return };

@@ -65,7 +65,7 @@ fn a_driver_that_lacks_a_function_is_an_error() {
     }
 }
 
-/// Each one that is called may be the one that is missing.
+/// Each function that is called may be the one that is missing.
 #[test]
 fn every_function_of_the_driver_is_looked_for() {
     for missing in functions() {

@@ -139,7 +139,7 @@ fn halves_train_on_cards() {
     }
 }
 
-/// In bf16, and where microbatches have statistics of their own, losses are near those of the processor.
+/// Losses are near those of the processor in bf16, and where microbatches have statistics of their own.
 #[test]
 fn halves_and_microbatches_are_near_the_processor() {
     let Some(machine) = Machine::new() else { return };

@@ -121,7 +121,7 @@ fn spans_of_a_compilation_and_of_steps_are_printed() {
     }
 }
 
-/// On threads it runs on two and on four ranks; processes print the same bits.
+/// The example runs on two and on four ranks in threads; processes print the same bits.
 #[test]
 fn eager_tensors_are_the_same_on_threads_and_processes() {
     let sorted = |shown: &str| {

@@ -107,7 +107,7 @@ fn nothing_runs(folder: &Path, expected: usize) {
     }
 }
 
-/// Each rank writes its number and that of a process in the background, and waits for it.
+/// A program of which each rank writes its number and that of a process in the background, and waits for it.
 const FAMILY: &str = "sleep 1000 & echo $! > pid-$RANK-b; echo $$ > pid-$RANK-a; wait";
 
 fn started(folder: &Path, count: usize) {

@@ -11,7 +11,7 @@ use crate::support::{Reference, reference};
 
 /// A user of whom nobody else has processes. For root no limit holds, so tests of root's are run as this one.
 const NOBODY: u32 = 61_234;
-/// No run takes so long, also where peers that have no thread are waited for.
+/// The time that no run takes, also where peers that have no thread are waited for.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The number of threads and processes with which all commands succeed.
 const ENOUGH: u32 = 200;

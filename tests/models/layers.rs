@@ -155,7 +155,7 @@ fn attention_is_pytorchs() {
     });
 }
 
-/// With dropout attention has all scores at hand; in evaluation nothing is dropped, and both ways give the same.
+/// Attention with dropout has all scores at hand. In evaluation nothing is dropped, and both ways give the same.
 #[test]
 fn attention_with_dropout_evaluates_as_without() {
     let g = GraphBuilder::new("two ways");

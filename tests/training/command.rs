@@ -10,7 +10,7 @@ const STEPS: u64 = 50;
 const BATCH: usize = 12;
 const BATCHES: usize = 4;
 
-/// As in the script.
+/// Returns the same numbers as the script.
 fn numbers(count: usize, seed: i64, scale: f64) -> Vec<f64> {
     let number = |i: i64| (i * i * 31 + i * 7919 + seed * 104_729) % 2001 - 1000;
     (0..count as i64).map(|i| number(i) as f64 * scale / 1024.0).collect()

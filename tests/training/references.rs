@@ -74,7 +74,7 @@ fn states_reach_the_losses_of_pytorch_on_every_mesh() {
     check_all("states");
 }
 
-/// As of the resnet: without microbatches.
+/// The losses are compared as those of the resnet: without microbatches.
 #[test]
 fn unet_reaches_the_losses_of_pytorch_on_every_mesh() {
     let own = Reference::load("unet").tolerance;

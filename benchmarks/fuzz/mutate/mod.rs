@@ -76,7 +76,7 @@ fn edited_json(base: &[u8], other: &[u8], random: &mut Random) -> Option<Value> 
     Some(document)
 }
 
-/// With the checksum of what it says now.
+/// Seals a manifest with the checksum of what it says now, or leaves the old one in one of 16 cases.
 fn sealed(mut manifest: Value, random: &mut Random) -> Vec<u8> {
     if manifest.is_object() && !random.one_in(16) {
         manifest["sha256"] = "".into();

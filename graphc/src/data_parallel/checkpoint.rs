@@ -150,7 +150,7 @@ impl DataParallel {
         values.iter().try_for_each(|(name, value)| self.set_variable(name, value))
     }
 
-    /// In which options that decide what a step does this differs from what saved a checkpoint: see
+    /// Returns the options that decide what a step does and in which this differs from what saved a checkpoint: see
     /// [`Session::changes_since`](graphc_runtime::Session::changes_since).
     pub fn changes_since(&self, checkpoint: &Checkpoint) -> Vec<String> {
         checkpoint.describe_changes(&self.record.options, &self.record.inputs)

@@ -15,7 +15,7 @@ use super::Tensor;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Axis {
-    /// From the first.
+    /// An axis counted from the first.
     At(usize),
     /// An axis counted from the end; the last is 1.
     FromEnd(usize),

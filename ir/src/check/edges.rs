@@ -74,7 +74,7 @@ fn list_variables(program: &Program) -> Vec<NamedRegister<'_>> {
     named.collect()
 }
 
-/// Something with a name lies in one layout, in one part on each of its ranks.
+/// Checks that something with a name lies in one layout, in one part on each of its ranks.
 fn check_on_ranks(
     plan: &Plan,
     ranks_of: &[Vec<u32>],

@@ -85,7 +85,7 @@ impl fmt::Debug for VerifiedPlan {
     }
 }
 
-/// Everything that is wrong with a plan.
+/// All errors of a plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
 pub struct PlanErrors(pub Vec<PlanError>);

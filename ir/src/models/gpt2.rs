@@ -67,7 +67,7 @@ pub struct Gpt2 {
 }
 
 impl Gpt2 {
-    /// With OpenAI's first contents: normal of deviation 0.02, those that add to the residual less with depth.
+    /// Makes the model with OpenAI's first contents: normal of deviation 0.02, those that add to the residual less with depth.
     #[track_caller]
     pub fn new(g: &GraphBuilder, config: &Gpt2Config) -> Self {
         let Gpt2Config { layers, width, sequence, vocabulary, .. } = *config;
@@ -105,7 +105,7 @@ pub struct Gpt2Block {
     pub ln_1: LayerNorm,
     /// The projection to queries, keys and values.
     pub c_attn: Product,
-    /// From what is seen.
+    /// The projection of what is seen.
     pub c_proj: Product,
     /// The normalization before the perceptron.
     pub ln_2: LayerNorm,

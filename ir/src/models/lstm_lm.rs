@@ -60,7 +60,7 @@ pub struct LstmLm {
 }
 
 impl LstmLm {
-    /// With the example's first contents: tables uniform in +-0.1, no bias at first.
+    /// Makes the model with the example's first contents: tables uniform in +-0.1, no bias at first.
     #[track_caller]
     pub fn new(g: &GraphBuilder, config: &LstmLmConfig) -> Self {
         let LstmLmConfig { vocabulary, width, hidden, layers, dropout } = *config;

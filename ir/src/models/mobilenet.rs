@@ -16,7 +16,7 @@ pub struct MobileNetConfig {
     pub classes: usize,
     /// Zeros before the classifier, in training.
     pub dropout: f64,
-    /// For images of 32x32: the stem and the second stage keep the size.
+    /// Whether the model is for images of 32x32: the stem and the second stage then keep the size.
     pub cifar_stem: bool,
 }
 
@@ -32,7 +32,7 @@ const STAGES: [[usize; 4]; 7] = [
 ];
 
 impl MobileNetConfig {
-    /// For images of 224x224.
+    /// Makes the configuration for images of 224x224.
     pub fn new(classes: usize) -> Self {
         Self { width: 1.0, classes, dropout: 0.2, cifar_stem: false }
     }
@@ -94,7 +94,7 @@ pub struct MobileNetV2 {
 }
 
 impl MobileNetV2 {
-    /// With torchvision's first contents.
+    /// Makes the model with torchvision's first contents.
     #[track_caller]
     pub fn new(g: &GraphBuilder, config: &MobileNetConfig) -> Self {
         let normal = Init::Normal { mean: Scalar(0.0), std: Scalar(0.01) };
@@ -174,7 +174,7 @@ pub struct ConvNorm {
 }
 
 impl ConvNorm {
-    /// From so many channels to so many.
+    /// Makes a layer from so many channels to so many.
     #[track_caller]
     pub fn new(g: &GraphBuilder, name: &str, channels: [usize; 2], config: ConvConfig<2>) -> Self {
         let init = by_fan_out(channels[1] * config.kernel.iter().product::<usize>());
@@ -220,7 +220,7 @@ pub struct InvertedResidual {
 }
 
 impl InvertedResidual {
-    /// From so many channels to so many; inside there are `expansion` times as many as it is given.
+    /// Makes a block from so many channels to so many; inside there are `expansion` times as many as it is given.
     #[track_caller]
     pub fn new(
         g: &GraphBuilder,

@@ -19,7 +19,8 @@ pub struct ResNetConfig {
     pub width: usize,
     /// Classes.
     pub classes: usize,
-    /// For images of 32x32: the stem is a convolution of 3x3 that keeps the size, and there is no pooling behind it.
+    /// Whether the model is for images of 32x32: the stem is then a convolution of 3x3 that keeps the size, and there is no pooling behind
+    /// it.
     pub cifar_stem: bool,
 }
 
@@ -100,7 +101,7 @@ pub fn resnet50(g: &GraphBuilder, classes: usize) -> ResNet {
 /// assert!(g.finish().is_ok());
 /// ```
 pub struct ResNet {
-    /// From colours to the first layer's channels.
+    /// The convolution from colours to the first layer's channels.
     pub conv1: Conv2d,
     /// The normalization behind it.
     pub bn1: BatchNorm2d,
@@ -108,12 +109,12 @@ pub struct ResNet {
     pub maxpool: Option<MaxPool2d>,
     /// `layer1` to `layer4`: each but the first halves the size and doubles the channels.
     pub layers: Vec<ModuleList<Block>>,
-    /// From channels to classes.
+    /// The projection from channels to classes.
     pub fc: Linear,
 }
 
 impl ResNet {
-    /// With torchvision's first contents: kernels normal, by the channels that they make (He et al., arXiv 1502.01852).
+    /// Makes the model with torchvision's first contents: kernels normal, by the channels that they make (He et al., arXiv 1502.01852).
     #[track_caller]
     pub fn new(g: &GraphBuilder, config: &ResNetConfig) -> Self {
         let layer = |at: usize| {
@@ -190,7 +191,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// From so many channels to so many.
+    /// Makes a block from so many channels to so many.
     #[track_caller]
     pub fn new(
         g: &GraphBuilder,

@@ -63,7 +63,7 @@ pub fn vit_b_16(g: &GraphBuilder, classes: usize) -> VisionTransformer {
 
 /// A transformer over the patches of images and a token of the class: `[n, 3, h, w]` to logits `[n, classes]`.
 pub struct VisionTransformer {
-    /// From patches to the width.
+    /// The projection from patches to the width.
     pub conv_proj: Conv2d,
     /// `[1, 1, width]`.
     pub class_token: Tensor,
@@ -73,13 +73,13 @@ pub struct VisionTransformer {
     pub layers: Vec<VitLayer>,
     /// The normalization behind the layers.
     pub ln: LayerNorm,
-    /// From the width to classes.
+    /// The projection from the width to classes.
     pub head: Linear,
     dropout: Dropout,
 }
 
 impl VisionTransformer {
-    /// With torchvision's first contents; the classifier is 0 at first.
+    /// Makes the model with torchvision's first contents; the classifier is 0 at first.
     #[track_caller]
     pub fn new(g: &GraphBuilder, config: &VitConfig) -> Self {
         let VitConfig { image, patch, width, .. } = *config;

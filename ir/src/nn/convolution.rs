@@ -18,11 +18,11 @@ use crate::scalar::Scalar;
 pub struct ConvConfig<const N: usize> {
     /// Extents of the kernel.
     pub kernel: [usize; N],
-    /// From one place of the kernel to the next.
+    /// The distance from one place of the kernel to the next.
     pub stride: [usize; N],
     /// Zeros before and after the image.
     pub padding: [usize; N],
-    /// From one element of the kernel to the next.
+    /// The distance from one element of the kernel to the next.
     pub dilation: [usize; N],
     /// Groups of channels; they divide channels of both sides.
     pub groups: usize,
@@ -91,14 +91,14 @@ pub struct Conv2d {
 }
 
 impl Conv2d {
-    /// From so many channels to so many, with torch's first contents.
+    /// Makes a layer from so many channels to so many, with torch's first contents.
     #[track_caller]
     pub fn new(g: &GraphBuilder, name: &str, channels: [usize; 2], config: ConvConfig<2>) -> Self {
         let init = config.uniform_init(channels[0]);
         Self::with_init(g, name, channels, config, init)
     }
 
-    /// With this first content of the weight; the bias, if there is one, has torch's.
+    /// Makes a layer with this first content of the weight; the bias, if there is one, has torch's.
     #[track_caller]
     pub fn with_init(
         g: &GraphBuilder,
@@ -153,7 +153,7 @@ pub struct Conv1d {
 }
 
 impl Conv1d {
-    /// From so many channels to so many, with torch's first contents.
+    /// Makes a layer from so many channels to so many, with torch's first contents.
     #[track_caller]
     pub fn new(
         g: &GraphBuilder,
@@ -223,7 +223,7 @@ pub struct ConvTranspose2d {
 }
 
 impl ConvTranspose2d {
-    /// From so many channels to so many, with torch's first contents.
+    /// Makes a layer from so many channels to so many, with torch's first contents.
     #[track_caller]
     pub fn new(
         g: &GraphBuilder,

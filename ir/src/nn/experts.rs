@@ -51,7 +51,7 @@ pub struct SwitchFeedForward {
 }
 
 impl SwitchFeedForward {
-    /// With normal weights of deviation 0.02.
+    /// Makes the layer with normal weights of deviation 0.02.
     #[track_caller]
     pub fn new(g: &GraphBuilder, name: &str, sizes: &SwitchConfig) -> Self {
         let SwitchConfig { width, hidden, experts, capacity } = *sizes;

@@ -151,7 +151,7 @@ pub struct SwiGlu {
 }
 
 impl SwiGlu {
-    /// From `width` to `hidden` and back.
+    /// Makes the layers from `width` to `hidden` and back.
     #[track_caller]
     pub fn new(g: &GraphBuilder, name: &str, width: usize, hidden: usize) -> Self {
         Self::with_std(g, name, width, hidden, STD)

@@ -11,7 +11,7 @@ use crate::types::DType;
 pub struct PoolConfig {
     /// Height and width of a window.
     pub kernel: [usize; 2],
-    /// From one window to the next.
+    /// The distance from one window to the next.
     pub stride: [usize; 2],
     /// Border before and after the image.
     pub padding: [usize; 2],
@@ -154,7 +154,7 @@ fn pooling_shares(x: &Tensor, extent: usize, places: usize) -> Tensor {
     x.builder().constant(DType::F32, [places, extent], &data).cast(x.ty().dtype)
 }
 
-/// Each element of an image repeated so many times down and across.
+/// A layer that repeats each element of an image so many times down and across.
 ///
 /// ```
 /// use graphc_ir::builder::GraphBuilder;

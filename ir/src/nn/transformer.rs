@@ -51,8 +51,8 @@ pub struct MultiheadAttention {
 }
 
 impl MultiheadAttention {
-    /// With torch's first contents: Xavier's uniform for the projection of what goes in, no bias at first. `heads` must divide
-    /// `width`, else the builder keeps an error.
+    /// Makes the layer with torch's first contents: Xavier's uniform for the projection of what goes in, no bias at first. `heads` must
+    /// divide `width`, else the builder keeps an error.
     #[track_caller]
     pub fn new(g: &GraphBuilder, name: &str, width: usize, heads: usize) -> Self {
         if heads == 0 || !width.is_multiple_of(heads) {
@@ -244,15 +244,15 @@ impl Perceptron {
 pub struct TransformerEncoderLayer {
     /// The attention of the sequence to itself.
     pub self_attn: MultiheadAttention,
-    /// With attention.
+    /// The normalization of attention.
     pub norm1: LayerNorm,
-    /// With the perceptron.
+    /// The normalization of the perceptron.
     pub norm2: LayerNorm,
     mlp: Perceptron,
 }
 
 impl TransformerEncoderLayer {
-    /// With torch's first contents.
+    /// Makes the layer with torch's first contents.
     #[track_caller]
     pub fn new(g: &GraphBuilder, name: &str, config: TransformerConfig) -> Self {
         declare_module(g, name, || Self {
@@ -306,17 +306,17 @@ pub struct TransformerDecoderLayer {
     pub self_attn: MultiheadAttention,
     /// The attention of the sequence to the memory.
     pub multihead_attn: MultiheadAttention,
-    /// With attention to itself.
+    /// The normalization of the attention to itself.
     pub norm1: LayerNorm,
-    /// With attention to the memory.
+    /// The normalization of the attention to the memory.
     pub norm2: LayerNorm,
-    /// With the perceptron.
+    /// The normalization of the perceptron.
     pub norm3: LayerNorm,
     mlp: Perceptron,
 }
 
 impl TransformerDecoderLayer {
-    /// With torch's first contents.
+    /// Makes the layer with torch's first contents.
     #[track_caller]
     pub fn new(g: &GraphBuilder, name: &str, config: TransformerConfig) -> Self {
         declare_module(g, name, || Self {

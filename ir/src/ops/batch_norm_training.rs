@@ -172,8 +172,8 @@ impl Operation for BatchNormTraining {
         8.0
     }
 
-    /// With xhat = (x - mean) r, r = 1 / sqrt(variance + epsilon), over the n elements of a statistic:
-    /// dx = scale r (g - sum(g) / n - xhat sum(g xhat) / n), as if nothing depended on x but y, its mean and variance.
+    /// Returns the gradients. With xhat = (x - mean) r, r = 1 / sqrt(variance + epsilon), over the n elements of a statistic: dx = scale r
+    /// (g - sum(g) / n - xhat sum(g xhat) / n), as if nothing depended on x but y, its mean and variance.
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
         let ([x, scale, bias], [_, mean, variance]) = (node.operands, node.results) else {
             return Vec::new();

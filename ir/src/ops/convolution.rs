@@ -106,7 +106,7 @@ struct ConvolutionExtents {
 }
 
 impl ConvolutionExtents {
-    /// From the shapes of x, k and, where it is an operand, y.
+    /// Takes the extents from the shapes of x, k and, where it is an operand, y.
     fn new(
         op: &'static str,
         operands: &[&TensorType],

@@ -59,7 +59,7 @@ const CHOICES: usize = 3;
 const EXPERTS: usize = 4;
 const PLACES: usize = 5;
 
-/// From [g, t, k] of the choices, the number of elements, and [experts, capacity].
+/// Builds the rule from [g, t, k] of the choices, the number of elements, and [experts, capacity].
 fn build_rule(chosen: [usize; 3], elements: usize, [experts, capacity]: [usize; 2]) -> ExpertRule {
     let [groups, tokens, choices] = chosen;
     let mut rule = Rule::default();

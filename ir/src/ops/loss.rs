@@ -307,7 +307,7 @@ impl Operation for CrossEntropyGrad {
     }
 }
 
-/// With zeros behind a dim, up to an extent.
+/// Appends zeros behind a dim, up to an extent.
 fn pad_to_extent(x: &Tensor, dim: usize, extent: usize) -> Tensor {
     x.builder().apply(Op::Pad(Pad::to_extent(&x.shape(), dim, extent)), &[x])
 }

@@ -298,7 +298,7 @@ impl Operation for ResizeGrad {
         resize_rule(self.name(), operands, (self.axis, self.extent, &self.sampling))
     }
 
-    /// As of [`Resize`].
+    /// Returns the same number as [`Resize`].
     fn flops_per_point(&self) -> f64 {
         4.0
     }

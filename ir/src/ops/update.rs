@@ -315,7 +315,7 @@ mod tests {
         check_scaled(op, operands, &[], expected);
     }
 
-    /// With operands of loss scaling.
+    /// Checks an update with operands of loss scaling.
     fn check_scaled(op: Op, operands: &[f64], scaling: &[f64], expected: &[f64]) {
         let scalar = |&value: &f64| (DType::F32, Array::new([], vec![value]));
         let all = [scalars(operands), scaling.iter().map(scalar).collect()].concat();

@@ -41,7 +41,7 @@ pub(super) enum Label {
 }
 
 impl TextSpan {
-    /// From the start of one to the end of another on the same line.
+    /// Returns the span from the start of one to the end of another on the same line.
     pub fn extend_to(self, end: TextSpan) -> TextSpan {
         TextSpan { length: (end.column + end.length).saturating_sub(self.column).max(1), ..self }
     }

@@ -43,7 +43,7 @@ pub fn parse_with(text: &str, dims: &BTreeMap<String, usize>) -> Result<Graph, P
 /// A text that is read, and of which nothing is known of what its symbolic extents stand for.
 pub struct Unresolved<'a> {
     text: Cow<'a, str>,
-    /// Each with its line.
+    /// The statements, each with its line.
     statements: Vec<(usize, Statement)>,
     /// The errors: all that could not be read.
     errors: Vec<ParseError>,

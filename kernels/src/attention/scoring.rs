@@ -27,7 +27,7 @@ pub(super) struct Scoring<'a, T> {
 /// A bias `[batch, heads, queries, keys]`.
 struct BiasRows<'a, T> {
     elements: BiasElements<'a, T>,
-    /// From one index to the next of each dim; 0 where it has extent 1.
+    /// The distance from one index to the next of each dim; 0 where it has extent 1.
     strides: [usize; 4],
 }
 

@@ -15,7 +15,7 @@ pub(super) struct LaneGroup {
     /// Keys that any of the strip's queries sees, and all of the block.
     pub keys: usize,
     pub all: usize,
-    /// From the scores of one key to those of the next.
+    /// The distance from the scores of one key to those of the next.
     pub apart: usize,
     /// The number of keys that the first query sees. Each later query sees one more. It is below 0 where the first queries see none.
     pub seen: isize,

@@ -22,8 +22,8 @@ const NEAR: usize = 1 << 15;
 const SHARES: usize = 4;
 /// Channels of one vector.
 const VECTOR: usize = 16;
-/// Into how many slabs images are cut whose sums are added up at last: threads share them, and what is added to what does not
-/// depend on how many threads there are.
+/// The number of slabs into which images are cut, whose sums are added up at last. Threads share the slabs. The number is fixed, because
+/// the order of a sum must not depend on the number of threads.
 const SLABS: usize = 8;
 
 /// y from x and k.

@@ -48,7 +48,7 @@ impl ImageSide {
         self.extents[0] * self.extents[1] * self.width
     }
 
-    /// From one row, and one place, to the next.
+    /// Returns the distances from one row, and from one place, to the next.
     pub fn place_steps(&self) -> [usize; 2] {
         [self.extents[1] * self.width, self.width]
     }
@@ -99,7 +99,7 @@ struct PackedFactors<'a> {
     packed: &'a [f32],
     /// Rows of a panel.
     depth: usize,
-    /// From row to row, of kernels that are not packed.
+    /// The distance from row to row, of kernels that are not packed.
     stride: Option<usize>,
 }
 

@@ -119,7 +119,7 @@ struct BiasShard {
     /// Its place among the operands.
     place: usize,
     dtype: DType,
-    /// From one index to the next of batch, heads, queries and keys; 0 where it has extent 1.
+    /// The distance from one index to the next of batch, heads, queries and keys; 0 where it has extent 1.
     strides: [usize; 4],
 }
 

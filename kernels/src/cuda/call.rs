@@ -62,7 +62,7 @@ pub struct Kernel {
     pub block: [u32; 3],
     /// Bytes of shared memory besides what the source declares.
     pub shared: u32,
-    /// In the order of the function's parameters.
+    /// The arguments, in the order of the function's parameters.
     pub arguments: Vec<Argument>,
 }
 

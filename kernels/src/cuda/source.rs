@@ -29,7 +29,7 @@ impl KernelSource {
         self
     }
 
-    /// More of the file.
+    /// Appends more text to the file.
     pub(super) fn followed_by(mut self, body: &str) -> Self {
         self.body = format!("{}\n{body}", self.body);
         self

@@ -13,7 +13,7 @@ use super::merge::{
 use super::operand::{BroadcastPattern, long_row};
 use crate::error::KernelError;
 
-/// From where a step reads an argument.
+/// The place from which a step reads an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ArgumentSource {
     /// A block of the operand where it lies.
@@ -66,7 +66,7 @@ pub(super) struct ResultCopy {
 /// A chain worked out.
 #[derive(Debug)]
 pub(super) struct ChainProgram {
-    /// In order of evaluation.
+    /// The steps, in order of evaluation.
     pub(super) steps: Vec<ChainStep>,
     /// The buffer of each operand that is not read where it lies.
     pub(super) gathered: Vec<Option<usize>>,

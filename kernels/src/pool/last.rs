@@ -226,7 +226,7 @@ vectorized! {
 }
 
 vectorized! {
-    /// As [`raise_to_greater`], and of what is greatest its number in the window.
+    /// Replaces elements by greater ones like [`raise_to_greater`], and records the number in the window of each greatest element.
     fn choose_greatest(runs: Runs, own: f32, x: &[f32], best: &mut [f32], number: &mut [f32]) {
         let x = x.get(runs.from..).unwrap_or_default().chunks(runs.step);
         let best = best[runs.places.clone()].chunks_exact_mut(runs.len);

@@ -43,7 +43,7 @@ pub(super) struct ProductPlace {
     pub pointer: Pointer,
     pub rows: usize,
     pub columns: usize,
-    /// From one row to the next; columns are neighbours.
+    /// The distance from one row to the next; columns are neighbours.
     pub stride: usize,
 }
 

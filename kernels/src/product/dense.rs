@@ -64,7 +64,7 @@ pub(super) fn scratch_len(extents: [usize; 3], threads: usize) -> usize {
     threads.max(1) * room_of_one(extents)
 }
 
-/// Either factor may be the second one, as the product may be written by columns.
+/// Returns the numbers that one thread works in. Either factor may be the second one, as the product may be written by columns.
 fn room_of_one([rows, inner, columns]: [usize; 3]) -> usize {
     let longer = rows.max(columns);
     let columns = inner.min(DEPTH) * longer.min(COLUMNS).next_multiple_of(LANES);

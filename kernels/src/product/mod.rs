@@ -45,9 +45,9 @@ pub(crate) use tiles::transposed_numbers as transposed;
 /// A matrix in memory: the strides between its rows and between its columns, in elements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
-    /// From one row to the next.
+    /// The distance from one row to the next.
     pub row: usize,
-    /// From one column to the next.
+    /// The distance from one column to the next.
     pub column: usize,
 }
 
@@ -233,7 +233,7 @@ pub(crate) struct Made<'a> {
     pub start: usize,
     /// Its columns.
     pub columns: usize,
-    /// From one row of the product to the next.
+    /// The distance from one row of the product to the next.
     pub stride: usize,
     /// Its elements, row by row.
     pub elements: &'a [f32],
@@ -289,7 +289,7 @@ pub(crate) fn in_turn(
 }
 
 impl DataMut<'_> {
-    /// No elements of the same type.
+    /// Returns no elements, of the same type.
     fn kind(&self) -> Data<'static> {
         match self {
             Self::Single(_) => Data::Single(&[]),

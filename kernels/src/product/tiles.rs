@@ -13,7 +13,7 @@ pub(super) const DEPTH: usize = 32;
 /// Words of a tile.
 pub(super) const TILE: usize = LANES * DEPTH / 2;
 
-/// In which order a tile has its words.
+/// The order in which a tile has its words.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     /// All pairs of a lane, then the next lane: the first factor.

@@ -129,7 +129,7 @@ vectorized! {
 }
 
 vectorized! {
-    /// As [`tanh_grad`], of the greater of a number and 0.
+    /// Computes the gradient of a cell like [`tanh_grad`], of the greater of a number and 0.
     pub(super) fn relu_grad(y: &[f32], state: &mut [f32], out: &mut [f32]) {
         for ((state, y), out) in state.iter_mut().zip(y).zip(out) {
             *out = if *y > 0.0 { *state } else { 0.0 };

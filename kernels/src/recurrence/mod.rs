@@ -89,7 +89,7 @@ impl RecurrenceExtents {
         self.cell.count_gates() * self.width
     }
 
-    /// In how many samples a thread computes cells at a time.
+    /// Returns the number of samples for which a thread computes cells at a time.
     fn samples_per_piece(&self, work: &RecurrenceWork<'_>) -> usize {
         let large = work.pool.is_some() && self.batch * self.gates_width() >= WORTHWHILE;
         if large { self.batch.div_ceil(work.threads.max(1)) } else { self.batch }

@@ -36,7 +36,7 @@ fn chain(axes: &[usize], keep_dims: bool) -> FusedOp {
     }
 }
 
-/// Half of a tensor of this shape, cut along the first dim, so that means divide by more than what is here.
+/// Returns half of a tensor of this shape, cut along the first dim, so that means divide by more than what is here.
 fn half_of(dtype: DType, shape: &[usize]) -> Region {
     let mut global = shape.to_vec();
     let mut origin = vec![0; shape.len()];

@@ -18,7 +18,7 @@ pub const VARIABLE: &str = "GRAPHC_ACCOUNTS";
 pub struct Accounts(Option<File>);
 
 impl Accounts {
-    /// None yet.
+    /// Makes the memory, without accounts yet.
     pub fn new() -> Self {
         Self(create_memory_file())
     }

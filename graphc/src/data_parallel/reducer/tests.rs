@@ -41,7 +41,7 @@ fn layers(g: GraphBuilder) -> Graph {
     g.finish().expect("a graph")
 }
 
-/// Each gradient in a bucket of its own, so that the first is that of the last layer.
+/// Makes data parallelism with each gradient in a bucket of its own, so that the first is that of the last layer.
 fn ddp(group: &Group) -> Result<DataParallel, DataParallelError> {
     let options = DataParallelOptions { bucket_bytes: 1, ..DataParallelOptions::default() };
     DataParallel::new(group, model(), &BTreeMap::new(), &options)

@@ -63,7 +63,7 @@ pub fn sum_costs(plan: &Plan, ran: &[&Ran<'_>], step_seconds: f64) -> StepCosts 
     }
 }
 
-/// Each axis: its extent in a stage, and whether the group of the first rank lies in several nodes.
+/// Returns for each axis its extent in a stage, and whether the group of the first rank lies in several nodes.
 fn axis_extents(plan: &Plan) -> Vec<(usize, bool)> {
     let mut hierarchy = plan.mesh.clone();
     if let Some(first) = hierarchy.first_mut() {

@@ -19,7 +19,7 @@ pub type OpRow = (String, Option<usize>, usize, Vec<(usize, usize)>, Vec<usize>)
 /// The ops of the forward pass.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ops {
-    /// In the order in which they are computed.
+    /// The ops, in the order in which they are computed.
     pub ops: Vec<OpRow>,
 }
 

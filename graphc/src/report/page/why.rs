@@ -98,7 +98,7 @@ pub fn price_wishes(
     wishes.take_while(|_| time.is_left()).map(price).collect()
 }
 
-/// Each wish by name, with the options that leave it out.
+/// Returns each wish by name, with the options that leave it out.
 fn leave_out_wishes(options: &CompileOptions) -> Vec<(String, CompileOptions)> {
     let mut all = Vec::new();
     for (index, pin) in options.pins.iter().enumerate() {

@@ -55,7 +55,7 @@ fn gelu_slope(x: f64) -> f64 {
 /// The steps that a value depends on, where all are smooth functions of some value and of operands.
 struct SmoothSteps<'a> {
     chain: &'a FusedOp,
-    /// In order.
+    /// The steps, in order.
     steps: Vec<usize>,
     value: FusedArg,
     /// Operands besides the value, each once.

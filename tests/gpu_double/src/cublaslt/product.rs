@@ -28,7 +28,7 @@ pub struct Product {
 /// Alpha and beta, or where they are.
 #[derive(Clone, Copy, Debug)]
 pub enum Scalars {
-    /// As the call gave them.
+    /// The numbers that the call gave.
     Values(f32, f32),
     /// Addresses in the device's memory, read when the product is computed.
     Addresses(u64, u64),

@@ -91,7 +91,7 @@ fn within(to: u64, from: u64, bytes: usize, stream: Handle, wait: bool) -> i32 {
     })
 }
 
-/// Any two addresses: what is in no allocation is memory of the host.
+/// Copies between any two addresses: what is in no allocation is memory of the host.
 unsafe fn anywhere(to: u64, from: u64, bytes: usize, stream: Handle, wait: bool) -> i32 {
     machine::wait(|machine| {
         let to = target(machine, to as *mut c_void);

@@ -114,7 +114,7 @@ pub unsafe extern "C" fn cuDeviceComputeCapability(
     code(device(number).and_then(|_| unsafe { put(major, x).and(put(minor, y)) }))
 }
 
-/// No card reaches the memory of another but by copies.
+/// Answers that no card reaches the memory of another but by copies.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceCanAccessPeer(can: *mut i32, from: i32, to: i32) -> i32 {
     // SAFETY: see `put`.

@@ -179,7 +179,7 @@ fn barriers(warp: &Warp) -> impl Iterator<Item = (u32, u32)> + '_ {
     })
 }
 
-/// For how many of the waiting threads the barrier's truth value holds, and of how many.
+/// Counts the waiting threads for which the barrier's truth value holds, and all of them.
 fn tell(program: &Program, warps: &[Warp], here: impl Fn(Wait) -> bool) -> (u32, u32) {
     let (mut holds, mut all) = (0, 0);
     for warp in warps {

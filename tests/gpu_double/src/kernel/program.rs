@@ -218,9 +218,9 @@ pub enum Tell {
 pub struct Call {
     /// First instruction.
     pub target: u32,
-    /// From, to, bytes.
+    /// The arguments: from, to, bytes.
     pub arguments: Vec<(usize, usize, usize)>,
-    /// From, to, bytes.
+    /// The results: from, to, bytes.
     pub results: Vec<(usize, usize, usize)>,
 }
 

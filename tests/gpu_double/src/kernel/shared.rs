@@ -81,7 +81,7 @@ impl Shared {
         Ok(())
     }
 
-    /// They are there, for the warp that has waited.
+    /// Writes the data, which is there for the warp that has waited.
     pub fn arrive(&mut self, at: u64, data: &[u8], me: Me<'_>) {
         let start = at as usize;
         self.bytes[start..start + data.len()].copy_from_slice(data);

@@ -58,7 +58,7 @@ pub struct Machine {
 
 struct Shared {
     machine: Mutex<Machine>,
-    /// Something was appended, or done.
+    /// The signal that something was appended, or done.
     news: Condvar,
     /// Calls that wait for the lock: they go before the next operation.
     calls: AtomicUsize,

@@ -175,7 +175,7 @@ impl Page {
         (from >> shift, to >> shift)
     }
 
-    /// Each cell becomes 2^by cells, and so do their crowds.
+    /// Splits each cell in 2^by cells, and the crowds of operations too.
     fn spread(&mut self, by: u32) {
         let old = std::mem::take(&mut self.crowd);
         for (cell, operations) in old {

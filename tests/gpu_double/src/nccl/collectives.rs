@@ -104,7 +104,7 @@ pub extern "C" fn ncclAllReduce(
     make("ncclAllReduce", arguments, || Ok(Verb::AllReduce(Reduction::of(reduction)?)))
 }
 
-/// Each rank gets its block of `count` of what all give, reduced.
+/// Gives each rank its block of `count` of what all give, reduced.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclReduceScatter(
     from: *const c_void,

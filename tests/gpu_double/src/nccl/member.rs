@@ -308,7 +308,7 @@ impl Member {
 }
 
 impl State {
-    /// Somebody is gone.
+    /// Notes that somebody is gone.
     fn lose(&mut self, reason: &str) {
         self.asynchronous = Code::RemoteError;
         self.last_error = std::ffi::CString::new(reason).unwrap_or_default();

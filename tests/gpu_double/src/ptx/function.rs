@@ -44,9 +44,9 @@ pub struct Instruction<'a> {
     pub line: u32,
     /// The predicate under which it is executed; always if there is none.
     pub guard: Option<Guard>,
-    /// With all modifiers, e.g. `ld.global.f32`.
+    /// The opcode with all modifiers, e.g. `ld.global.f32`.
     pub opcode: &'a str,
-    /// As they stand.
+    /// The operands as they stand.
     pub operands: Vec<Operand<'a>>,
     scope: u32,
 }

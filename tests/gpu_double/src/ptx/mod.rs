@@ -57,7 +57,7 @@ pub struct Variable<'a> {
 #[derive(Clone, Debug, Error, PartialEq)]
 #[error("PTX line {line}: {what}")]
 pub struct Malformed {
-    /// From 1.
+    /// The line, from 1.
     pub line: u32,
     /// The text of the error.
     pub what: String,

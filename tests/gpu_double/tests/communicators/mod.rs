@@ -112,7 +112,7 @@ pub fn init_all<const N: usize>() -> [Rank; N] {
     })
 }
 
-/// Each rank in a thread, on a device of its own.
+/// Runs each rank in a thread, on a device of its own.
 pub fn on_ranks(ranks: usize, body: impl Fn(&Rank) + Sync) {
     let id = unique_id();
     let body = &body;

@@ -20,7 +20,7 @@ pub struct Manner {
     pub relu: bool,
 }
 
-/// From one type to another.
+/// Makes a conversion from one type to another.
 pub fn convert(to: Type, from: Type, manner: Manner) -> Option<One> {
     let plain = !manner.saturate && !manner.flush && !manner.integer && !manner.relu;
     let nearest = plain && manner.rounding == Rounding::Nearest;

@@ -131,7 +131,7 @@ fn low24<T: Integer>(x: T) -> i128 {
     if T::narrow(-1).wide() < 0 { x.wide() << shift >> shift } else { x.wide() & 0xFF_FFFF }
 }
 
-/// As the hardware has it: all bits set where the divisor is 0.
+/// Divides as the hardware does: all bits are set where the divisor is 0.
 fn divide<T: Integer>(a: T, b: T) -> T {
     T::narrow(a.wide().checked_div(b.wide()).unwrap_or(-1))
 }

@@ -153,7 +153,7 @@ impl State {
         format!("ranks {} of {} have not come", absent.join(", "), self.ranks)
     }
 
-    /// There is no communicator: because ranks contradict each other, or else because some have not come.
+    /// Refuses the communicator: because ranks contradict each other, or else because some have not come.
     fn refuse(&mut self) {
         let usage = self.broken.is_some();
         let reason = self.broken.take().unwrap_or_else(|| self.absent());
