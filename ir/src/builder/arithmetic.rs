@@ -337,13 +337,13 @@ impl Tensor {
         self.binary(BinaryFunction::GreaterEqual, other)
     }
 
-    /// Computes the logical and, of bool
+    /// Computes the logical and, of bool.
     #[track_caller]
     pub fn and(&self, other: &Tensor) -> Tensor {
         self.binary(BinaryFunction::And, other)
     }
 
-    /// Computes the logical or, of bool
+    /// Computes the logical or, of bool.
     #[track_caller]
     pub fn or(&self, other: &Tensor) -> Tensor {
         self.binary(BinaryFunction::Or, other)

@@ -196,8 +196,8 @@ pub(crate) fn room<A: Number, B: Number, R: Number>(extents: [usize; 3], threads
 /// Writes `scale` times the product of `[rows, inner]` and `[inner, columns]` to `out`; extents are at least 1. Of half
 /// precision the rows of the product are contiguous.
 ///
-/// Where the processor's own products of `bf16` are used they take subnormal numbers for 0, and round `f32` factors to
-/// `bf16`. Every element is summed in an order that follows from the extents alone.
+/// The processor's own products of `bf16`, where they are used, take subnormal numbers for 0, and round `f32` factors to `bf16`. Every
+/// element is summed in an order that follows from the extents alone.
 pub(crate) fn multiply<A: Number, B: Number, R: Number>(
     extents: [usize; 3],
     scale: f32,

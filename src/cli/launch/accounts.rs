@@ -1,7 +1,7 @@
 //! Accounts of the end of a job: each rank of `graphc train` and `run` hands its own over instead of printing it, and the
 //! launch prints one.
 //!
-//! Where the job's coordinator could give all ranks one they are the same. Where rank 0 is gone each knows its own part.
+//! The accounts of all ranks are the same if the job's coordinator could give them one. If rank 0 is gone, each rank knows its own part.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};

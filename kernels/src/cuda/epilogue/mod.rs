@@ -10,8 +10,8 @@
 //! - Sums have the type of the result.
 //! - Nothing that is written shares memory with what is read, except the result with the matrix that is added.
 //!
-//! What does not fit is a shorter epilogue with launches behind it, or two calls. The exact form of GELU and the gradient of ReLU
-//! are no epilogues: the library takes the latter at a mask of bits that it kept, and graphc takes it at the result, which it has
+//! A chain that does not fit becomes a shorter epilogue with launches behind it, or two calls. The exact form of GELU and the gradient of
+//! ReLU are no epilogues: the library takes the latter at a mask of bits that it kept, and graphc takes it at the result, which it has
 //! anyway.
 //!
 //! Start reading with [`join_chain`], which follows a chain's steps from the product on as far as the library goes. What is left

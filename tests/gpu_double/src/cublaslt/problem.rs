@@ -1,6 +1,6 @@
 //! A product as one typed value: everything about it that can be known without its operands.
 //!
-//! What cuBLASLt documents as forbidden is refused here, whoever asks, the heuristic or the product itself.
+//! A product that cuBLASLt's documentation forbids is refused here, whether the heuristic or the product itself asks.
 
 use super::descriptors::{FULL, Layout, MatmulDescriptor};
 use super::types::*;

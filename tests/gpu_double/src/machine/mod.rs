@@ -1,9 +1,9 @@
 //! The cards with their streams: operations are appended by the driver's calls and executed by one thread, in an order
 //! that a seed chooses among all that streams and events allow.
 //!
-//! What an operation comes behind is known when it is appended. So whether two operations are in order does not depend on
-//! which of them happened to be executed first. Everything is behind one lock ([`with`]); only callbacks of the host run
-//! outside of it. Start reading with [`Machine`], then `execute`.
+//! The operations that come before another are known when it is appended. So whether two operations are in order does not depend on which
+//! of them happened to be executed first. Everything is behind one lock ([`with`]); only callbacks of the host run outside of it. Start
+//! reading with [`Machine`], then `execute`.
 
 mod capture;
 mod events;
