@@ -94,7 +94,7 @@ fn gpt_case(batch: usize) -> Case {
 }
 
 impl Case {
-    /// One of the batches.
+    /// Returns one of the batches.
     fn feeds(&self, part: u64, inference: bool) -> Result<BTreeMap<String, HostTensor>> {
         let x = match self.words {
             Some(vocabulary) => integers(&self.input, vocabulary, part)?,
@@ -171,7 +171,7 @@ fn unet(g: &GraphBuilder, x: &Tensor) -> Tensor {
     head.forward(&x).transpose(&[0, 2, 3, 1])
 }
 
-/// Two convolutions of 3x3, each with batch norm and relu.
+/// Applies two convolutions of 3x3, each with batch norm and relu.
 fn twice(g: &GraphBuilder, name: &str, [inputs, outputs]: [usize; 2], x: &Tensor) -> Tensor {
     let keeps = ConvConfig { padding: [1; 2], bias: false, ..ConvConfig::square(3) };
     let once = |x: &Tensor, index: usize| {

@@ -98,7 +98,7 @@ fn by_turns(cases: Vec<Case>) -> Vec<Case> {
     turns.into_iter().map(|(_, case)| case).collect()
 }
 
-/// One op on inputs; `None` of an op that is no actor of a plan by itself.
+/// Makes a sample of one op on inputs; `None` of an op that is no actor of a plan by itself.
 fn of_case(case: &Case, key: u64) -> Option<Sample> {
     if !case.can_be_evaluated() || is_of_training(&case.op) {
         return None;

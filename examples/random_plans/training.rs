@@ -57,7 +57,7 @@ fn feeds() -> anyhow::Result<BTreeMap<String, HostTensor>> {
     Ok([("x".into(), x), ("labels".into(), HostTensor::from_f64(DType::I64, [8], &labels)?)].into())
 }
 
-/// Two stages of a layer, with dropout between, and a state that steps update.
+/// Builds two stages of a layer, with dropout between, and a state that steps update.
 fn network() -> anyhow::Result<Graph> {
     let g = GraphBuilder::new("trained");
     let normal = |std: f64| Init::Normal { mean: 0.0.into(), std: std.into() };

@@ -49,7 +49,7 @@ fn staged<T>(g: &GraphBuilder, layout: &Megatron, stage: usize, body: impl FnOnc
     if layout.pipeline_parallel == 1 { body() } else { g.in_stage(stage, body) }
 }
 
-/// One block. Megatron's kernel that scales, masks and normalizes scores goes over them once: so does softmax alone here.
+/// Builds one block. Megatron's kernel that scales, masks and normalizes scores goes over them once: so does softmax alone here.
 fn block(g: &GraphBuilder, row: &Row, layer: usize, x: &Tensor) -> Tensor {
     let Row { hidden, heads, .. } = *row;
     let [batch, time] = [row.global_batch, row.sequence];

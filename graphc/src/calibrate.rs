@@ -244,7 +244,7 @@ mod tests {
         }
     }
 
-    /// Two ranks: an all-reduce sends every byte once.
+    /// The link explains the all-reduces of two ranks, each of which sends every byte once.
     #[test]
     fn the_link_explains_the_all_reduces() {
         let (alpha, beta, launch) = (2e-6, 1e-9, 1e-6);

@@ -317,7 +317,7 @@ impl Profile {
 }
 
 impl ActorProfile {
-    /// Its name, and how many others its launch does.
+    /// Returns its name, and how many others its launch does.
     fn title(&self) -> String {
         match self.with.len() {
             0 => self.name.clone(),

@@ -377,18 +377,18 @@ impl Tensor {
         &self.builder
     }
 
-    /// Its value; `None` after an error.
+    /// Returns its value; `None` after an error.
     pub fn id(&self) -> Option<ValueId> {
         self.id
     }
 
-    /// Its type; of an inert handle `f32[]`.
+    /// Returns its type; of an inert handle `f32[]`.
     pub fn ty(&self) -> TensorType {
         let inert = || TensorType::new(DType::F32, []);
         self.id.map_or_else(inert, |id| self.builder.0.borrow().graph.value(id).ty.clone())
     }
 
-    /// Its shape.
+    /// Returns its shape.
     pub fn shape(&self) -> Vec<usize> {
         self.ty().shape
     }

@@ -378,7 +378,7 @@ mod tests {
     use crate::ops::{LogSoftmaxGrad, NormalizeGrad, SoftmaxGrad};
     use crate::sbp::Sbp;
 
-    /// Every op that decomposes, over the last dim of [3, 8] and (softmax) over the first.
+    /// Builds a graph of every op that decomposes, over the last dim of [3, 8] and (softmax) over the first.
     fn everything() -> Graph {
         let g = GraphBuilder::new("everything");
         let x = g.input("x", DType::F32, [3, 8]);

@@ -38,8 +38,8 @@ pub enum EvaluateError {
     },
 }
 
-/// All values of a graph, by [`ValueId`]. `feeds` gives inputs and variables by name; a variable that is not fed
-/// has its first content.
+/// Computes all values of a graph, by [`ValueId`]. `feeds` gives inputs and variables by name; a variable that is not fed has its first
+/// content.
 ///
 /// ```
 /// use std::collections::BTreeMap;

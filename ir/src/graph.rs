@@ -233,7 +233,7 @@ impl Graph {
         self.node(self.value(id).producer)
     }
 
-    /// All nodes with their ids, in topological order.
+    /// Iterates over all nodes with their ids, in topological order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (NodeId, &Node)> {
         self.nodes.iter().enumerate().map(|(index, node)| (NodeId::new(index), node))
     }

@@ -23,8 +23,8 @@ pub struct Known {
     pub of_other: [Vec<u32>; 2],
 }
 
-/// All actions of a program's step in an order in which they may come: of two streams, communication as soon as it may;
-/// of others one stream after another.
+/// Lists all actions of a program's step in an order in which they may come: of two streams, communication as soon as it may; of others one
+/// stream after another.
 pub fn one_order(program: &Program) -> Vec<(ActorId, u32)> {
     let both = Known::from_program(program).and_then(|known| known.one_order());
     both.unwrap_or_else(|| program.streams.iter().flat_map(list_actions).collect())

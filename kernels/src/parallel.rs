@@ -80,7 +80,7 @@ impl<'a, T> RowOutput<'a, T> {
         &mut self.elements[index * self.width..(index + 1) * self.width]
     }
 
-    /// All elements of the part.
+    /// Returns all elements of the part.
     pub(crate) fn into_elements(self) -> &'a mut [T] {
         self.elements
     }

@@ -138,7 +138,7 @@ impl FloatFold {
         (total / self.divisor.unwrap_or(1.0)) as f32
     }
 
-    /// One long row to one element: its chunks are shared among the threads.
+    /// Reduces one long row to one element: its chunks are shared among the threads.
     fn reduce_row<T: Float>(
         self,
         x: &[T],

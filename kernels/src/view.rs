@@ -16,7 +16,7 @@ pub trait Element:
     /// Whether elements of `dtype` are of this type.
     fn holds_dtype(dtype: DType) -> bool;
 
-    /// One of two elements, by their bits: of `if` the compiler would make a choice between addresses.
+    /// Chooses one of two elements by their bits: of `if` the compiler would make a choice between addresses.
     fn choose(first: bool, a: Self, b: Self) -> Self;
 }
 
@@ -382,7 +382,7 @@ unsafe impl Send for OutputParts<'_> {}
 unsafe impl Sync for OutputParts<'_> {}
 
 impl<'a> OutputParts<'a> {
-    /// All elements of a slice; panics where the element type is another.
+    /// Takes all elements of a slice; panics where the element type is another.
     pub(crate) fn from_slice<T: Element>(dtype: DType, slice: &'a mut [T]) -> Self {
         assert!(T::holds_dtype(dtype), "a slice of another type than {dtype}");
         Self { dtype, data: slice.as_mut_ptr().cast(), len: slice.len(), lifetime: PhantomData }
@@ -416,7 +416,7 @@ impl<'a> OutputParts<'a> {
         std::ptr::eq(self.data, operand.data)
     }
 
-    /// Some of the elements.
+    /// Returns some of the elements.
     ///
     /// # Safety
     /// Nobody else reaches them while the part is there, unless between two of its writes.
@@ -439,7 +439,7 @@ pub struct Flat<'a> {
 unsafe impl Send for Flat<'_> {}
 
 impl<'a> Flat<'a> {
-    /// One element of `dtype` for each word: memory to work in.
+    /// Makes one element of `dtype` for each word: memory to work in.
     pub(crate) fn of_words(dtype: DType, words: &'a mut [i64]) -> Self {
         let len = words.len();
         Flat { dtype, data: words.as_mut_ptr().cast(), len, lifetime: PhantomData }
@@ -450,7 +450,7 @@ impl<'a> Flat<'a> {
         Flat { dtype: self.dtype, data: self.data, len: self.len, lifetime: PhantomData }
     }
 
-    /// Some of the elements.
+    /// Returns some of the elements.
     pub(crate) fn cut_range(self, range: Range<usize>) -> Flat<'a> {
         self.split_at(range.end).0.split_at(range.start).1
     }

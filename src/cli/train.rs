@@ -192,7 +192,7 @@ struct FetchedOutputs {
 }
 
 impl FetchedOutputs {
-    /// All outputs of the last step, where they are `wanted`.
+    /// Takes all outputs of the last step, where they are `wanted`.
     fn from_session(session: &Session, wanted: bool) -> Self {
         let numbers = number_outputs(session);
         let all = || session.outputs().keys().cloned().collect();

@@ -56,7 +56,7 @@ fn plan(graph: Graph, precision: Option<DType>) -> Plan {
     compile(graph, &options, &cluster, None).expect("a plan").plan.into_plan()
 }
 
-/// One layer of GPT-2, for so many tokens.
+/// Builds one layer of GPT-2, for so many tokens.
 fn transformer(tokens: [usize; 2], vocabulary: usize) -> Graph {
     let g = GraphBuilder::new("gpt2");
     let config = Gpt2Config { layers: 1, vocabulary, ..Gpt2Config::small() };

@@ -36,7 +36,7 @@ fn commands(folder: &Path) -> Vec<(Vec<String>, Output)> {
     all.into_iter().map(run).collect()
 }
 
-/// All that commands have said, who end as they should.
+/// Returns all that the commands have said, which end as they should.
 fn said(folder: &Path) -> Vec<String> {
     let mut all = Vec::new();
     for (args, output) in commands(folder) {

@@ -190,7 +190,7 @@ fn small_gpt(machine: &Machine) -> [String; 2] {
     [file, data]
 }
 
-/// Three steps of training a small GPT-2; the losses go into a file.
+/// Prepares three steps of training a small GPT-2; the losses go into a file.
 fn training(machine: &Machine, device: &str, extra: &[&str]) -> (Command, String) {
     let ([model, data], metrics) = (small_gpt(machine), machine.file("gpt2.jsonl"));
     let mut command = machine.command(["train", &model, "--data", &data, "--metrics", &metrics]);

@@ -391,7 +391,7 @@ fn under_slurm_and_mpirun_there_is_one_process_of_their_rank() {
     names(&fails(with(&[], nonsense), 1), &["SLURM_PROCID is `x`"]);
 }
 
-/// Two ranks of a training that writes its metrics, as a job's processes start them without `graphc launch`.
+/// Prepares two ranks of a training that writes its metrics, as a job's processes start them without `graphc launch`.
 fn trains(program: &[&str], metrics: &Path) -> Command {
     let mut command = Command::new(program[0]);
     command.args(&program[1..]).arg(env!("CARGO_BIN_EXE_graphc")).args(["train", "--mesh", "2"]);

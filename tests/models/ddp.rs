@@ -66,7 +66,7 @@ fn train(group: &Group, names: &[String]) -> Result<Trained, DataParallelError> 
     Ok(trained)
 }
 
-/// All variables of the network.
+/// Returns the names of all variables of the network.
 fn names() -> Vec<String> {
     let graph = network_of(1);
     let name = |node: &graphc::ir::graph::Node| match &node.op {

@@ -41,14 +41,14 @@ fn begin(graph: &Graph, options: &CompileOptions) -> Session {
     session
 }
 
-/// All that is no state of an optimizer.
+/// Returns all variables that are no state of an optimizer.
 fn variables(session: &Session) -> BTreeMap<String, (TensorKind, graphc::ir::types::TensorType)> {
     let mut all = session.variables();
     all.retain(|_, (kind, _)| *kind == TensorKind::Parameter);
     all
 }
 
-/// Another session of the same variables.
+/// Opens another session of the same variables.
 fn evaluated(graph: &Graph, options: &CompileOptions, trained: &mut Session) -> Session {
     let mut session = begin(graph, options);
     for name in variables(&session).keys() {

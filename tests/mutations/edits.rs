@@ -15,7 +15,7 @@ pub struct Edit {
     number: u64,
 }
 
-/// All edits.
+/// Returns a strategy that draws edits.
 pub fn edit() -> impl Strategy<Value = Edit> {
     let number = prop_oneof![
         Just(0u64),

@@ -116,7 +116,7 @@ fn pages_of(pdf: &[u8]) -> usize {
         .count()
 }
 
-/// Two plans of gpt, of batches of 8 and 16.
+/// Writes two plans of gpt, of batches of 8 and 16.
 fn two_batches(folder: &Path) -> PathBuf {
     let one = reference_plan(folder, "gpt", "one.json", &["--mesh", "4"]);
     let training = ["--batch", "16", "--loss", "cross_entropy", "--optimizer", "adamw"];

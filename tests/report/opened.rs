@@ -136,7 +136,7 @@ pub fn decoded(text: &str) -> Vec<u8> {
     digits.chunks(4).flat_map(three).collect()
 }
 
-/// Two frames, in which what was asked for is drawn.
+/// A script that waits for two frames, in which what was asked for is drawn.
 pub const FRAMES: &str =
     "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))";
 

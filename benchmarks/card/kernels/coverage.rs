@@ -41,7 +41,7 @@ fn why_untried(op: &Op) -> Option<&'static str> {
     }
 }
 
-/// One of each op that has no trial.
+/// Returns one of each op that has no trial.
 fn without_trials() -> [Op; 4] {
     let (epsilon, ty) = (Scalar(1e-5), TensorType::new(DType::F32, [1]));
     let samples = Default::default();

@@ -66,14 +66,14 @@ impl Group {
         self.name.split(" of ").next().unwrap_or_default()
     }
 
-    /// Its trials, or a few of them.
+    /// Returns its trials, or a few of them.
     pub fn trials(&self, few: bool) -> Vec<Made> {
         (self.make)(few)
     }
 }
 
-/// All groups: small ones first, which are of all ops in all forms; then those of real sizes, one of each family before all others, so
-/// that of a part that has no time for all no family is left out.
+/// Returns all groups: small ones first, which are of all ops in all forms; then those of real sizes, one of each family before all others,
+/// so that of a part that has no time for all no family is left out.
 pub fn all() -> Vec<Group> {
     let mut real = large::groups();
     for ty in TYPES {

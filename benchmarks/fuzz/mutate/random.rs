@@ -30,7 +30,7 @@ impl Random {
         self.below(times) == 0
     }
 
-    /// One of several, of which there is one at least.
+    /// Picks one of several, of which there is one at least.
     pub fn pick<'a, T>(&mut self, all: &'a [T]) -> &'a T {
         &all[self.below(all.len())]
     }

@@ -50,12 +50,12 @@ pub enum Target {
 }
 
 impl Target {
-    /// All that read real input.
+    /// Returns all targets that read real input.
     pub fn all() -> impl Iterator<Item = Self> {
         Self::value_variants().iter().copied().filter(|&target| target != Self::Faulty)
     }
 
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     pub fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }

@@ -19,7 +19,7 @@ impl GraphBuilder {
         self.apply(Op::Constant(Constant { ty: TensorType::new(dtype, shape), data }), &[])
     }
 
-    /// One value everywhere.
+    /// Makes a tensor with one value everywhere.
     #[track_caller]
     pub fn full(&self, dtype: DType, shape: impl Into<Vec<usize>>, value: f64) -> Tensor {
         let full = Full { ty: TensorType::new(dtype, shape), value: value.into() };
@@ -237,7 +237,7 @@ impl Tensor {
         self.builder.apply(Op::Cast(Cast { dtype }), &[self])
     }
 
-    /// One value everywhere, of the same element type and shape.
+    /// Makes a tensor with one value everywhere, of the same element type and shape.
     #[track_caller]
     pub fn full_like(&self, value: f64) -> Tensor {
         let ty = self.ty();

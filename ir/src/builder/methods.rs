@@ -112,13 +112,13 @@ impl Tensor {
         self.builder.apply(Op::Pad(pad), &[self])
     }
 
-    /// Zero above a diagonal of the last two dims; 0 is the main one, positive ones are above it.
+    /// Sets the elements above a diagonal of the last two dims to zero; 0 is the main one, positive ones are above it.
     #[track_caller]
     pub fn tril(&self, diagonal: i64) -> Tensor {
         self.builder.apply(Op::Triangle(Triangle { lower: true, diagonal }), &[self])
     }
 
-    /// Zero below a diagonal of the last two dims.
+    /// Sets the elements below a diagonal of the last two dims to zero.
     #[track_caller]
     pub fn triu(&self, diagonal: i64) -> Tensor {
         self.builder.apply(Op::Triangle(Triangle { lower: false, diagonal }), &[self])

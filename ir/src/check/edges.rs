@@ -30,7 +30,7 @@ pub fn check_edges(plan: &Plan, ranks_of: &[Vec<u32>], errors: &mut Errors) {
     }
 }
 
-/// All parts of an input are of one tensor.
+/// Checks that all parts of an input are of one tensor.
 fn check_inputs(plan: &Plan, errors: &mut Errors) {
     let mut known = BTreeMap::new();
     for (index, program) in plan.programs.iter().enumerate() {

@@ -63,7 +63,7 @@ impl Fences {
         }
     }
 
-    /// All streams have ended the step before.
+    /// Begins a step: all streams have ended the step before.
     pub fn begin_step(&mut self) {
         self.visits.fill(Visits::default());
     }

@@ -123,7 +123,7 @@ impl Errors {
         }
     }
 
-    /// All of them, if there are any.
+    /// Returns all of them, if there are any.
     ///
     /// # Errors
     /// Returns all errors that were added.

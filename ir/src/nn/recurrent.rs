@@ -24,7 +24,7 @@ pub struct RnnConfig {
 }
 
 impl RnnConfig {
-    /// One layer that goes forward.
+    /// Makes the configuration of one layer that goes forward.
     pub fn new(inputs: usize, hidden: usize) -> Self {
         Self { inputs, hidden, layers: 1, bidirectional: false, dropout: 0.0 }
     }

@@ -342,7 +342,7 @@ impl TransformerDecoderLayer {
         })
     }
 
-    /// Its weights.
+    /// Returns its weights.
     pub fn parameters(&self) -> Vec<Tensor> {
         let attention = [self.self_attn.parameters(), self.multihead_attn.parameters()].concat();
         let norms = [&self.norm1, &self.norm2, &self.norm3].map(Module::parameters).concat();

@@ -213,7 +213,7 @@ impl Operation for Attention {
         Ok(rule)
     }
 
-    /// Two products: scores and the sum of values.
+    /// Returns the FLOPs of two products: scores and the sum of values.
     fn flops(&self, rule: &Rule) -> f64 {
         attention_flops(*self, 2.0, rule)
     }

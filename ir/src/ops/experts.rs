@@ -322,7 +322,7 @@ fn weighted_gradients(
     gradients
 }
 
-/// One for each element of the experts' places.
+/// Counts one for each element of the experts' places.
 fn count_place_elements(rule: &Rule, places: &[DimRule]) -> f64 {
     places.iter().map(|dim| rule.extent(dim) as f64).product()
 }

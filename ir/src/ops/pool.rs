@@ -104,7 +104,7 @@ fn build_rule(
     Ok((rule, dims([h, w]), dims([rows, columns])))
 }
 
-/// One for each element of each window.
+/// Counts one for each element of each window.
 fn pool_flops(rule: &Rule, places: &[DimRule]) -> f64 {
     let factors: f64 = rule.factors.iter().map(|factor| factor.size as f64).product();
     let places = places.iter().filter(|dim| matches!(dim, DimRule::Whole(_)));

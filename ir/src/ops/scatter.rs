@@ -162,7 +162,7 @@ impl Operation for Scatter {
         Ok(rule)
     }
 
-    /// One step for each value, whereas the points count every place for each.
+    /// Counts one step for each value, whereas the points count every place for each.
     fn flops(&self, rule: &Rule) -> f64 {
         let extents = rule.operands[2].iter().map(|dim| rule.extent(dim) as f64);
         extents.product()

@@ -57,12 +57,12 @@ impl Blend {
         Self { decay: Scalar(decay), rate: Scalar(rate), starts: false }
     }
 
-    /// Its decay and rate at a step, from 0.
+    /// Returns its decay and rate at a step, from 0.
     pub fn at_step(&self, step: u64) -> Self {
         if self.starts && step == 0 { Self::REPLACE } else { *self }
     }
 
-    /// Its decay and rate at an update of this number, from 1.
+    /// Returns its decay and rate at an update of this number, from 1.
     pub fn at_update(&self, number: f64) -> Self {
         self.at_step(if number > 1.0 { 1 } else { 0 })
     }

@@ -57,7 +57,7 @@ impl<'a> Unresolved<'a> {
         Self { text, statements, errors }
     }
 
-    /// Its symbolic extents, in order of appearance.
+    /// Returns its symbolic extents, in order of appearance.
     pub fn symbols(&self) -> Vec<String> {
         let mut found = Vec::new();
         for (_, statement) in &self.statements {
@@ -71,7 +71,7 @@ impl<'a> Unresolved<'a> {
         found
     }
 
-    /// Its inputs in order of appearance, and of each dim the symbol that it is, where it is one alone.
+    /// Returns its inputs in order of appearance, and of each dim the symbol that it is, where it is one alone.
     pub fn inputs(&self) -> Vec<(String, Vec<Option<String>>)> {
         let symbol = |dim: &SymbolicExtent| match dim.factors.as_slice() {
             [ExtentFactor::Symbol(name, _)] => Some(name.clone()),
@@ -89,7 +89,7 @@ impl<'a> Unresolved<'a> {
         inputs
     }
 
-    /// Its graph, where `dims` gives symbolic extents their values.
+    /// Returns its graph, where `dims` gives symbolic extents their values.
     ///
     /// # Errors
     /// All that is wrong with the text.

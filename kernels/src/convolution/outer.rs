@@ -265,7 +265,7 @@ impl KernelSums {
         }
     }
 
-    /// All places at which a tap meets images: where the first lies, and loops as few as possible.
+    /// Finds all places at which a tap meets images: where the first lies, and loops as few as possible.
     fn nest_loops(&self, images: &Range<usize>, [h, w]: [WindowMeeting; 2]) -> ([usize; 2], Nest) {
         let [x, y] = [self.x.place_steps(), self.y.place_steps()];
         let base = [

@@ -18,7 +18,7 @@ pub(super) struct Kernels<'a> {
 }
 
 impl Kernels<'_> {
-    /// Some inputs of a panel of outputs: `[slot][input][output]`.
+    /// Packs some inputs of a panel of outputs: `[slot][input][output]`.
     ///
     /// # Safety
     /// The processor has AVX-512 F, and nobody else reaches these inputs of the panel.
@@ -50,7 +50,7 @@ impl Kernels<'_> {
         }
     }
 
-    /// Some outputs of a panel of inputs: `[slot][output][input]`.
+    /// Packs some outputs of a panel of inputs: `[slot][output][input]`.
     ///
     /// # Safety
     /// The processor has AVX-512 F, and nobody else reaches these outputs of the panel.

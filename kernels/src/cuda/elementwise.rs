@@ -32,7 +32,7 @@ struct StepRef<'a> {
     args: &'a [FusedArg],
 }
 
-/// One op alone.
+/// Prepares the call of one elementwise op alone.
 pub(super) fn prepare_single(
     op: &Op,
     operands: &[Shard],
@@ -145,7 +145,7 @@ impl<'a> ElementwiseChain<'a> {
         arguments
     }
 
-    /// One kernel that writes these results.
+    /// Returns one kernel that writes these results.
     fn kernel(&self, outputs: &[usize]) -> Result<Launch, KernelError> {
         let args = outputs.iter().map(|&output| FusedArg::Step(self.outputs[output]));
         let needed = self.find_needed(args);

@@ -115,13 +115,13 @@ impl CudaGatherPlaces {
     }
 }
 
-/// One op; of any element type.
+/// Prepares the call of a `Gather` op, of any element type.
 pub(super) fn prepare_gather(operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
     let rows = (CallRegister::Operand(0), &operands[0]);
     Ok(CudaGatherPlaces::new("gather", "index", operands, 1, rows)?.prepare_take(&results[0]))
 }
 
-/// One op; of any element type.
+/// Prepares the call of an `Embedding` op, of any element type.
 pub(super) fn prepare_embedding(
     operands: &[Shard],
     results: &[Shard],
@@ -143,7 +143,7 @@ pub(super) fn scatter_sum(operands: &[Shard], results: &[Shard]) -> Result<Call,
     Put::for_sum(places, &results[0]).prepare_call()
 }
 
-/// One op; of any element type.
+/// Prepares the call of a `Scatter` op, of any element type.
 pub(super) fn prepare_scatter(
     op: &Scatter,
     operands: &[Shard],

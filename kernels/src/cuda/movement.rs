@@ -180,7 +180,7 @@ impl MovementWalk {
         [side(self.from, |dim| dim.from), side(self.to, |dim| dim.to)]
     }
 
-    /// One past the greatest position on either side.
+    /// Returns one past the greatest position on either side.
     fn end(&self) -> usize {
         let side = |start: usize, stride: fn(&MovementDim) -> usize| {
             start + self.dims.iter().map(|dim| dim.extent * stride(dim)).sum::<usize>()
@@ -197,7 +197,7 @@ fn launch_walks(mut walks: Vec<MovementWalk>, size: usize) -> Vec<Launch> {
     walks.chunks(WALKS).map(|walks| launch_kernel(walks, size * width)).collect()
 }
 
-/// One kernel, of which row `w` of blocks does walk `w`.
+/// Makes one kernel, of which row `w` of blocks does walk `w`.
 fn launch_kernel(walks: &[MovementWalk], bytes: usize) -> Launch {
     let word = word_type(bytes);
     let most = walks.iter().map(MovementWalk::elements).max().unwrap_or(0);

@@ -15,7 +15,7 @@ const SORTED: usize = 2048;
 /// Threads of a block that sorts at most.
 const THREADS: usize = 512;
 
-/// One op; of any element type.
+/// Prepares the call of a `TopK` op, of any element type.
 pub(super) fn top_k(op: &TopK, operands: &[Shard]) -> Result<Call, KernelError> {
     let x = &operands[0];
     if x.shape().last().is_none_or(|&extent| op.count > extent) {

@@ -117,7 +117,7 @@ fn direction_rule(op: &LambDirection, operands: usize) -> CudaUpdateRule {
     CudaUpdateRule { step, op: Op::LambDirection(op.clone()), tensors: 4, clip: op.clip, rates }
 }
 
-/// One op; its two scalars are sums of squares.
+/// Prepares the call of a `LambUpdate` op; its two scalars are sums of squares.
 pub(super) fn prepare_lamb(op: &LambUpdate, operands: &[Shard]) -> Call {
     let step = KernelSource::new(include_str!("cu/along.cu"));
     let rates = Some(rates::of_step());
@@ -217,7 +217,7 @@ impl<'a> Update<'a> {
 }
 
 impl CudaUpdateRule {
-    /// One update in a launch of its own.
+    /// Prepares one update in a launch of its own.
     fn of_one(self, operands: &[Shard]) -> Call {
         Update::new(operands, &self).prepare_call(self)
     }

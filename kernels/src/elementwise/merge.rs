@@ -180,7 +180,7 @@ fn step_of(arg: FusedArg) -> Option<usize> {
     }
 }
 
-/// One operation without bounds.
+/// Returns the op as one operation without bounds, if it is one.
 fn read_arithmetic(op: &Op) -> Option<BoundedArithmetic> {
     let Op::Binary(binary) = op else { return None };
     let first = match binary.function {

@@ -84,7 +84,7 @@ impl Chain {
         Self::new(&steps, &op.outputs, operands, results)
     }
 
-    /// One unary, binary, where or cast.
+    /// Prepares one unary, binary, where or cast.
     ///
     /// # Errors
     /// Returns an error if the types do not fit the op.
@@ -346,7 +346,7 @@ impl Buffers<'_> {
         (flat, Others { before, after, dtypes: self.dtypes })
     }
 
-    /// All buffers, to be read.
+    /// Returns all buffers, to be read.
     fn all(&self) -> Others<'_> {
         Others { before: self.words, after: &[], dtypes: self.dtypes }
     }

@@ -14,7 +14,7 @@ use crate::simd::vectorized;
 const NONE: f32 = -1.0;
 
 impl PoolExtents {
-    /// All rows of windows, shared among threads.
+    /// Pools all rows of windows, shared among threads.
     pub(super) fn pool_last<T: Float>(
         &self,
         x: &[T],
@@ -56,7 +56,7 @@ impl PoolExtents {
         }
     }
 
-    /// All images, shared among threads: windows of one overlap.
+    /// Computes the gradients of all images, shared among threads: windows of one overlap.
     pub(super) fn pool_grad_last<T: Float>(
         &self,
         x: &[T],

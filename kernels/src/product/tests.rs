@@ -9,7 +9,7 @@ use super::method::Method;
 use super::{Hands, Layout, Number, Write, blocks, multiply, room};
 use crate::threads::ThreadPool;
 
-/// All methods for products of `bf16`.
+/// Returns all methods for products of `bf16`.
 fn methods() -> Vec<Method> {
     #[cfg_attr(not(target_arch = "x86_64"), allow(unused_mut, reason = "there is one method"))]
     let mut methods = vec![Method::Widened];

@@ -87,7 +87,7 @@ impl Examples {
     }
 }
 
-/// All examples.
+/// Returns all examples.
 pub fn all() -> Vec<Example> {
     let rooms = [
         attention::examples,

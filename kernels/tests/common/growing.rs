@@ -75,7 +75,7 @@ impl Growing {
         chain
     }
 
-    /// One operand of the chain's shape, and some that are spread over it.
+    /// Adds one operand of the chain's shape, and some that are spread over it.
     fn operands(&mut self) {
         let main = self.random.of(&FLOATS);
         for operand in 0..1 + self.random.below(4) {
@@ -98,7 +98,7 @@ impl Growing {
         self.steps.len() - 1
     }
 
-    /// Some value of floating-point numbers, of a type if one is given.
+    /// Draws some value of floating-point numbers, of a type if one is given.
     fn value(&mut self, wanted: Option<DType>) -> (FusedArg, DType) {
         let fits = |dtype: DType| wanted.map_or(dtype.is_float(), |wanted| dtype == wanted);
         let fitting: Vec<_> = self.values.iter().filter(|value| fits(value.1)).copied().collect();
@@ -159,7 +159,7 @@ impl Growing {
         outputs
     }
 
-    /// All dims but a run of them.
+    /// Draws all dims but a run of them.
     fn axes(&mut self) -> Vec<usize> {
         let rank = self.shape.len();
         let first = self.random.below(rank);

@@ -17,7 +17,7 @@ use graphc_kernels::cuda::{Call, Kernel, Launch, join_alike};
 const ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90a", "sm_100", "sm_120"];
 const OPTIONS: [&str; 3] = ["--fmad=false", "--std=c++17", "-default-device"];
 
-/// All kernels by their sources, and the op of each.
+/// Returns all kernels by their sources, and the op of each.
 fn kernels() -> BTreeMap<String, (&'static str, Kernel)> {
     let mut all = BTreeMap::new();
     for cases::Example { case, .. } in cases::all() {

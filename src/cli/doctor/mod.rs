@@ -60,7 +60,7 @@ pub fn run_doctor(args: &DoctorArgs) -> Result<()> {
     }
 }
 
-/// Every model in f32 and in mixed precision on one device; with two, divided between them.
+/// Lists every model in f32 and in mixed precision on one device; with two, divided between them.
 fn list_cases(devices: usize) -> Vec<Case> {
     let mut cases = Vec::new();
     for model in DoctorModel::ALL {

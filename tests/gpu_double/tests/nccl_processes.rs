@@ -37,7 +37,7 @@ fn start(name: &str, ranks: usize) -> Vec<Child> {
     (0..ranks).map(start).collect()
 }
 
-/// All ranks end well; gives what they said.
+/// Waits until all ranks have ended well; gives what they said.
 fn finish(children: Vec<Child>) -> Vec<String> {
     let outputs = children.into_iter().map(|child| child.wait_with_output().expect("its end"));
     outputs.map(|output| said(&output)).collect()

@@ -55,8 +55,8 @@ fn feeds(rank: usize) -> BTreeMap<String, HostTensor> {
 /// The events of a rank in order: gradients that came, and the numbers of reductions that had begun and were done then.
 type Events = Vec<(String, (usize, usize))>;
 
-/// One step in which each rank's worker, on the way to the first layer, does not go on before the last layer's gradient was
-/// reduced. So where reductions only began after the backward pass, it would not end.
+/// Trains one step in which each rank's worker, on the way to the first layer, does not go on before the last layer's gradient was reduced.
+/// So where reductions only began after the backward pass, it would not end.
 fn held_step(ddp: &mut DataParallel, rank: usize) -> (Events, Vec<HostTensor>) {
     let (reducer, events) = (Arc::new(ddp.reducer()), Arc::new(Mutex::new(Events::new())));
     let ready = {

@@ -33,7 +33,7 @@ pub struct Event {
 }
 
 impl Ran<'_> {
-    /// Its events of all streams, by start.
+    /// Returns its events of all streams, by start.
     pub fn by_start(&self) -> Vec<Event> {
         let mut all: Vec<Event> = self.streams.iter().flatten().copied().collect();
         all.sort_by(|a, b| a.start.total_cmp(&b.start));

@@ -148,7 +148,7 @@ pub fn each_shape(case: impl Fn(&[usize], bool) -> Vec<Case>) -> Vec<Case> {
     SHAPES.iter().flat_map(|&(shape, complete)| case(shape, complete)).collect()
 }
 
-/// All cases.
+/// Returns all cases.
 pub fn all() -> Vec<Case> {
     [
         sources::cases(),

@@ -119,7 +119,7 @@ pub fn join_sums(
     Some(Call::from_launches(vec![Launch::Product(MatrixProduct { epilogue, ..plain })]))
 }
 
-/// One product of floating-point numbers, not a batch of them, and not an empty one.
+/// Prepares one product of floating-point numbers, not a batch of them, and not an empty one.
 fn single_product(op: &MatMul, [a, b]: [&Shard; 2], out: &Shard) -> Option<MatrixProduct> {
     let plain = build_product(op, a, b, out).ok()?;
     let one = plain.batch == 1 && plain.starts.len() == 1;

@@ -27,7 +27,7 @@ pub fn joinable_tensors(op: &Op) -> Option<usize> {
     }
 }
 
-/// Several ops with these operands as one call: its operands are those of all of them, one after the other, and so are its
+/// Prepares several ops with these operands as one call: its operands are those of all of them, one after the other, and so are its
 /// results. All have operands of the same element types, and the same scalars. `None` where [`joinable_tensors`] says so.
 pub fn join_alike(op: &Op, members: &[Vec<Shard>]) -> Option<Call> {
     let first = members.first()?;

@@ -47,7 +47,7 @@ impl Status {
         all.into_iter().find(|status| *status as i32 == number)
     }
 
-    /// Its name in C and its meaning.
+    /// Returns its name in C and its meaning.
     pub fn texts(self) -> (&'static std::ffi::CStr, &'static std::ffi::CStr) {
         match self {
             Status::Success => (c"CUBLAS_STATUS_SUCCESS", c"success"),

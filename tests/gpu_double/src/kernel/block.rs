@@ -102,7 +102,7 @@ impl Block<'_, '_> {
         Ok(count == live)
     }
 
-    /// All that wait at a barrier go on, and know what the others did.
+    /// Opens a barrier: all that wait at it go on, and know what the others did.
     fn open(&mut self, warps: &mut [Warp], number: u32) {
         let here = |wait: Wait| matches!(wait, Wait::Barrier(n, _) if n == number);
         let takes_part = |warp: &Warp| warp.groups.iter().any(|group| here(group.wait));

@@ -138,7 +138,7 @@ pub fn run(launch: &Launch, memory: &mut Access<'_>, seed: u64) -> Result<Stats,
     Ok(Stats { instructions, loads, stores })
 }
 
-/// All numbers below a limit, in steps that the seed chooses.
+/// Returns all numbers below a limit, in steps that the seed chooses.
 fn order(blocks: u32, seed: u64) -> impl Iterator<Item = u32> {
     let count = u64::from(blocks);
     let start = seed % count.max(1);

@@ -170,7 +170,7 @@ impl Machine {
 }
 
 impl Capture {
-    /// All that other streams captured must come before the end of the stream in which the capture began.
+    /// Checks that all that other streams captured comes before the end of the stream in which the capture began.
     fn check_joined(&self) -> Result<(), Code> {
         let end = &self.branches[0].clock;
         let joined = (0..).zip(&self.branches).all(|(number, b)| end.covers(number, b.tick));

@@ -46,7 +46,7 @@ impl Machine {
         Ok(())
     }
 
-    /// All that a stream is given next waits for an event.
+    /// Lets all that a stream is given next wait for an event.
     pub fn wait_event(&mut self, stream: u32, event: u64) -> Result<(), Code> {
         account::given();
         let event = self.event(event)?.clone();

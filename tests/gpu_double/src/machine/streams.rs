@@ -140,7 +140,7 @@ impl Machine {
         self.streams[stream as usize].queue.push_back(operation);
     }
 
-    /// All that a stream does next comes after an operation of another one, and after what came before that.
+    /// Lets all that a stream does next come after an operation of another one, and after what came before that.
     pub(super) fn follow(&mut self, stream: u32, place: &Place) {
         let chosen = &mut self.streams[stream as usize];
         chosen.clock.join(&place.clock);

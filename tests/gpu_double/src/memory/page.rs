@@ -11,7 +11,7 @@ use super::touch::Who;
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
-/// Several blocks.
+/// The number that stands for several blocks.
 const MANY: u32 = u32::MAX;
 
 /// The way in which bytes are touched.

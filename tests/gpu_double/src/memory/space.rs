@@ -168,7 +168,7 @@ impl Space {
         }
     }
 
-    /// All operations so far.
+    /// Returns all operations so far.
     pub fn operations(&mut self) -> &mut Operations {
         &mut self.operations
     }

@@ -89,7 +89,7 @@ fn rank(number: i32) -> Result<usize, Refusal> {
     usize::try_from(number).map_or_else(|_| named(), Ok)
 }
 
-/// All ranks get what all give, reduced.
+/// Gives all ranks what all give, reduced.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclAllReduce(
     from: *const c_void,
@@ -119,7 +119,7 @@ pub extern "C" fn ncclReduceScatter(
     make("ncclReduceScatter", arguments, || Ok(Verb::ReduceScatter(Reduction::of(reduction)?)))
 }
 
-/// All ranks get the `count` of each.
+/// Gives all ranks the `count` of each.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclAllGather(
     from: *const c_void,
@@ -133,7 +133,7 @@ pub extern "C" fn ncclAllGather(
     make("ncclAllGather", arguments, || Ok(Verb::AllGather))
 }
 
-/// All ranks get what the root gives.
+/// Gives all ranks what the root gives.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclBroadcast(
     from: *const c_void,
@@ -148,7 +148,7 @@ pub extern "C" fn ncclBroadcast(
     make("ncclBroadcast", arguments, || Ok(Verb::Broadcast { root: rank(root)? }))
 }
 
-/// All ranks get what the root gives, in one buffer.
+/// Gives all ranks what the root gives, in one buffer.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclBcast(
     buffer: *mut c_void,

@@ -16,7 +16,8 @@ pub struct Communicator {
     member: Mutex<Option<Arc<Member>>>,
 }
 
-/// All that were ever made: what is not among them is no communicator. Addresses, as a pointer is only compared.
+/// The addresses of all communicators that were ever made: what is not among them is no communicator. Addresses, as a pointer is only
+/// compared.
 static MADE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 impl Communicator {

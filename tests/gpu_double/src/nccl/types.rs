@@ -27,7 +27,7 @@ pub enum Code {
 }
 
 impl Code {
-    /// Its meaning.
+    /// Returns its meaning.
     pub fn text(self) -> &'static CStr {
         match self {
             Code::Success => c"no error",

@@ -73,7 +73,7 @@ pub enum Operand<'a> {
 }
 
 impl<'a> Function<'a> {
-    /// All names that its instructions use beside registers and labels.
+    /// Returns all names that its instructions use beside registers and labels.
     pub fn names(&self) -> HashSet<&'a str> {
         let mut names = HashSet::new();
         let operands = self.body.iter().flat_map(|instruction| &instruction.operands);
@@ -150,7 +150,7 @@ struct Body<'a> {
 type Parts<'a> = (Registers, Vec<Variable<'a>>, Vec<Instruction<'a>>);
 
 impl<'a> Body<'a> {
-    /// One statement; whether the function goes on.
+    /// Reads one statement; returns whether the function goes on.
     fn statement(&mut self, tokens: &mut Tokens<'a>) -> Result<bool, Malformed> {
         if tokens.eat('{') {
             self.scopes.enter();

@@ -20,7 +20,7 @@ pub struct Tokens<'a> {
 }
 
 impl<'a> Tokens<'a> {
-    /// All tokens of a text. Comments are left out.
+    /// Takes all tokens of a text. Comments are left out.
     ///
     /// # Errors
     /// A comment or a quoted text without an end.

@@ -99,7 +99,7 @@ pub fn begin_without_blocking(id: UniqueId, rank: usize, ranks: usize) -> Rank {
     Rank { rank, ranks, device, communicator, stream: stream(), kept: Cell::new(0) }
 }
 
-/// All ranks of this thread.
+/// Makes all ranks of this thread.
 pub fn init_all<const N: usize>() -> [Rank; N] {
     use_device(0);
     let mut communicators = [null_mut(); N];

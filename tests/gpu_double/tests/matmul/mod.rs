@@ -265,7 +265,7 @@ impl Described {
         results.aux
     }
 
-    /// One product of the batch in f64, into D, the vector, and an aux buffer that is written.
+    /// Computes one product of the batch in f64, into D, the vector, and an aux buffer that is written.
     fn expect(
         &self,
         prepared: &Prepared,

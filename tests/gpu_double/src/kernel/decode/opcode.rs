@@ -24,12 +24,12 @@ impl<'a> Opcode<'a> {
         self.modifiers.contains(&modifier)
     }
 
-    /// Its types, in order.
+    /// Returns its types, in order.
     pub fn types(&self) -> Vec<Type> {
         self.modifiers.iter().filter_map(|modifier| Type::of(modifier)).collect()
     }
 
-    /// Its last type, which is that of its operands.
+    /// Returns its last type, which is that of its operands.
     pub fn kind(&self) -> Result<Type, String> {
         self.types().last().copied().ok_or_else(|| String::from("the type is missing"))
     }

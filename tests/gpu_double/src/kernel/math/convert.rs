@@ -176,7 +176,7 @@ fn float_to_integer<T: Integer>(read: fn(u64) -> f64, rounding: Rounding) -> Opt
     Some(one(move |x: u64| T::nearest(whole(read(x), rounding) as i128)))
 }
 
-/// Two f32 to a pair of 16 bits; the first operand is the upper half.
+/// Makes the conversion of two f32 to a pair of 16 bits; the first operand is the upper half.
 pub fn pair(to: Type, manner: Manner) -> Option<Two> {
     let kind = match to {
         Type::F16x2 => Type::F16,

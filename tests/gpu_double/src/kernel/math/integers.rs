@@ -224,7 +224,7 @@ pub fn permute(mode: &str) -> Option<Three> {
     }))
 }
 
-/// One byte, or its sign eight times.
+/// Returns one byte, or its sign eight times.
 fn permuted(both: u64, select: u32) -> u32 {
     let byte = (both >> (8 * (select & 7))) as u8;
     let sign = if byte >> 7 == 1 { 0xFF } else { 0 };

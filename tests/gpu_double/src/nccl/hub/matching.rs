@@ -117,7 +117,7 @@ impl Matching {
         Ok(())
     }
 
-    /// All ranks have called a collective.
+    /// Closes a round: all ranks have called a collective.
     fn close(&mut self, mut round: Vec<Slot>) {
         let given: Vec<_> = round.iter_mut().map(|slot| std::mem::take(&mut slot.given)).collect();
         let gets = combine(&round[0].call, &given);

@@ -161,7 +161,7 @@ impl State {
         self.links.clear();
     }
 
-    /// All ranks are there; gives the ends from which they are heard.
+    /// Begins the communicator when all ranks are there; gives the ends from which they are heard.
     fn begin(&mut self) -> Vec<(usize, UnixStream)> {
         self.tell_all(&ToMember::Welcome);
         self.last_word = Instant::now();
