@@ -1,4 +1,4 @@
-//! What the host does for an action on a card: the double of NVIDIA's libraries executes nothing, and the time inside of it is
+//! Measures the host's work for an action on a card. The double of NVIDIA's libraries executes nothing, and the time inside of it is
 //! subtracted, so what is left is graphc's own.
 //!
 //!     cargo run --release --example bench_card_host
@@ -65,7 +65,7 @@ fn plan() -> VerifiedPlan {
     compile(g.finish().expect("a graph"), &options, &cluster, None).expect("a plan").plan
 }
 
-/// Of a step, in the mean over a round.
+/// The measurements of a step, in the mean over a round.
 struct Measured {
     actions: u64,
     calls: f64,

@@ -113,7 +113,7 @@ fn run(group: &Group, op: &str, small: &mut [f32], large: &mut [f32]) -> Result<
     Ok(())
 }
 
-/// From rank 0 to the last and back.
+/// Sends messages from rank 0 to the last and back.
 fn ping(group: &Group, small: &[f32], large: &mut [f32]) -> Result<(), DistError> {
     let (rank, last) = (group.rank(), group.world_size() - 1);
     if rank == 0 && last > 0 {

@@ -9,7 +9,7 @@ use graphc::prelude::*;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// On the plane y = 2 a + 3 b.
+/// Samples on the plane y = 2 a + 3 b.
 const SAMPLES: [([f32; 2], f32); 4] =
     [([1.0, 2.0], 8.0), ([4.0, 6.0], 26.0), ([2.0, 3.0], 13.0), ([3.0, 1.0], 9.0)];
 

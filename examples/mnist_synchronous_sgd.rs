@@ -39,7 +39,7 @@ struct Args {
 }
 
 const MOMENTUM: f32 = 0.9;
-/// Of initial weights, the parts and the order.
+/// The seed of the initial weights, the parts and the order.
 const SEED: u64 = 1234;
 
 fn main() -> Result<()> {

@@ -46,7 +46,7 @@ fn model_parallel() -> Result<Graph> {
     Ok(g.finish()?)
 }
 
-/// Two linear layers on one rank each; `to_global` moves the tensor between them.
+/// Builds two linear layers on one rank each; `to_global` moves the tensor between them.
 fn pipeline() -> Result<Graph> {
     let g = GraphBuilder::new("pipeline");
     let (first, second) = (Placement::new(vec![0], vec![1])?, Placement::new(vec![1], vec![1])?);

@@ -1,4 +1,4 @@
-//! What graphc does, as spans of the crate `tracing`: each is printed when it ends, with what it was part of and how long it took.
+//! Prints what graphc does, as spans of the crate `tracing`: each is printed when it ends, with the span that it was part of and its time.
 //!
 //!     cargo run --release --example spans
 

@@ -23,7 +23,7 @@ struct Stages {
 }
 
 impl Stages {
-    /// On so many ranks, half of them for each stage; on one both stages are where there are no stages.
+    /// Places the model on so many ranks, half of them for each stage. On one rank there are no stages.
     fn new(g: &GraphBuilder, ranks: usize) -> Result<Self> {
         let half = ranks / 2;
         let on = |first: usize| {
@@ -50,7 +50,7 @@ fn staged(ranks: usize) -> Result<Graph> {
     Ok(g.finish()?)
 }
 
-/// The same network on one rank.
+/// Builds the same network on one rank.
 fn whole() -> Result<Graph> {
     let g = GraphBuilder::new("stages");
     let (first, second) = (Linear::new(&g, "first", 16, 32), Linear::new(&g, "second", 32, 8));

@@ -39,7 +39,7 @@ struct Model {
     /// The model whose data it takes.
     data: &'static str,
     graph: Graph,
-    /// What others must know of it.
+    /// The sizes that other programs of the kit must know.
     sizes: Value,
 }
 
@@ -128,7 +128,7 @@ fn ending_in_loss(g: GraphBuilder, logits: &Tensor, labels: &[usize]) -> Result<
     Ok(g.finish()?)
 }
 
-/// How many numbers are trained.
+/// Returns the number of trained parameters.
 fn parameters(graph: &Graph) -> usize {
     let trained = graph.iter().filter_map(|(_, node)| match &node.op {
         Op::Variable(variable) if variable.trainable => Some(variable.ty.elements()),

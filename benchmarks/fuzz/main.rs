@@ -63,7 +63,7 @@ pub struct Args {
     folder: PathBuf,
 }
 
-/// What is fed.
+/// The targets that are fed.
 #[derive(Clone, Debug)]
 struct Targets(Vec<Target>);
 
@@ -125,7 +125,7 @@ fn feed_file(targets: &[Target], args: &Args, path: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the child does.
+/// Feeds the inputs of a target, in the child.
 fn feed_all(target: Target, args: &Args, progress: &Progress) -> Result<ExitCode> {
     limit_memory(args.memory)?;
     let (begun, corpus, mut counts) = (Instant::now(), target.corpus(), [0, 0]);
@@ -142,7 +142,7 @@ fn feed_all(target: Target, args: &Args, progress: &Progress) -> Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is asked for beyond this is refused by the system, which a program that does not look dies of.
+/// Limits the memory of the process. The system refuses requests beyond it, and a program that does not check that dies.
 fn limit_memory(bytes: u64) -> Result<()> {
     use rustix::process::{Resource, Rlimit, setrlimit};
     let limit = Rlimit { current: Some(bytes), maximum: Some(bytes) };

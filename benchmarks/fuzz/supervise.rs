@@ -17,14 +17,14 @@ use crate::Args;
 use crate::mutate::input;
 use crate::targets::Target;
 
-/// How many times its limit an input may take by the clock where the child cannot get the processor.
+/// The factor by which an input may exceed its limit by the clock where the child cannot get the processor.
 const CROWDED: f64 = 20.0;
 /// The time between two looks at the child.
 const LOOK: Duration = Duration::from_millis(20);
-/// After so many different findings a target is left.
+/// The number of different findings after which a target is left.
 const ENOUGH: usize = 10;
 
-/// How far a child is: the case, and how many inputs were taken and refused.
+/// The progress of a child: the case, and the numbers of inputs that were taken and refused.
 pub struct Progress(File);
 
 impl Progress {
@@ -48,7 +48,7 @@ impl Progress {
     }
 }
 
-/// How a child has ended.
+/// The end of a child.
 enum End {
     /// It has fed all.
     Finished,
@@ -56,7 +56,7 @@ enum End {
     Broken(u64, String),
 }
 
-/// What was found of a target.
+/// The findings about a target.
 #[derive(Default)]
 pub struct Report {
     taken: u64,
@@ -146,7 +146,7 @@ fn run_child(
     })
 }
 
-/// How the child has ended; `None` where a case took too long, for which it was killed.
+/// Waits for the child and returns how it has ended; `None` if a case took too long, for which the child was killed.
 fn watch(mut child: Child, progress: &Progress, limit: f64) -> Result<Option<ExitStatus>> {
     let (mut seen, mut since) = (progress.read()[0], Instant::now());
     let mut worked = seconds_of_processor(&child);

@@ -59,7 +59,7 @@ struct Args {
     plan: Option<std::path::PathBuf>,
 }
 
-/// What was measured of the steps.
+/// The measurements of the steps.
 struct Measured {
     /// Seconds of a step in each group of steps, ascending.
     times: Vec<f64>,
@@ -126,7 +126,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// How long steps are measured together: where all cores are busy the thread that reads results is woken a few milliseconds late.
+/// The time for which steps are measured together. Where all cores are busy, the thread that reads results is woken a few milliseconds
+/// late.
 const GROUP: Duration = Duration::from_millis(100);
 
 /// Measures steps. The result of every step is read, and the next step is begun before: a step's time is from result to
@@ -162,7 +163,7 @@ fn measure(
     Ok(Measured { times, wall, before, after: session.statistics()?, last })
 }
 
-/// What each actor takes, by steps that are taken apart.
+/// Measures each actor by steps that are taken apart.
 fn profile(
     plan: &VerifiedPlan,
     session: &mut Session,

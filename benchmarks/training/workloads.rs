@@ -1,4 +1,4 @@
-//! What is trained: the models of `peers/torch_models.py`, with its batches and optimizers.
+//! Workloads to train: the models of `peers/torch_models.py`, with its batches and optimizers.
 
 use anyhow::{Result, bail};
 use graphc::ir::models::{MobileNetConfig, MobileNetV2, resnet18, resnet50};
@@ -15,7 +15,7 @@ pub struct Workload {
     pub graph: Graph,
     /// None for inference.
     pub optimizer: Option<Optimizer>,
-    /// What steps are fed, in turn.
+    /// The feeds of steps, which take turns.
     pub feeds: Vec<BTreeMap<String, HostTensor>>,
     /// Samples of a step.
     pub batch: usize,
@@ -24,7 +24,7 @@ pub struct Workload {
 /// A model with the shapes that it is measured at.
 struct Case {
     name: &'static str,
-    /// Of `x`, with the batch.
+    /// The shape of `x`, with the batch.
     input: Vec<usize>,
     /// `x` holds words of a vocabulary of this size instead of numbers.
     words: Option<u64>,
@@ -94,7 +94,7 @@ fn gpt_case(batch: usize) -> Case {
 }
 
 impl Case {
-    /// One of the batches.
+    /// Returns one of the batches.
     fn feeds(&self, part: u64, inference: bool) -> Result<BTreeMap<String, HostTensor>> {
         let x = match self.words {
             Some(vocabulary) => integers(&self.input, vocabulary, part)?,
@@ -138,7 +138,7 @@ fn gpt(g: &GraphBuilder, x: &Tensor) -> Tensor {
     Gpt::new(g, &config).forward(x)
 }
 
-/// Without dropout, as the peers have it.
+/// Makes the model without dropout, as the peers have it.
 fn mobilenet(g: &GraphBuilder, x: &Tensor) -> Tensor {
     MobileNetV2::new(g, &MobileNetConfig { dropout: 0.0, ..MobileNetConfig::new(10) }).forward(x)
 }
@@ -171,7 +171,7 @@ fn unet(g: &GraphBuilder, x: &Tensor) -> Tensor {
     head.forward(&x).transpose(&[0, 2, 3, 1])
 }
 
-/// Two convolutions of 3x3, each with batch norm and relu.
+/// Applies two convolutions of 3x3, each with batch norm and relu.
 fn twice(g: &GraphBuilder, name: &str, [inputs, outputs]: [usize; 2], x: &Tensor) -> Tensor {
     let keeps = ConvConfig { padding: [1; 2], bias: false, ..ConvConfig::square(3) };
     let once = |x: &Tensor, index: usize| {

@@ -1,5 +1,5 @@
-//! What the examples on CIFAR-10 have in common: options, the loop over epochs with evaluation, the last and the best
-//! weights on disk, a log of JSON lines. How a step is made is a [`Trainer`]'s.
+//! The code that the examples on CIFAR-10 share: options, the loop over epochs with evaluation, the last and the best weights on disk, a
+//! log of JSON lines. A [`Trainer`] makes the steps.
 
 pub mod sbp;
 
@@ -48,11 +48,11 @@ pub struct Options {
     pub log: Option<PathBuf>,
 }
 
-/// What is trained, and how.
+/// The network to train, and its weight decay.
 pub struct Recipe<'a> {
     /// Scores of ten classes for so many images, on a mesh of so many axes.
     pub network: &'a (dyn Fn(usize, usize) -> Result<Graph> + Sync),
-    /// Of all weights but those below.
+    /// The decay of all weights but those below.
     pub weight_decay: f64,
     /// Patterns of the names of weights that do not decay.
     pub no_decay: &'a [&'a str],
@@ -73,7 +73,7 @@ impl Options {
         Ok(mesh)
     }
 
-    /// What is trained on, and what is held out.
+    /// Opens the training set and the test set.
     pub fn sets(&self) -> Result<[Arc<ImageSet>; 2]> {
         let set = |split| cifar10(&self.data, split).map(Arc::new);
         let sets = [set(Split::Train)?, set(Split::Test)?];
@@ -82,7 +82,7 @@ impl Options {
         Ok(sets)
     }
 
-    /// How images are normalized and augmented.
+    /// Returns the source of images, which says how they are normalized and augmented.
     pub fn source(&self) -> Result<Source> {
         Ok(format!("cifar10:{}", self.data.display()).parse()?)
     }
@@ -139,7 +139,7 @@ pub trait Trainer {
     /// Ends all steps that have begun.
     fn finish(&mut self) -> Result<Vec<Tensors>>;
 
-    /// What all ranks together have counted.
+    /// Adds up the counts of all ranks.
     fn total(&mut self, sums: Sums) -> Result<Sums>;
 
     /// Evaluates what is held out, in inference form: with running statistics.

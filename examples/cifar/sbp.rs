@@ -72,7 +72,7 @@ impl Trainer for Sbp {
         self.under_way.drain(..).map(|step| Ok(step.wait()?)).collect()
     }
 
-    /// All ranks have the outputs of the whole batch.
+    /// Returns the sums as they are: all ranks have the outputs of the whole batch.
     fn total(&mut self, sums: Sums) -> Result<Sums> {
         Ok(sums)
     }

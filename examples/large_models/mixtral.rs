@@ -47,7 +47,7 @@ const CAPACITY: f64 = 1.25;
 /// The base of the rotary embedding.
 const BASE: f64 = 1e6;
 
-/// From tokens `[batch, time]` to logits.
+/// The model from tokens `[batch, time]` to logits.
 pub struct Mixtral {
     config: MixtralConfig,
     embedding: Embedding,
@@ -106,7 +106,7 @@ impl Block {
         x.add(&self.mixed(config, &self.ffn_norm.forward(&x)))
     }
 
-    /// Of each token the sum over the experts that it takes, by a softmax over their scores.
+    /// Sums for each token the results of the experts that it takes, weighed by a softmax over their scores.
     fn mixed(&self, config: &MixtralConfig, x: &Tensor) -> Tensor {
         let &MixtralConfig { experts, chosen: count, .. } = config;
         let shape = x.shape();

@@ -31,7 +31,7 @@ impl MptConfig {
 /// Added to variances.
 const EPSILON: f64 = 1e-5;
 
-/// From tokens `[batch, time]` to logits.
+/// The model from tokens `[batch, time]` to logits.
 pub struct Mpt {
     config: MptConfig,
     words: Tensor,

@@ -30,7 +30,7 @@ mod training;
 
 const MESHES: [&[usize]; 5] = [&[1], &[2], &[3], &[4], &[2, 2]];
 
-/// How many plans there are, if nobody says it.
+/// The number of plans where the command line gives none.
 const COUNT: usize = 300;
 
 /// A graph with what is fed and what comes of it.
@@ -42,7 +42,7 @@ struct Sample {
     tensors: Vec<(String, usize)>,
 }
 
-/// What plans consist of.
+/// The ops and boxings that the plans contain.
 #[derive(Default)]
 struct Seen {
     ops: BTreeSet<&'static str>,
@@ -98,7 +98,7 @@ fn by_turns(cases: Vec<Case>) -> Vec<Case> {
     turns.into_iter().map(|(_, case)| case).collect()
 }
 
-/// One op on inputs; `None` of an op that is no actor of a plan by itself.
+/// Makes a sample of one op on inputs; `None` of an op that is no actor of a plan by itself.
 fn of_case(case: &Case, key: u64) -> Option<Sample> {
     if !case.can_be_evaluated() || is_of_training(&case.op) {
         return None;

@@ -9,7 +9,7 @@ use graphc::ir::plan::{
 use graphc::prelude::*;
 use graphc::runtime::data::save_safetensors;
 
-/// Where training begins, and for how long it goes on.
+/// The step at which training begins, and the number of steps.
 const FIRST_STEP: u64 = 2;
 const STEPS: u64 = 3;
 
@@ -26,7 +26,7 @@ pub fn write(folder: &str, first: usize) -> anyhow::Result<Vec<Plan>> {
     Ok(plans)
 }
 
-/// What is fed, and what loss and variables are at last.
+/// Trains, and returns the feeds, the last loss and the trained parameters.
 fn trained(plan: &graphc::ir::check::VerifiedPlan) -> anyhow::Result<BTreeMap<String, HostTensor>> {
     let device = Some(graphc::ir::mesh::DeviceKind::Cpu);
     let options =
@@ -57,7 +57,7 @@ fn feeds() -> anyhow::Result<BTreeMap<String, HostTensor>> {
     Ok([("x".into(), x), ("labels".into(), HostTensor::from_f64(DType::I64, [8], &labels)?)].into())
 }
 
-/// Two stages of a layer, with dropout between, and a state that steps update.
+/// Builds two stages of a layer, with dropout between, and a state that steps update.
 fn network() -> anyhow::Result<Graph> {
     let g = GraphBuilder::new("trained");
     let normal = |std: f64| Init::Normal { mean: 0.0.into(), std: std.into() };
@@ -160,7 +160,7 @@ fn meshes() -> Vec<CompileOptions> {
     all
 }
 
-/// On machines whose communication has a stream of its own.
+/// Returns settings of machines whose communication has a stream of its own.
 fn streams() -> Vec<(CompileOptions, &'static str)> {
     let strategies = [Strategy::Zero1, Strategy::Zero2, Strategy::Zero3];
     let of = |strategy| CompileOptions {

@@ -106,7 +106,7 @@ fn search(cases: &mut [Case], constants: &mut Constants) -> Result<()> {
     Ok(())
 }
 
-/// What the cases have; `None` where none has the constant.
+/// Returns the value of a constant in the cases; `None` if none has it.
 fn value(cases: &[Case], constant: Fitted) -> Option<f64> {
     cases.iter().find_map(|case| constant.value_in_cluster(&case.cluster))
 }
@@ -170,7 +170,7 @@ fn improve(cases: &mut [Case], constant: Fitted, step: f64) -> Result<()> {
     Ok(())
 }
 
-/// How good the constants are, table by table.
+/// Prints how well the constants predict, table by table.
 fn show(tables: &[Measured], cases: &mut [Case]) -> Result<()> {
     let mut predicted = cases.iter_mut().map(Case::seconds);
     for table in tables {

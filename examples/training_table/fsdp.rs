@@ -66,7 +66,7 @@ impl Model<'_> {
     }
 }
 
-/// How a row is trained: one mesh axis of all ranks.
+/// Returns the options with which a row is trained: one mesh axis of all ranks.
 pub fn options(row: &Row, fsdp: &Fsdp) -> CompileOptions {
     let adam = AdamOptions { lr: 1e-4, beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 };
     CompileOptions {

@@ -1,4 +1,4 @@
-//! How predictions compare with what was measured.
+//! Compares predictions with measurements.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -49,7 +49,7 @@ fn errors(known: &[Known<'_>]) -> String {
     )
 }
 
-/// How many pairs are in order, and how good the choices are.
+/// Describes how many pairs are in order, and how good the choices are.
 fn orders(known: &[Known<'_>]) -> String {
     let mut groups: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
     for Known { row, measured, predicted, .. } in known {
@@ -78,7 +78,7 @@ fn orders(known: &[Known<'_>]) -> String {
     }
 }
 
-/// Of pairs measured more than 10 % apart: how many are predicted in that order, and how many there are.
+/// Counts the pairs measured more than 10 % apart: those that are predicted in that order, and all.
 fn order(group: &[(f64, f64)]) -> (usize, usize) {
     let (mut right, mut pairs) = (0, 0);
     for (index, a) in group.iter().enumerate() {
@@ -92,7 +92,7 @@ fn order(group: &[(f64, f64)]) -> (usize, usize) {
     (right, pairs)
 }
 
-/// How much slower, as measured, the layout predicted best is than the best.
+/// Returns the measured time of the layout that was predicted best, as a multiple of the best measured time.
 fn regret(group: &[(f64, f64)]) -> f64 {
     let best = group.iter().map(|entry| entry.0).fold(f64::INFINITY, f64::min);
     let chosen = group.iter().min_by(|a, b| a.1.total_cmp(&b.1));

@@ -178,7 +178,7 @@ fn plan(row: &Row, cluster: &Cluster) -> Result<Plan> {
     Ok(sketch_plan(graph, &options, cluster)?)
 }
 
-/// What a row trains, and how.
+/// Returns the graph of a row, and the options of its training.
 fn training(row: &Row) -> Result<(Graph, CompileOptions)> {
     Ok(match &row.layout {
         Layout::Megatron(layout) => (megatron::graph(row, layout)?, megatron::options(row, layout)),
@@ -207,7 +207,7 @@ fn line(row: &Row, seconds: f64) -> String {
     }
 }
 
-/// How a row is laid out, in a few words.
+/// Describes the layout of a row in a few words.
 fn how(row: &Row) -> String {
     let of_batch = format!("{}/{}", row.micro_batch, row.global_batch);
     match &row.layout {

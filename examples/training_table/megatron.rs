@@ -49,7 +49,7 @@ fn staged<T>(g: &GraphBuilder, layout: &Megatron, stage: usize, body: impl FnOnc
     if layout.pipeline_parallel == 1 { body() } else { g.in_stage(stage, body) }
 }
 
-/// One block. Megatron's kernel that scales, masks and normalizes scores goes over them once: so does softmax alone here.
+/// Builds one block. Megatron's kernel that scales, masks and normalizes scores goes over them once: so does softmax alone here.
 fn block(g: &GraphBuilder, row: &Row, layer: usize, x: &Tensor) -> Tensor {
     let Row { hidden, heads, .. } = *row;
     let [batch, time] = [row.global_batch, row.sequence];
@@ -71,7 +71,7 @@ fn block(g: &GraphBuilder, row: &Row, layer: usize, x: &Tensor) -> Tensor {
     })
 }
 
-/// How a row lays the model out: stages over the slowest links, the ranks that share blocks over the fastest.
+/// Returns the options by which a row lays the model out: stages over the slowest links, the ranks that share blocks over the fastest.
 pub fn options(row: &Row, layout: &Megatron) -> CompileOptions {
     let adam = AdamOptions { lr: 1e-4, beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 };
     CompileOptions {

@@ -10,7 +10,7 @@ pub struct Table {
     pub columns: Vec<String>,
     /// Cells, row by row.
     pub cells: Vec<Vec<String>>,
-    /// What the rows say.
+    /// The rows.
     pub rows: Vec<Row>,
 }
 
@@ -33,17 +33,17 @@ pub struct Row {
     pub global_batch: usize,
     /// Sequences of a microbatch on one data-parallel rank.
     pub micro_batch: usize,
-    /// How ranks share the model.
+    /// The layout of the model over ranks.
     pub layout: Layout,
     /// The machines, where the table names them.
     pub cluster: Option<String>,
     /// Seconds of a step, where the table has a column of that.
     pub measured: Option<f64>,
-    /// What rows that differ in their layout alone have in common.
+    /// A text that is equal for rows that differ in their layout alone.
     pub group: String,
 }
 
-/// How ranks share a model.
+/// The way in which ranks share a model.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Layout {
     /// As Megatron-LM does.
@@ -194,7 +194,7 @@ fn measured(cells: &Cells<'_>) -> Result<Option<f64>> {
     Ok(None)
 }
 
-/// Of Megatron's rows those of one model on equally many GPUs, of others those of one model on one kind of GPU.
+/// Returns the text of a row's group: rows of Megatron of one model on equally many GPUs, other rows of one model on one kind of GPU.
 fn group(cells: &Cells<'_>) -> String {
     let of: &[&str] = match cells.contains_key("accumulation") {
         true => &["hidden", "layers", "heads", "cluster"],

@@ -18,13 +18,13 @@ use graphc_runtime::{HostTensor, RuntimeError, Session, SessionOptions, known_we
 /// The types of a batch's tensors, by name.
 pub type Shapes = BTreeMap<String, TensorType>;
 
-/// What a program's own function fails with.
+/// The error of a program's own function.
 type OwnError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Writes the model for a batch of these shapes.
 type Model = Box<dyn Fn(&Shapes) -> Result<Graph, OwnError> + Send>;
 
-/// Why there is no session for a batch.
+/// The reason that there is no session for a batch.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BucketsError {
@@ -47,13 +47,13 @@ pub enum BucketsError {
 /// Options of [`Buckets`].
 #[derive(Clone, Debug)]
 pub struct BucketsOptions {
-    /// How each plan is made.
+    /// The options of each plan.
     pub compile: CompileOptions,
-    /// For which machines.
+    /// The machines that the plans are made for.
     pub cluster: Cluster,
-    /// How sessions run.
+    /// The options of the sessions.
     pub session: SessionOptions,
-    /// The number of sessions that are kept; for another one that which was not used for longest is ended.
+    /// The most sessions that are kept. Where another one is needed, the session that was not used for the longest time is ended.
     pub most: usize,
 }
 
@@ -88,17 +88,18 @@ pub struct BucketsOptions {
 /// ```
 pub struct Buckets {
     options: BucketsOptions,
-    /// What variables begin with in the first session.
+    /// The first contents of variables in the first session.
     weights: BTreeMap<String, HostTensor>,
     job: Option<Arc<Job>>,
     model: Model,
-    /// The one that was used last is the last.
+    /// Sessions in the order of their last use: the latest is the last.
     sessions: Vec<(Shapes, Session)>,
 }
 
 impl Buckets {
-    /// No session yet; `weights` and `job` are those of [`Session::with_job`], and `model` writes the model for a batch of given shapes.
-    /// All its graphs have the same variables. Where ranks are processes, all ask for the same shapes in the same order.
+    /// Makes buckets without a session yet. `weights` and `job` are those of [`Session::with_job`], and `model` writes the model for a
+    /// batch of given shapes. All its graphs have the same variables. Where ranks are processes, all ask for the same shapes in the same
+    /// order.
     pub fn new(
         options: BucketsOptions,
         weights: BTreeMap<String, HostTensor>,
@@ -112,7 +113,7 @@ impl Buckets {
     /// schedule that was set on it.
     ///
     /// # Errors
-    /// Where there is no model of such shapes, it cannot be planned, or a session has failed.
+    /// Returns an error if there is no model of such shapes, it cannot be planned, or a session has failed.
     pub fn session_for(
         &mut self,
         feeds: &BTreeMap<String, HostTensor>,
@@ -128,7 +129,7 @@ impl Buckets {
         Ok(&mut self.sessions.last_mut().expect("one was begun or found").1)
     }
 
-    /// How many sessions are kept.
+    /// Returns the number of sessions that are kept.
     pub fn len(&self) -> usize {
         self.sessions.len()
     }

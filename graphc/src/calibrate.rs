@@ -138,7 +138,7 @@ pub enum CalibrateError {
 /// Measures this machine.
 ///
 /// # Errors
-/// Where the runtime cannot run what is measured.
+/// Returns an error if the runtime cannot run the measurements.
 pub fn calibrate_machine(effort: CalibrationEffort) -> Result<Measured, CalibrateError> {
     if effort.ranks == 0 {
         return Err(CalibrateError::NoRanks);
@@ -223,7 +223,7 @@ mod tests {
         assert!(plan.plan.predicted.step_seconds > 0.0);
     }
 
-    /// As many sizes as there is time for; the first of each in any case.
+    /// A device is measured with as many sizes as there is time for; the first size of each measurement always is.
     #[test]
     fn a_slow_device_is_measured_by_small_sizes() {
         let effort =
@@ -257,7 +257,7 @@ mod tests {
         }
     }
 
-    /// Two ranks: an all-reduce sends every byte once.
+    /// The link explains the all-reduces of two ranks, each of which sends every byte once.
     #[test]
     fn the_link_explains_the_all_reduces() {
         let (alpha, beta, launch) = (2e-6, 1e-9, 1e-6);

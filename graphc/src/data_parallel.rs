@@ -54,7 +54,7 @@ pub struct DataParallelOptions {
     pub training: CompileOptions,
     /// Bytes of gradients that are reduced together, at least one gradient.
     pub bucket_bytes: usize,
-    /// Of the session. `threads_per_rank`, where it is not given, is the cores divided among the ranks of this host. Dropout
+    /// The options of the session. `threads_per_rank`, where it is not given, is the cores divided among the ranks of this host. Dropout
     /// draws other numbers on each rank.
     pub session: SessionOptions,
 }
@@ -128,12 +128,12 @@ pub struct DataParallel {
     buffers: Vec<Variable>,
     /// Names of the variables that the session's plan needs, and so holds.
     held: BTreeSet<String>,
-    /// Those that neither it nor the updater holds.
+    /// The variables that neither it nor the updater holds.
     aside: BTreeMap<String, HostTensor>,
     /// Makes the optimizer's steps, where there is one. It holds the parameters as well, and what it makes of them is copied
     /// into the session.
     updater: Option<Updater>,
-    /// Which gradients are reduced together.
+    /// The buckets of gradients that are reduced together.
     layout: Arc<BucketLayout>,
     /// Memory of the buckets between steps.
     buckets: Vec<HostTensor>,
@@ -146,7 +146,7 @@ impl DataParallel {
     /// `weights` holds the first content of variables that are read by name.
     ///
     /// # Errors
-    /// Where the graph cannot be compiled or has nothing to train, or the ranks have different variables or optimizers.
+    /// Returns an error if the graph cannot be compiled or has nothing to train, or the ranks have different variables or optimizers.
     pub fn new(
         group: &Group,
         graph: Graph,
@@ -228,7 +228,7 @@ impl DataParallel {
     /// are still being computed. All ranks call it, and no other collective of the group meanwhile.
     ///
     /// # Errors
-    /// Where the feeds are not the graph's inputs, or a rank has failed.
+    /// Returns an error if the feeds are not the graph's inputs, or a rank has failed.
     pub fn step(
         &mut self,
         feeds: BTreeMap<String, HostTensor>,
@@ -257,7 +257,8 @@ impl DataParallel {
     /// `grad_norm` say.
     ///
     /// # Errors
-    /// Where there is no optimizer, the gradient of a trained parameter is missing or of another type, or the session has failed.
+    /// Returns an error if there is no optimizer, the gradient of a trained parameter is missing or of another type, or the session has
+    /// failed.
     pub fn apply(
         &mut self,
         gradients: BTreeMap<String, HostTensor>,
@@ -272,7 +273,7 @@ impl DataParallel {
     /// Has the optimizer's steps from now on go by this learning rate: [`Session::set_learning_rate`]. All ranks set the same.
     ///
     /// # Errors
-    /// Where there is no optimizer, or the session refuses the rate.
+    /// Returns an error if there is no optimizer, or the session refuses the rate.
     pub fn set_learning_rate(&mut self, rate: f64) -> Result<(), DataParallelError> {
         Ok(self.updating_session()?.set_learning_rate(rate)?)
     }
@@ -280,7 +281,7 @@ impl DataParallel {
     /// Has the optimizer's steps from now on go by a rate for each step: [`Session::set_schedule`]. All ranks set the same.
     ///
     /// # Errors
-    /// Where there is no optimizer, or the session refuses it.
+    /// Returns an error if there is no optimizer, or the session refuses the schedule.
     pub fn set_schedule(
         &mut self,
         schedule: impl Fn(u64) -> f64 + Send + Sync + 'static,
@@ -303,7 +304,7 @@ impl DataParallel {
     /// the same, so that the parameters stay the same.
     ///
     /// # Errors
-    /// Where the session has failed.
+    /// Returns an error if the session has failed.
     pub fn update(
         &mut self,
         gradients: &BTreeMap<String, HostTensor>,

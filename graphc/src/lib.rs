@@ -58,7 +58,7 @@ pub use graphc_ir::nn;
 pub use graphc_kernels as kernels;
 pub use graphc_runtime as runtime;
 
-/// What a program that builds, compiles and runs a graph needs.
+/// The names that a program needs to build, compile and run a graph.
 pub mod prelude {
     pub use std::collections::BTreeMap;
 

@@ -16,11 +16,11 @@ pub struct Pretrained {
     pub graph: Graph,
     /// The weights, by the same names.
     pub weights: BTreeMap<String, HostTensor>,
-    /// What of the configuration is left out, a sentence each.
+    /// The parts of the configuration that are left out, a sentence each.
     pub warnings: Vec<String>,
 }
 
-/// Why a folder is no model.
+/// The reason that a folder is no model.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PretrainedError {
@@ -63,7 +63,7 @@ pub enum PretrainedError {
 /// ```
 ///
 /// # Errors
-/// Where the folder has no configuration, or one of a model that is not known, or its weights are missing or others.
+/// Returns an error if the folder has no configuration, or one of an unknown model, or if its weights are missing or do not fit.
 pub fn from_hf(
     folder: impl AsRef<Path>,
     batch: usize,

@@ -1,5 +1,5 @@
-//! What an engine measured of a plan: seconds of each actor (`graphc train --profile`, `graphc_torch profile`), beside what the cost model
-//! says, op kind by op kind, and as figures of the machine that they were measured on.
+//! Measurements of a plan by an engine: seconds of each actor (`graphc train --profile`, `graphc_torch profile`). They are compared with
+//! what the cost model says, op kind by op kind, and with figures of the machine that they were measured on.
 
 mod measure;
 
@@ -36,7 +36,7 @@ pub struct Profile {
     pub device: String,
     /// Bytes of its memory.
     pub memory: u64,
-    /// What ran the plan.
+    /// The engine that ran the plan.
     pub engine: String,
     /// Ranks of the plan.
     pub ranks: usize,
@@ -51,7 +51,7 @@ pub struct Profile {
 pub struct ProgramProfile {
     /// Index into the plan's programs.
     pub program: usize,
-    /// Those that act.
+    /// The actors that act.
     pub actors: Vec<ActorProfile>,
 }
 
@@ -79,7 +79,7 @@ pub struct ActorProfile {
     pub ranks: usize,
 }
 
-/// Why measurements cannot be used.
+/// The reason that measurements cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfileError {
@@ -88,7 +88,7 @@ pub enum ProfileError {
     Read {
         /// The file.
         path: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// Those of another plan.
@@ -96,13 +96,13 @@ pub enum ProfileError {
         "the measurements are of another plan: {reason}; measure this one with `graphc train --profile` or `graphc_torch profile`"
     )]
     OtherPlan {
-        /// What differs.
+        /// The difference.
         reason: String,
     },
     /// Too little was measured.
     #[error("the measurements say nothing of {what}: profile a plan that has some")]
     Missing {
-        /// What there is none of.
+        /// The kind of work that was not measured.
         what: &'static str,
     },
     /// Too few steps are made.
@@ -110,7 +110,7 @@ pub enum ProfileError {
     Steps {
         /// The steps of the run.
         steps: u64,
-        /// What it takes.
+        /// The fewest steps that a profile takes.
         least: u64,
     },
     /// The plan cannot run.
@@ -129,18 +129,18 @@ pub struct KindSeconds {
     pub measured: f64,
     /// Seconds of a step at the whole of what limits them: at no prediction more than `predicted`.
     pub least: f64,
-    /// What that is; `None` of communication.
+    /// The limit of that; `None` for communication.
     pub limit: Option<Limit>,
 }
 
-/// What kernels of a kind are held against.
+/// The limit that kernels of a kind are compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// Those that multiply matrices: the peak of the element type that they compute in.
+    /// The limit of kernels that multiply matrices: the peak of the element type that they compute in.
     Peak,
-    /// Those that do not: the bandwidth of the device's memory.
+    /// The limit of other kernels: the bandwidth of the device's memory.
     Memory,
-    /// Each against its own.
+    /// The limit of several kinds of kernels, each of which has its own.
     Both,
 }
 
@@ -181,7 +181,7 @@ impl Profile {
     /// Reads a file.
     ///
     /// # Errors
-    /// Where it cannot be read or is none of this version.
+    /// Returns an error if it cannot be read or is no profile of this version.
     pub fn read(path: &Path) -> Result<Self, ProfileError> {
         let fail = |reason: String| ProfileError::Read { path: path.display().to_string(), reason };
         let text =
@@ -202,16 +202,16 @@ impl Profile {
     /// Writes a file.
     ///
     /// # Errors
-    /// Where the system says no.
+    /// Returns an error if the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), graphc_runtime::data::DataError> {
         let text = serde_json::to_string_pretty(self).expect("numbers and names are JSON");
         graphc_runtime::data::write_file(path, (text + "\n").as_bytes())
     }
 
-    /// What the plan predicts beside what was measured, by kind, the longest first.
+    /// Returns the predicted seconds beside the measured ones, by kind, the longest first.
     ///
     /// # Errors
-    /// Where the measurements are of another plan.
+    /// Returns an error if the measurements are of another plan.
     pub fn by_kind(&self, plan: &Plan) -> Result<Vec<(String, KindSeconds)>, ProfileError> {
         self.check(plan)?;
         let predicted = predict_actors(plan)?;
@@ -242,7 +242,7 @@ impl Profile {
     /// Seconds of one action by the name of its actor, predicted and measured, the longest first; of actors of one name the mean.
     ///
     /// # Errors
-    /// Where the measurements are of another plan.
+    /// Returns an error if the measurements are of another plan.
     pub fn by_actor(&self, plan: &Plan) -> Result<Vec<(String, f64, f64)>, ProfileError> {
         self.check(plan)?;
         let predicted = predict_actors(plan)?;
@@ -286,7 +286,7 @@ impl Profile {
     /// The machine as these measurements have it.
     ///
     /// # Errors
-    /// Where there is no matrix product, or nothing that moves memory.
+    /// Returns an error if there is no matrix product, or nothing that moves memory.
     pub fn to_measured(&self) -> Result<Measured, ProfileError> {
         let actors: Vec<&ActorProfile> = self.programs.iter().flat_map(|p| &p.actors).collect();
         let kernels: Vec<&ActorProfile> =
@@ -319,7 +319,7 @@ impl Profile {
 }
 
 impl ActorProfile {
-    /// Its name, and how many others its launch does.
+    /// Returns its name, and how many others its launch does.
     fn title(&self) -> String {
         match self.with.len() {
             0 => self.name.clone(),
@@ -327,7 +327,8 @@ impl ActorProfile {
         }
     }
 
-    /// What its launch computes and moves: of a product and what goes with it the product alone, as that is what limits both.
+    /// Returns the work of its launch: what it computes and moves. A product and its epilogue count as the product alone, as that limits
+    /// both.
     fn work(&self, plan: &Plan, program: usize) -> Vec<ActorWork> {
         let program = &plan.programs[program];
         let work =
@@ -353,7 +354,7 @@ impl ActorProfile {
     }
 }
 
-/// How often an actor acts in a step.
+/// Returns the number of times that an actor acts in a step.
 fn actions_per_step(plan: &Plan, actor: &Actor) -> u64 {
     match actor.rate {
         Rate::Step => 1,
@@ -373,7 +374,7 @@ fn predict_actors(plan: &Plan) -> Result<BTreeMap<(usize, &str), f64>, ProfileEr
     Ok(sums.into_iter().map(|(actor, (sum, count))| (actor, sum / count)).collect())
 }
 
-/// By element type, of each size of product the best rate: (FLOPs, FLOPs per second), ascending.
+/// Returns by element type the best rate of each size of product: (FLOPs, FLOPs per second), ascending.
 fn product_rates(
     kernels: &[&ActorProfile],
     launch: f64,

@@ -162,7 +162,7 @@ fn describe_plan(plan: &Plan) -> String {
     )
 }
 
-/// So many of something, in words.
+/// Writes a number of something in words.
 pub fn number_of(count: usize, one: &str, several: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { several })
 }
@@ -177,7 +177,7 @@ fn describe_tied_axes(axes: &[usize]) -> String {
     format!("; too many axes to plan each by itself: {} like the one before it", axes.join(", "))
 }
 
-/// One stage: its ranks, and its tensors counted by kind and layout.
+/// Describes one stage: its ranks, and its tensors counted by kind and layout.
 fn stage_lines(plan: &Plan, stage: usize) -> String {
     let tensors: Vec<&TensorEntry> = plan.tensors.iter().filter(|t| t.stage == stage).collect();
     let ranks =
@@ -244,7 +244,7 @@ fn boxing_lines(plan: &Plan) -> String {
     format!("boxing per step: {parts}\n")
 }
 
-/// All tensors of the logical graph with their layouts.
+/// Lists all tensors of the logical graph with their layouts.
 pub fn tensors(plan: &Plan) -> String {
     let mut table = create_table(&["tensor", "kind", "type", "stage", "ranks", "mesh", "sbp"]);
     for t in &plan.tensors {
@@ -261,7 +261,7 @@ pub fn tensors(plan: &Plan) -> String {
     format!("{table}\n")
 }
 
-/// All inserted boxing steps.
+/// Lists all inserted boxing steps.
 pub fn boxing(plan: &Plan) -> String {
     let mut table = create_table(&["tensor", "kind", "axis", "from", "to", "bytes", "rate"]);
     for entry in &plan.boxing {

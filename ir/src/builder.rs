@@ -74,9 +74,9 @@ pub struct Tensor {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{place}: {message}")]
 pub struct BuildError {
-    /// Where.
+    /// The place in the user's program.
     pub place: Source,
-    /// What.
+    /// The message.
     pub message: String,
 }
 
@@ -124,13 +124,13 @@ impl GraphBuilder {
         Tensor { builder: self.clone(), id: Some(id) }
     }
 
-    /// What is fed each step.
+    /// Declares an input, which is fed each step.
     #[track_caller]
     pub fn input(&self, name: &str, dtype: DType, shape: impl Into<Vec<usize>>) -> Tensor {
         self.input_of(Input::new(name, TensorType::new(dtype, shape)))
     }
 
-    /// What is fed each step, whose samples another dim than the first counts, or none: [`Input::samples`].
+    /// Declares an input like [`GraphBuilder::input`] whose samples another dim than the first counts, or none: [`Input::samples`].
     #[track_caller]
     pub fn input_of(&self, input: Input) -> Tensor {
         let name = input.name.clone();
@@ -377,25 +377,25 @@ impl Tensor {
         &self.builder
     }
 
-    /// Its value; `None` after an error.
+    /// Returns its value; `None` after an error.
     pub fn id(&self) -> Option<ValueId> {
         self.id
     }
 
-    /// Its type; of an inert handle `f32[]`.
+    /// Returns its type; of an inert handle `f32[]`.
     pub fn ty(&self) -> TensorType {
         let inert = || TensorType::new(DType::F32, []);
         self.id.map_or_else(inert, |id| self.builder.0.borrow().graph.value(id).ty.clone())
     }
 
-    /// Its shape.
+    /// Returns its shape.
     pub fn shape(&self) -> Vec<usize> {
         self.ty().shape
     }
 
-    /// Of a variable: each step of training leaves `next` in its place, when all of the step has read what it was. Inference
-    /// leaves it as it is. What comes from samples must be reduced over all of them, as a microbatch sees a part only; sums and
-    /// means are then those of the whole batch.
+    /// Replaces a variable by `next` at the end of each step of training, when all of the step has read its old value. Inference leaves it
+    /// as it is. A value that comes from samples must be reduced over all of them, as a microbatch sees a part only; sums and means are
+    /// then those of the whole batch.
     ///
     /// ```
     /// use graphc_ir::builder::GraphBuilder;
@@ -414,7 +414,7 @@ impl Tensor {
         self.builder.apply(Op::Blend(Blend::REPLACE), &[self, next]);
     }
 
-    /// Of a variable: each step of training leaves `decay` times what it was, plus `rate` times `x`, in its place; else as
+    /// Replaces a variable at the end of each step of training by `decay` times its old value, plus `rate` times `x`; otherwise like
     /// [`Tensor::after_step`]. With a rate of 1 - decay it is a moving average.
     ///
     /// ```

@@ -34,15 +34,15 @@ use batch_norm::{BatchStatistics, RunningStatistics};
 /// ```
 ///
 /// # Errors
-/// Where the graph holds an op that does not take its operands.
+/// Returns an error if the graph holds an op that does not take its operands.
 pub fn decompose_graph(graph: &Graph, which: impl Fn(&Node) -> bool) -> Result<Graph, OpError> {
     decompose_values(graph, which).map(|(graph, _)| graph)
 }
 
-/// The same, and for each value of the graph what stands for it.
+/// Decomposes nodes like [`decompose_graph`], and returns for each value of the old graph the value that stands for it.
 ///
 /// # Errors
-/// Where the graph holds an op that does not take its operands.
+/// Returns an error if the graph holds an op that does not take its operands.
 pub fn decompose_values(
     graph: &Graph,
     which: impl Fn(&Node) -> bool,
@@ -55,7 +55,7 @@ pub fn decompose_values(
 /// each part of the batch has, as torch's running statistics do: a [`crate::ops::Blend`] behind it.
 ///
 /// # Errors
-/// Where the graph holds an op that does not take its operands.
+/// Returns an error if the graph holds an op that does not take its operands.
 pub fn batch_norms_in_mode(
     graph: &Graph,
     batches: usize,
@@ -128,7 +128,7 @@ pub fn is_decomposable(op: &Op) -> bool {
 struct NodeDecomposer<'a> {
     graph: &'a mut Graph,
     node: &'a Node,
-    /// Of a batch normalization in training.
+    /// The statistics of a batch normalization in training.
     statistics: Option<BatchStatistics>,
 }
 
@@ -287,7 +287,7 @@ impl NodeDecomposer<'_> {
         Ok(vec![loss, log_sum_exp])
     }
 
-    /// Which scores of so many are those of classes; `None` where all are.
+    /// Returns a mask of the scores that are those of classes, out of `extent`; `None` where all are.
     fn is_class(&mut self, extent: usize, classes: usize) -> Result<Option<ValueId>, OpError> {
         if classes == extent {
             return Ok(None);
@@ -314,7 +314,7 @@ impl NodeDecomposer<'_> {
         self.graph.value(value).ty.shape.len().saturating_sub(1)
     }
 
-    /// In another precision; the same value where it has that.
+    /// Casts a value to another precision; the same value if it has that already.
     fn cast(&mut self, x: ValueId, dtype: DType) -> Result<ValueId, OpError> {
         if self.graph.value(x).ty.dtype == dtype {
             return Ok(x);
@@ -345,7 +345,7 @@ impl NodeDecomposer<'_> {
         self.push_one(Op::Reduce(Reduce { function, axes: vec![axis], keep_dims: true }), &[x])
     }
 
-    /// The same elements in another shape; the same value where it has that.
+    /// Returns the same elements in another shape; the same value if it has that shape already.
     fn reshape(&mut self, x: ValueId, shape: Vec<usize>) -> Result<ValueId, OpError> {
         if self.graph.value(x).ty.shape == shape {
             return Ok(x);
@@ -378,7 +378,7 @@ mod tests {
     use crate::ops::{LogSoftmaxGrad, NormalizeGrad, SoftmaxGrad};
     use crate::sbp::Sbp;
 
-    /// Every op that decomposes, over the last dim of [3, 8] and (softmax) over the first.
+    /// Builds a graph of every op that decomposes, over the last dim of [3, 8] and (softmax) over the first.
     fn everything() -> Graph {
         let g = GraphBuilder::new("everything");
         let x = g.input("x", DType::F32, [3, 8]);

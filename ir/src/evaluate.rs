@@ -8,7 +8,7 @@ use crate::graph::{Graph, Node, Source};
 use crate::ids::ValueId;
 use crate::op::{EvalContext, Op, OpError, Operand, Region};
 
-/// Why a graph cannot be evaluated.
+/// The reason that a graph cannot be evaluated.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EvaluateError {
@@ -31,15 +31,15 @@ pub enum EvaluateError {
     /// An op that cannot be evaluated.
     #[error("{place}: {error}")]
     Op {
-        /// Where the user wrote it.
+        /// The place at which the user wrote the op.
         place: Source,
-        /// What is wrong.
+        /// The error of the op.
         error: OpError,
     },
 }
 
-/// All values of a graph, by [`ValueId`]. `feeds` gives inputs and variables by name; a variable that is not fed
-/// has its first content.
+/// Computes all values of a graph, by [`ValueId`]. `feeds` gives inputs and variables by name; a variable that is not fed has its first
+/// content.
 ///
 /// ```
 /// use std::collections::BTreeMap;

@@ -20,7 +20,7 @@ pub struct Graph {
     pub nodes: Vec<Node>,
     /// All values, by [`ValueId`].
     pub values: Vec<Value>,
-    /// What the graph gives back.
+    /// The named results of the graph.
     pub outputs: Vec<Output>,
     /// The pipeline stages that the user declared, by [`StageId`], with the placement given to each.
     pub stages: Vec<Option<Placement>>,
@@ -39,9 +39,9 @@ pub struct Node {
     pub part: Option<Part>,
     /// The placement, where the user gave one.
     pub placement: Option<Placement>,
-    /// In what element type it multiplies matrices, where the user gave one (see `GraphBuilder::autocast`).
+    /// The element type in which it multiplies matrices, where the user gave one (see `GraphBuilder::autocast`).
     pub autocast: Option<DType>,
-    /// Where the user wrote it; not part of equality.
+    /// The place at which the user wrote it; not part of equality.
     pub source: Source,
 }
 
@@ -102,7 +102,7 @@ pub struct Value {
     pub ty: TensorType,
     /// The node that produces it.
     pub producer: NodeId,
-    /// Which of the node's results it is.
+    /// The number of the node's result that it is.
     pub index: usize,
     /// The layout that the user asks for.
     pub pin: Option<NdSbp>,
@@ -117,7 +117,7 @@ pub struct Output {
     pub value: ValueId,
 }
 
-/// Where the user wrote a node.
+/// The place at which the user wrote a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Source {
     /// Made by a pass.
@@ -178,7 +178,7 @@ impl Graph {
     /// Appends a node; result types are inferred.
     ///
     /// # Errors
-    /// Where the op does not take such operands.
+    /// Returns an error if the op does not take such operands.
     pub fn push(
         &mut self,
         op: Op,
@@ -205,7 +205,7 @@ impl Graph {
     /// Appends a node where another one stands, with its source and what the user said of it: the results.
     ///
     /// # Errors
-    /// Where the op does not take such operands.
+    /// Returns an error if the op does not take such operands.
     pub fn push_like(
         &mut self,
         op: Op,
@@ -233,7 +233,7 @@ impl Graph {
         self.node(self.value(id).producer)
     }
 
-    /// All nodes with their ids, in topological order.
+    /// Iterates over all nodes with their ids, in topological order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (NodeId, &Node)> {
         self.nodes.iter().enumerate().map(|(index, node)| (NodeId::new(index), node))
     }
@@ -243,7 +243,7 @@ impl Graph {
         node.operands.iter().map(|&v| &self.value(v).ty).collect()
     }
 
-    /// For each value the nodes that read it, once per operand position, in order.
+    /// Lists for each value the nodes that read it, once per operand position, in order.
     pub fn list_consumers(&self) -> Vec<Vec<NodeId>> {
         let mut consumers = vec![Vec::new(); self.values.len()];
         for (id, node) in self.iter() {

@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::scalar::Scalar;
 
-/// How a learning rate goes with the step. Its text is that of the module's table, after the warm-up if there is one:
+/// The factor of a learning rate as a function of the step. Its text is that of the module's table, after the warm-up if there is one:
 /// `warmup:100 cosine:1000`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -61,17 +61,17 @@ pub enum Curve {
     Cosine {
         /// Steps of the whole training.
         steps: u64,
-        /// What is left at its end, as a part of the base.
+        /// The rate at its end, as a part of the base.
         floor: Scalar,
     },
     /// A line down to `floor` of the base.
     Linear {
         /// Steps of the whole training.
         steps: u64,
-        /// What is left at its end, as a part of the base.
+        /// The rate at its end, as a part of the base.
         floor: Scalar,
     },
-    /// Up to the base and down to nearly nothing (Smith and Topin, arXiv 1708.07120).
+    /// One cycle: up to the base and down to nearly nothing (Smith and Topin, arXiv 1708.07120).
     OneCycle {
         /// Steps of the whole training.
         steps: u64,
@@ -81,7 +81,7 @@ pub enum Curve {
 /// A linear rise of the learning rate. Its text is `STEPS` or `STEPS,START`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Warmup {
-    /// At which step the rate is whole.
+    /// The step from which the rate is whole.
     pub steps: u64,
     /// The part of it at step 0; `None`: 1 / (steps + 1), of one cycle 1 / 25.
     pub start: Option<Scalar>,
@@ -96,7 +96,7 @@ pub struct Warmup {
 pub struct LrScheduleError {
     /// The text.
     pub text: String,
-    /// What is wrong.
+    /// The reason that the text is no schedule.
     pub reason: String,
 }
 
@@ -118,7 +118,7 @@ impl LrSchedule {
         *self == Self::default()
     }
 
-    /// What the base is multiplied by at a step, from 0.
+    /// Returns the factor of the base at a step, counted from 0.
     ///
     /// ```
     /// use graphc_ir::learning_rate::LrSchedule;
@@ -157,14 +157,14 @@ impl LrSchedule {
         }
     }
 
-    /// How much of the way from the warm-up's end to `steps` is done.
+    /// Returns the share of the steps from the end of the warm-up to `steps` that are done.
     fn curve_progress(&self, step: u64, steps: u64) -> f64 {
         let (done, all) =
             (step - self.steps_before_curve(), steps.saturating_sub(self.steps_before_curve()));
         if done >= all { 1.0 } else { done as f64 / all as f64 }
     }
 
-    /// As `OneCycleLR` of two phases: its first ends at `pct_start steps - 1`, which may lie between two steps.
+    /// Returns the factor of `OneCycleLR` of two phases. Its first phase ends at `pct_start steps - 1`, which may lie between two steps.
     fn one_cycle(&self, step: u64, steps: u64) -> f64 {
         let rise = self.warmup.map_or(0.3 * steps as f64, |warmup| warmup.steps as f64);
         let start = self.warmup.and_then(|warmup| warmup.start).map_or(1.0 / 25.0, |start| start.0);
@@ -357,7 +357,7 @@ fn parse_curve(text: &str) -> Result<Curve, String> {
     }
 }
 
-/// Why a schedule that is known by its name is none.
+/// Explains how to write a schedule whose name is known.
 fn explain_form(form: &str, example: &str) -> String {
     format!("write {form}, as in {example}")
 }
@@ -405,7 +405,7 @@ impl TryFrom<String> for LrSchedule {
 pub struct LearningRate {
     /// The rate that the schedule multiplies.
     pub base: Scalar,
-    /// How it goes with the step.
+    /// The factor of the rate as a function of the step.
     pub schedule: LrSchedule,
 }
 
@@ -452,7 +452,7 @@ impl GivenRate {
     }
 }
 
-/// How a learning rate is written.
+/// The form in which a learning rate is written.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum Form {

@@ -11,8 +11,8 @@
 //! A rank with several streams begins no step before all of them have ended the one before. An actor may also stand
 //! behind another ([`crate::plan::Actor::after`]), so one stream runs ahead of the other no further than memory allows.
 //!
-//! What happens between ranks is no part of it. A channel between stages has slots as well, so a send waits only where
-//! the receiver is that many contents behind.
+//! Communication between ranks is no part of it. A channel between stages has slots as well, so a send waits only where the receiver is
+//! that many contents behind.
 
 use crate::ids::{ActorId, RegisterId};
 use crate::plan::{Program, Rate, RegisterKind, Stream};

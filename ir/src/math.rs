@@ -2,7 +2,7 @@
 
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, PI};
 
-/// Where [`erf`] goes over from the series to the continued fraction.
+/// The number below which [`erf`] uses the series, and from which it uses the continued fraction.
 const SERIES_BELOW: f64 = 2.0;
 
 /// The error function, 2/sqrt(pi) times the integral of exp(-t^2) from 0 to x.

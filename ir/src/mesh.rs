@@ -28,7 +28,7 @@ pub struct Placement {
     pub hierarchy: Vec<usize>,
 }
 
-/// What is wrong with a placement.
+/// An error in a placement.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlacementError {
@@ -37,7 +37,7 @@ pub enum PlacementError {
     Size {
         /// The hierarchy asked for.
         hierarchy: Vec<usize>,
-        /// How many ranks were named.
+        /// The number of ranks that were named.
         ranks: usize,
     },
     /// A rank appears twice.

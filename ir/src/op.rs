@@ -297,7 +297,7 @@ impl Op {
     /// Result types from operand types: element types by [`Operation::infer_dtypes`], shapes by the rule.
     ///
     /// # Errors
-    /// Where number, element types or shapes of the operands do not fit the op.
+    /// Returns an error if number, element types or shapes of the operands do not fit the op.
     pub fn infer_types(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         let dtypes = self.operation().infer_dtypes(operands)?;
         let shapes = self.operation().rule(operands)?.result_shapes();
@@ -339,13 +339,13 @@ pub trait Operation {
     /// Element types of the results.
     ///
     /// # Errors
-    /// Where the number or the element types of the operands do not fit.
+    /// Returns an error if the number or the element types of the operands do not fit.
     fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError>;
 
     /// The iteration space. Called after [`Operation::infer_dtypes`] has accepted the operands.
     ///
     /// # Errors
-    /// Where the shapes do not fit.
+    /// Returns an error if the shapes do not fit.
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError>;
 
     /// Floating-point operations per point of the iteration space.
@@ -391,7 +391,7 @@ pub trait Operation {
         self.updates().is_empty()
     }
 
-    /// How it moves the elements of its only operand, where each element of its only result is one of them.
+    /// Returns how it moves the elements of its only operand, if each element of its only result is one of them.
     fn movement(&self) -> Option<Movement> {
         None
     }
@@ -414,7 +414,7 @@ pub trait Operation {
     /// shape and where the shard lies; computes each result's `rect`.
     ///
     /// # Errors
-    /// Where an index (label, class, row) is out of range.
+    /// Returns an error if an index (label, class, row) is out of range.
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -489,11 +489,11 @@ pub struct GradientNode<'a> {
     pub results: &'a [Tensor],
     /// The gradient of each result; at least one is given.
     pub gradients: &'a [Option<Tensor>],
-    /// Of each operand whether somebody asks for its gradient: an op that would compute more for it alone need not.
+    /// For each operand, whether somebody asks for its gradient: an op that would compute more for it alone need not.
     pub wanted: &'a [bool],
 }
 
-/// Where a shard lies in its tensor.
+/// The place of a shard in its tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Region {
     /// Element type.
@@ -516,7 +516,7 @@ impl Region {
 pub struct Operand<'a> {
     /// The elements of the shard.
     pub array: &'a Array,
-    /// Where it lies.
+    /// The place of the shard in its tensor.
     pub region: &'a Region,
 }
 

@@ -17,7 +17,7 @@ pub struct RandomStream {
 }
 
 impl RandomStream {
-    /// Four random words of one element. (Inlined into kernels' loops, which vectorize it.)
+    /// Returns four random words of one element. (Inlined into kernels' loops, which vectorize it.)
     #[inline(always)]
     pub fn words(&self, element: u64) -> [u32; 4] {
         let mixed = self.seed ^ self.key.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(17);

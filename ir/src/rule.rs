@@ -28,7 +28,7 @@ pub enum FactorKind {
 pub struct Factor {
     /// Number of points.
     pub size: usize,
-    /// How it may be split.
+    /// The way in which it may be split.
     pub kind: FactorKind,
 }
 
@@ -173,7 +173,7 @@ impl Rule {
         choices
     }
 
-    /// Every valid signature on a mesh of this hierarchy, without repetitions, in a fixed order.
+    /// Returns every valid signature on a mesh of this hierarchy, without repetitions, in a fixed order.
     pub fn signatures(&self, hierarchy: &[usize]) -> Vec<Signature> {
         let choices = self.axis_choices();
         let mut partial = vec![Vec::new()];

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// How several values become one.
+/// The operation by which several values become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReduceKind {
@@ -27,7 +27,7 @@ impl ReduceKind {
         }
     }
 
-    /// Both values as one. A NaN stays a NaN.
+    /// Joins two values. A NaN stays a NaN.
     pub fn combine(self, a: f64, b: f64) -> f64 {
         match self {
             Self::Sum => a + b,

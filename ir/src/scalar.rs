@@ -30,7 +30,7 @@ impl Scalar {
         *self == Self(0.0)
     }
 
-    /// Its bits, those of one NaN for all.
+    /// Returns its bits, those of one NaN for all.
     fn canonical_bits(self) -> u64 {
         if self.0.is_nan() { f64::NAN.to_bits() } else { self.0.to_bits() }
     }

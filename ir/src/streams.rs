@@ -17,14 +17,14 @@ use crate::plan::{Actor, Program, Rate, RegisterKind, Stream};
 /// The actions of a step of both streams, and what each knows of the other stream.
 #[derive(Clone, Debug)]
 pub struct Known {
-    /// By stream: its actions in order, actor and microbatch.
+    /// The actions of each stream in order, by actor and microbatch.
     pub actions: [Vec<(ActorId, u32)>; 2],
-    /// By stream and action: how many of the other stream's actions of the step have ended when it begins.
+    /// The number of the other stream's actions of the step that have ended when an action begins, by stream and action.
     pub of_other: [Vec<u32>; 2],
 }
 
-/// All actions of a program's step in an order in which they may come: of two streams, communication as soon as it may;
-/// of others one stream after another.
+/// Lists all actions of a program's step in an order in which they may come: of two streams, communication as soon as it may; of others one
+/// stream after another.
 pub fn one_order(program: &Program) -> Vec<(ActorId, u32)> {
     let both = Known::from_program(program).and_then(|known| known.one_order());
     both.unwrap_or_else(|| program.streams.iter().flat_map(list_actions).collect())
@@ -87,7 +87,7 @@ impl Known {
         all.then_some(order)
     }
 
-    /// Where so many actions of both streams are done: the stream and number of one that may be next.
+    /// Returns the stream and the number of an action that may be next, when `done` actions of both streams have ended.
     pub fn next_action(&self, done: [usize; 2]) -> Option<(usize, usize)> {
         let may = |&stream: &usize| {
             let needed = self.of_other[stream].get(done[stream]);
@@ -119,7 +119,7 @@ fn list_actions(stream: &Stream) -> Vec<(ActorId, u32)> {
     blocks.flat_map(|(block, item)| block.iter().map(|&actor| (actor, item.microbatch))).collect()
 }
 
-/// By actor: what it waits for on the other stream.
+/// Finds for each actor the actions on the other stream that it waits for.
 fn find_waits(program: &Program, places: &[(usize, Vec<u32>)]) -> Vec<Vec<CrossStreamWait>> {
     let mut producers = vec![None; program.registers.len()];
     let mut readers = vec![Vec::new(); program.registers.len()];

@@ -123,7 +123,7 @@ pub enum Samples {
 }
 
 impl Samples {
-    /// This dim counts samples.
+    /// Returns the value that says that this dim counts samples.
     pub fn along_dim(dim: usize) -> Self {
         if dim == 0 { Self::First } else { Self::Dim(dim) }
     }

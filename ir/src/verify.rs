@@ -17,9 +17,9 @@ pub struct VerifyError {
     pub node: Option<NodeId>,
     /// The node's op; `graph` without a node.
     pub op: String,
-    /// Where the user wrote the node.
+    /// The place at which the user wrote the node.
     pub source: Source,
-    /// What is wrong.
+    /// The message.
     pub message: String,
 }
 
@@ -87,7 +87,7 @@ impl Verifier<'_> {
         self.errors.push(VerifyError { node: None, op, source, message });
     }
 
-    /// Each value is a result of exactly one node, which the value names.
+    /// Checks that each value is a result of exactly one node, which the value names.
     fn check_links(&mut self) {
         let mut seen = vec![false; self.graph.values.len()];
         for (id, node) in self.graph.iter() {
@@ -180,7 +180,8 @@ impl Verifier<'_> {
         }
     }
 
-    /// What is updated is a variable, once a step; what it becomes is there when the step ends, so other updates alone read it.
+    /// Checks that updates update variables alone, each once a step. The result of an update is there when the step ends, so only other
+    /// updates may read it.
     fn check_updates(&mut self) {
         let mut updated = BTreeMap::new();
         let mut becomes = BTreeSet::new();
@@ -300,7 +301,7 @@ fn placement_error(placement: &Placement) -> Option<String> {
     again.err().map(|error| error.to_string())
 }
 
-/// Why a layout does not fit a tensor of this rank on a mesh of this many axes (where that is known).
+/// Explains why a layout does not fit a tensor of this rank on a mesh of this many axes (where that is known); `None` if it fits.
 fn layout_error(layout: &NdSbp, rank: usize, axes: Option<usize>) -> Option<String> {
     let found = layout.0.len();
     if let Some(axes) = axes.filter(|&axes| axes != found) {

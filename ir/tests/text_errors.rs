@@ -16,7 +16,7 @@ fn errors_are_as_the_files_say() {
     assert!(wrong.is_empty(), "GRAPHC_BLESS=1 accepts these:\n{}", wrong.join("\n\n"));
 }
 
-/// What differs.
+/// Compares the errors of a file's text with those that the file expects, and returns the difference, if there is one.
 fn check(path: &Path) -> Option<String> {
     let file = std::fs::read_to_string(path).expect("is readable");
     let (text, expected): (Vec<&str>, Vec<&str>) =

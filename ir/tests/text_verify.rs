@@ -21,7 +21,7 @@ fn graph() -> Graph {
     parse_graph(text).expect("fits")
 }
 
-/// What the verifier says of a graph after a change.
+/// Returns the message of the verifier about the graph after a change.
 fn after(change: impl FnOnce(&mut Graph)) -> String {
     let mut graph = graph();
     assert_eq!(verify_graph(&graph), Ok(()));

@@ -15,7 +15,7 @@ use crate::view::{View, ViewMut};
 /// `into += from`, element by element.
 ///
 /// # Errors
-/// Where the shapes or element types differ, or elements cannot be added.
+/// Returns an error if the shapes or element types differ, or elements cannot be added.
 pub fn accumulate_into(into: &mut ViewMut<'_>, from: &View<'_>) -> Result<(), KernelError> {
     combine_into(ReduceKind::Sum, into, from)
 }
@@ -23,7 +23,7 @@ pub fn accumulate_into(into: &mut ViewMut<'_>, from: &View<'_>) -> Result<(), Ke
 /// `into = into + from`, or the greater or the lesser of both (a NaN stays a NaN), element by element.
 ///
 /// # Errors
-/// Where the shapes or element types differ, or elements cannot be added.
+/// Returns an error if the shapes or element types differ, or elements cannot be added.
 pub fn combine_into(
     kind: ReduceKind,
     into: &mut ViewMut<'_>,
@@ -62,7 +62,7 @@ vectorized! {
 }
 
 vectorized! {
-    /// Both become `a + b`, bytes of `f32`.
+    /// Replaces both numbers by `a + b`, bytes of `f32`.
     pub fn sum_in_both(a: &[Cell<[u8; 4]>], b: &[Cell<[u8; 4]>]) {
         for (a, b) in a.iter().zip(b) {
             let sum = f32::from_ne_bytes(a.get()) + f32::from_ne_bytes(b.get());

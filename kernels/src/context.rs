@@ -19,9 +19,9 @@ pub struct KernelContext<'a> {
     pub step: u64,
     /// The learning rate of the step, where it is not the one that updates say.
     pub rate: Option<GivenRate>,
-    /// How many threads the kernel may use.
+    /// The number of threads that the kernel may use.
     pub threads: usize,
-    /// Where it runs them; without, it uses the caller's thread alone.
+    /// The pool whose threads it uses; without one, it runs on the caller's thread alone.
     pub pool: Option<&'a ThreadPool>,
     /// Memory to work in, kept from call to call.
     pub scratch: &'a mut Scratch,

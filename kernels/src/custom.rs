@@ -11,7 +11,7 @@ use graphc_ir::ops::Custom;
 use crate::error::KernelError;
 use crate::view::{View, ViewMut};
 
-/// Why a kernel of a program's own does not compute.
+/// The error of a kernel that the program itself brings.
 pub type CustomError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A kernel: it fills its results, whose content is anything before.
@@ -37,8 +37,8 @@ pub(crate) type CustomKernel =
 pub struct CustomKernels(BTreeMap<String, Arc<CustomKernel>>);
 
 impl CustomKernels {
-    /// With the kernel of the op of this name. It is given the op, and the parts of operands and results that a rank has: their
-    /// `shape`, that of the `global` tensor, and where the part begins (`origin`). It may be called by several threads at once.
+    /// Adds the kernel of the op of this name. It is given the op, and the parts of operands and results that a rank has: their `shape`,
+    /// that of the `global` tensor, and where the part begins (`origin`). It may be called by several threads at once.
     #[must_use]
     pub fn with(
         mut self,
@@ -67,7 +67,7 @@ impl fmt::Debug for CustomKernels {
 /// A kernel with its name.
 type Entry<'a> = (&'a String, &'a Arc<CustomKernel>);
 
-/// Of the same names, with the same functions.
+/// Two sets are equal if they have the same names with the same functions.
 impl PartialEq for CustomKernels {
     fn eq(&self, other: &Self) -> bool {
         let same = |((a, one), (b, two)): (Entry<'_>, Entry<'_>)| {
@@ -87,7 +87,7 @@ pub(crate) struct FoundKernel {
 
 impl FoundKernel {
     /// # Errors
-    /// Where there is no kernel of the op's name.
+    /// Returns an error if there is no kernel of the op's name.
     pub(crate) fn from_op(op: &Custom, kernels: &CustomKernels) -> Result<Self, KernelError> {
         let missing = || KernelError::NoCustomKernel { name: op.name.clone() };
         let kernel = kernels.find_kernel(&op.name).ok_or_else(missing)?;
@@ -95,7 +95,7 @@ impl FoundKernel {
     }
 
     /// # Errors
-    /// Where the kernel says so, or panics.
+    /// Returns an error if the kernel returns one or panics.
     pub(crate) fn call(
         &self,
         operands: &[View<'_>],

@@ -41,7 +41,7 @@ impl Headed {
     /// `None` where no step is a convolution.
     ///
     /// # Errors
-    /// Where the types do not fit the chain.
+    /// Returns an error if the types do not fit the chain.
     pub(crate) fn from_chain(
         fused: &FusedOp,
         operands: &[TensorType],
@@ -81,7 +81,7 @@ impl Headed {
     /// Evaluates the convolution and its chain.
     ///
     /// # Errors
-    /// Where the views are not of the types that it was worked out for.
+    /// Returns an error if the views are not of the types that it was worked out for.
     pub(crate) fn evaluate(
         &self,
         operands: &[View<'_>],
@@ -105,7 +105,7 @@ impl Headed {
     }
 }
 
-/// Those of all at some places.
+/// Returns the elements at some places; `None` if one is missing.
 fn select_places<T: Clone>(all: &[T], places: &[usize]) -> Option<Vec<T>> {
     places.iter().map(|&place| all.get(place).cloned()).collect()
 }
@@ -145,7 +145,7 @@ pub(crate) fn drop_head(fused: &FusedOp, head: usize) -> (FusedOp, Vec<usize>) {
     (FusedOp { steps, outputs: outputs.map(|&output| moved(output)).collect() }, operands)
 }
 
-/// Where a kernel writes its result, part by part, and what is done with each part when it is there.
+/// A kernel's result, which is written part by part, and the chain of ops that follows each part when it has been written.
 #[derive(Clone, Copy)]
 pub(crate) struct ResultSink<'a> {
     parts: OutputParts<'a>,
@@ -158,7 +158,7 @@ impl<'a> ResultSink<'a> {
         Self { parts, chain: None }
     }
 
-    /// The same result, with which nothing is done yet.
+    /// Returns the same result without the chain that follows.
     #[cfg(target_arch = "x86_64")]
     pub fn without_followers(self) -> Self {
         Self { chain: None, ..self }
@@ -177,7 +177,7 @@ impl<'a> ResultSink<'a> {
     /// The address of the first element.
     ///
     /// # Errors
-    /// Where the element type is another.
+    /// Returns an error if the element type is another.
     #[cfg(target_arch = "x86_64")]
     pub fn ptr<T: Element>(&self) -> Result<*mut T, KernelError> {
         self.parts.ptr()
@@ -192,7 +192,7 @@ impl<'a> ResultSink<'a> {
         unsafe { self.parts.part(range) }.into_slice()
     }
 
-    /// How much memory [`ResultSink::follow_part`] works in.
+    /// Returns the number of words of memory that [`ResultSink::follow_part`] works in.
     pub fn scratch_words(&self) -> usize {
         self.chain.map_or(0, Following::words)
     }
@@ -200,7 +200,7 @@ impl<'a> ResultSink<'a> {
     /// Does with a part, which is there, what is to be done.
     ///
     /// # Safety
-    /// Nobody else reaches these elements of the results meanwhile.
+    /// Applies the chain to a part of the result that has been written.
     pub unsafe fn follow_part(
         &self,
         range: Range<usize>,
@@ -210,13 +210,13 @@ impl<'a> ResultSink<'a> {
         self.chain.map_or(Ok(()), |chain| unsafe { chain.evaluate(range, words) })
     }
 
-    /// The same for all elements, where they have all been written.
+    /// Applies the chain to all elements, when they have all been written.
     pub fn finish(self, cx: &mut KernelContext<'_>) -> Result<(), KernelError> {
         let parts = parallel::count_parts(cx, self.len());
         self.finish_in((cx.pool, parts), cx.scratch.take::<i64>(parts * self.scratch_words()))
     }
 
-    /// The same on as many threads, in memory of as many times [`ResultSink::scratch_words`].
+    /// Like [`ResultSink::finish`], on `parts` threads. `words` holds [`ResultSink::scratch_words`] for each of them.
     pub fn finish_in(
         self,
         (pool, parts): (Option<&ThreadPool>, usize),

@@ -5,7 +5,7 @@ use std::fmt;
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::types::DType;
 
-/// Why a kernel cannot be found or cannot run.
+/// The reason that a kernel cannot be found or cannot run.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KernelError {
@@ -64,7 +64,7 @@ pub enum KernelError {
         index: i64,
         /// One past the greatest.
         range: usize,
-        /// Where it stands in its whole tensor.
+        /// The position of the index in its whole tensor.
         position: Vec<usize>,
     },
 }

@@ -169,8 +169,8 @@ impl ExpertExtents {
         })
     }
 
-    /// For each choice of each group the number `expert * capacity + place`, or -1 where it is dropped; and room for as
-    /// many `f32`.
+    /// Numbers the slot of each choice of each group: `expert * capacity + place`, or -1 where the choice is dropped. Also returns room for
+    /// as many `f32`.
     fn assign_slots<'a>(
         &self,
         chosen: &View<'_>,
@@ -256,7 +256,7 @@ impl ExpertExtents {
     }
 }
 
-/// For each choice of each group the number `expert * capacity + place`, or -1 where it is dropped.
+/// The slot of each choice of each group: `expert * capacity + place`, or -1 where the choice is dropped.
 #[derive(Clone, Copy)]
 struct Slots<'a> {
     all: &'a [i64],

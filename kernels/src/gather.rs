@@ -53,7 +53,7 @@ impl<'a> GatherPlaces<'a> {
         Ok(place.filter(|&place| place < self.extent))
     }
 
-    /// How many values there are in all batches.
+    /// Returns the number of values in all batches.
     pub(crate) fn len(&self) -> usize {
         self.indices.len()
     }

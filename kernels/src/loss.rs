@@ -20,12 +20,12 @@ use crate::view::{View, ViewMut};
 struct ShardClasses {
     held: Range<usize>,
     global: usize,
-    /// How many of all scores are those of classes: the others are padding.
+    /// The number of scores, over all shards, that are those of classes. The scores behind them are padding.
     count: usize,
 }
 
 impl ShardClasses {
-    /// From the last dim of a shard, of which so many are `classes`.
+    /// Takes the range of classes from the last dim of a shard, of which so many are `classes`.
     fn from_shard(
         op: &'static str,
         (shape, origin, global): (&[usize], &[usize], &[usize]),
@@ -43,7 +43,7 @@ impl ShardClasses {
         }
     }
 
-    /// How many scores of a row of the shard are those of classes: the first.
+    /// Returns the number of scores of a row of the shard that are those of classes: the first ones.
     fn count_held(&self) -> usize {
         self.count.clamp(self.held.start, self.held.end) - self.held.start
     }
@@ -53,7 +53,7 @@ impl ShardClasses {
         IndexView::new("label", labels, self.count, Some(IGNORED_LABEL))
     }
 
-    /// Where a label's class is in the shard; `None` where another rank holds it, or it is ignored.
+    /// Returns the position of a label's class in the shard; `None` if another rank holds it, or the label is ignored.
     fn find_class(&self, label: Option<usize>) -> Option<usize> {
         label.filter(|label| self.held.contains(label)).map(|label| label - self.held.start)
     }
@@ -277,14 +277,14 @@ vectorized! {
 }
 
 vectorized! {
-    /// How many elements are below a number.
+    /// Counts the elements that are below a number.
     fn count_below(x: &[f32], number: f32) -> usize {
         x.iter().map(|&x| usize::from(x < number)).sum()
     }
 }
 
 vectorized! {
-    /// How many elements are a number or below it.
+    /// Counts the elements that are a number or below it.
     fn count_up_to(x: &[f32], number: f32) -> usize {
         x.iter().map(|&x| usize::from(x <= number)).sum()
     }

@@ -20,7 +20,7 @@ pub(crate) fn exp_below(x: f32) -> f32 {
     value * power_of_two(if n < -127 { -127 } else { n })
 }
 
-/// Two factors of e^x, of which the second is that power of two; x is at least -104 and at most 89.
+/// Splits e^x in a factor and a power of two, whose exponent is the second number; x is at least -104 and at most 89.
 #[inline(always)]
 fn exp_parts(x: f32) -> (f32, i32) {
     const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: adding it leaves the nearest integer in the low bits

@@ -84,7 +84,7 @@ struct BatchProduct {
     columns: usize,
     a: Layout,
     b: Layout,
-    /// Where the matrices of each operand begin, for each matrix of the result.
+    /// The positions at which the matrices of both operands begin, for each matrix of the result.
     starts: Vec<(usize, usize)>,
 }
 

@@ -15,7 +15,7 @@ pub(crate) struct Panel {
 }
 
 impl Panel {
-    /// How many lanes of one of its vectors are columns.
+    /// Returns the number of lanes of a vector that are columns.
     pub fn lanes(&self, vector: usize) -> usize {
         if vector + 1 == self.vectors { self.last.count_ones() as usize } else { LANES }
     }
@@ -50,7 +50,7 @@ impl Iterator for Panels {
     }
 }
 
-/// Up to 16 rows of up to 16 numbers, `stride` apart, and 0 where there are none.
+/// Loads up to 16 rows of up to 16 numbers, `stride` apart, and 0 where there are none.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(crate) fn load_rows(
@@ -134,7 +134,7 @@ fn copy_rows_of(data: &[f32], stride: usize, count: usize, ahead: usize, to: &mu
     }
 }
 
-/// Up to 16 numbers, and 0 behind them.
+/// Loads up to 16 numbers, and 0 behind them.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(crate) fn load_first(data: &[f32], start: usize, count: usize) -> __m512 {

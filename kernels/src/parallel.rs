@@ -13,7 +13,7 @@ use crate::threads::ThreadPool;
 /// Below this many elements, some microseconds of work, one thread is faster than two and the hand-over.
 const WORTHWHILE: usize = 1 << 14;
 
-/// In how many parts work on this many elements is cut.
+/// Returns the number of parts into which work on this many elements is cut.
 pub(crate) fn count_parts(cx: &KernelContext<'_>, elements: usize) -> usize {
     if cx.pool.is_none() || elements < WORTHWHILE { 1 } else { cx.threads.max(1) }
 }
@@ -58,7 +58,7 @@ pub(crate) fn for_each_index(
     failed.map_or(Ok(()), |(_, error)| Err(error))
 }
 
-/// What is cut between rows: an output, or several.
+/// An output, or several, that can be cut between rows.
 pub(crate) trait CutRows: Send + Sized {
     /// The first rows, and the rest.
     fn split_rows(self, rows: usize) -> (Self, Self);
@@ -80,7 +80,7 @@ impl<'a, T> RowOutput<'a, T> {
         &mut self.elements[index * self.width..(index + 1) * self.width]
     }
 
-    /// All elements of the part.
+    /// Returns all elements of the part.
     pub(crate) fn into_elements(self) -> &'a mut [T] {
         self.elements
     }

@@ -12,7 +12,7 @@ use crate::view::Element;
 
 /// A floating-point element type: `f32`, `f16` or `bf16`. Kernels compute in `f32` whatever it is.
 pub(crate) trait Float: Element {
-    /// How many `f32` [`Float::read_values`] and [`Float::write_values`] need to work on `count` elements.
+    /// Returns the number of `f32` that [`Float::read_values`] and [`Float::write_values`] need to work on `count` elements.
     fn scratch_len(count: usize) -> usize;
 
     /// The value of one element.

@@ -41,7 +41,7 @@ impl Prepared {
     /// Computes the results from the operands. The views have the types that the call was prepared for.
     ///
     /// # Errors
-    /// Where the views have other types, or an index among the operands' elements is out of range.
+    /// Returns an error if the views have other types, or an index among the operands' elements is out of range.
     pub fn launch(
         &self,
         operands: &[View<'_>],
@@ -61,7 +61,7 @@ impl Prepared {
 /// Prepares an op. `operands` and `results` are the types of the shards: their element types, and their own extents.
 ///
 /// # Errors
-/// Where the op does not take such elements, or has no kernel for them on this device.
+/// Returns an error if the op does not take such elements, or has no kernel for them on this device.
 pub fn prepare_op(
     op: &Op,
     operands: &[TensorType],
@@ -88,7 +88,7 @@ pub fn prepare_op(
 /// Prepares an op of a program's own, for the processor.
 ///
 /// # Errors
-/// Where its kernel is not among these.
+/// Returns an error if `kernels` has no kernel for it.
 pub fn prepare_custom(op: &Custom, kernels: &CustomKernels) -> Result<Prepared, KernelError> {
     Ok(Prepared(PreparedCall::Custom(FoundKernel::from_op(op, kernels)?)))
 }
@@ -96,7 +96,7 @@ pub fn prepare_custom(op: &Custom, kernels: &CustomKernels) -> Result<Prepared, 
 /// Prepares a chain of elementwise ops, or of a convolution and elementwise ops; operands broadcast to the shape of the results.
 ///
 /// # Errors
-/// Where the types do not fit the chain, or there is no kernel on this device.
+/// Returns an error if the types do not fit the chain, or there is no kernel on this device.
 pub fn prepare_fused(
     fused: &FusedOp,
     operands: &[TensorType],

@@ -81,7 +81,7 @@ pub(crate) fn reduce(
 #[derive(Clone, Copy)]
 struct FloatFold {
     kind: ReduceKind,
-    /// What a mean divides by.
+    /// The number that a mean divides by; `None` for other reductions.
     divisor: Option<f64>,
 }
 
@@ -124,7 +124,7 @@ impl FloatFold {
         }
     }
 
-    /// Of a mean: makes sums means.
+    /// Divides sums by the divisor of a mean, if it is one.
     fn divide(self, sums: &mut [f32]) {
         if let Some(divisor) = self.divisor {
             sums.iter_mut().for_each(|sum| *sum = (f64::from(*sum) / divisor) as f32);
@@ -138,7 +138,7 @@ impl FloatFold {
         (total / self.divisor.unwrap_or(1.0)) as f32
     }
 
-    /// One long row to one element: its chunks are shared among the threads.
+    /// Reduces one long row to one element: its chunks are shared among the threads.
     fn reduce_row<T: Float>(
         self,
         x: &[T],
@@ -163,7 +163,7 @@ impl FloatFold {
         Ok(())
     }
 
-    /// Each row of `extent` elements to one.
+    /// Reduces each row of `extent` elements to one.
     fn reduce_rows<T: Float>(
         self,
         x: &[T],
@@ -183,7 +183,7 @@ impl FloatFold {
         })
     }
 
-    /// Each column of matrices of `rows` rows and `columns` columns to one.
+    /// Reduces each column of matrices of `rows` rows and `columns` columns to one.
     fn reduce_columns<T: Float>(
         self,
         x: &[T],
@@ -222,7 +222,7 @@ impl FloatFold {
         })
     }
 
-    /// Each column of one matrix of many rows to one: threads share blocks of rows, which are joined in their order.
+    /// Reduces each column of one matrix of many rows to one. Threads share blocks of rows, which are joined in their order.
     fn reduce_blocks<T: Float>(
         self,
         x: &[T],
@@ -256,7 +256,7 @@ impl FloatFold {
     }
 }
 
-/// Both values as one; a NaN stays a NaN.
+/// Joins two values; a NaN stays a NaN.
 #[inline(always)]
 fn join_values(kind: ReduceKind, a: f32, b: f32) -> f32 {
     match kind {
@@ -333,7 +333,7 @@ fn reduce_tile<T: Float>(
     }
 }
 
-/// Any pattern of groups: every element in order into its result.
+/// Reduces by any pattern of groups: every element is joined to its result, in order.
 fn fold_general<T: Copy, U: Copy>(
     groups: &[DimGroup],
     x: &[T],
@@ -392,7 +392,7 @@ fn reduce_integers<T: Integer>(
     Ok(())
 }
 
-/// Of truth values: any, all.
+/// Reduces truth values: any, all.
 fn reduce_truths(
     function: ReduceFunction,
     groups: &[DimGroup],

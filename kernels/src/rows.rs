@@ -6,7 +6,7 @@ use crate::math;
 const LANES: usize = 16;
 /// Lanes of a long row: several vectors, which keeps the arithmetic units busy and rounding errors small.
 const MANY: usize = 64;
-/// What is a long row.
+/// The number of elements from which a row is long.
 const LONG: usize = 256;
 
 /// Folds a row in lanes: `each` into every lane, `both` to join lanes.

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-/// Which instructions the processor has.
+/// The widest vector instructions that the processor has.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "other processors have neither"))]
 pub(crate) enum SimdLevel {

@@ -11,7 +11,7 @@ use crate::rows;
 use crate::simd::vectorized;
 use crate::view::{View, ViewMut};
 
-/// What is done to a lane of two operands.
+/// A function of a lane of two operands, which writes that lane of the result.
 type Row = fn(&[f32], &[f32], &mut [f32]);
 
 /// The kernel of [`Op::Softmax`] and [`Op::LogSoftmax`].

@@ -181,7 +181,7 @@ pub(crate) fn dropout<T: Float>(
     })
 }
 
-/// What is dropped.
+/// The choice of the elements that dropout drops.
 struct DropoutMask {
     stream: RandomStream,
     /// An element is dropped where the first 24 random bits are less: as `uniform() < probability`, exactly.

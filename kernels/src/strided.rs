@@ -193,7 +193,8 @@ pub(crate) fn transpose_rows<T: Copy>(
     transpose_matrix(across, StridedDim { extent: rows, from: columns, to: 1 }, &from[first..], to);
 }
 
-/// The same where the transpose is some columns of a matrix, whose rows begin so many elements apart in `to`.
+/// Copies a matrix of `[rows, columns]` to its transpose, like [`transpose_rows`]. Here the rows of `to` are parts of longer rows, which
+/// begin `stride` elements apart.
 pub(crate) fn transpose_part<T: Copy>(
     from: &[T],
     (to, stride): (&mut [T], usize),
@@ -232,7 +233,7 @@ fn transpose_matrix<T: Copy>(across: StridedDim, inner: StridedDim, from: &[T], 
     }
 }
 
-/// The same of few columns, as the colours of images are, where rows of the target follow each other.
+/// Copies a matrix like [`transpose_matrix`], for targets of few columns without gaps between rows. The colours of images are such columns.
 fn interleave_columns<const N: usize, T: Copy>(
     rows: usize,
     from: &[T],

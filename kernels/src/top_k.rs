@@ -72,7 +72,7 @@ fn best_of<T: Element>(greatest: bool, x: &[T], values: &mut [T], places: &mut [
     }
 }
 
-/// How two elements come one after the other; a NaN is greater than any number.
+/// Compares two elements by their order in the result; a NaN is greater than any number.
 #[allow(clippy::eq_op, reason = "what is not equal to itself is a NaN")]
 fn compare_elements<T: Element>(greatest: bool, a: T, b: T) -> Ordering {
     let ascending = a.partial_cmp(&b).unwrap_or((a != a).cmp(&(b != b)));

@@ -46,7 +46,7 @@ impl Updated {
     /// and those of the update.
     ///
     /// # Errors
-    /// Where they are not what it was made for.
+    /// Returns an error if operands or results are not those that it was made for.
     pub(crate) fn evaluate(
         &self,
         operands: &[View<'_>],

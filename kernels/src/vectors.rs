@@ -13,7 +13,7 @@ pub(crate) const MOST_VECTORS: usize = 4;
 /// Rows of a strip that are computed together: a multiple of all that [`rows_beside`] says.
 pub(crate) const STRIP: usize = 240;
 
-/// How many rows are multiplied at a time with so many vectors: their sums are 24 registers, or 12.
+/// Returns the number of rows that are multiplied at a time with so many vectors: their sums take 24 registers, or 12 for one vector.
 pub(crate) fn rows_beside(vectors: usize) -> usize {
     [12, 12, 8, 6][vectors - 1]
 }
@@ -48,7 +48,7 @@ impl<'a> VectorTarget<'a> {
         Self { pointer: result.as_mut_ptr(), len: result.len(), of: PhantomData }
     }
 
-    /// As many numbers in memory.
+    /// Makes a target of `len` numbers at `pointer`.
     ///
     /// # Safety
     /// They are valid for reads and writes for `'a`.
@@ -75,12 +75,13 @@ impl<'a> VectorTarget<'a> {
     }
 }
 
-/// Where rows begin: the source of each one's first tap, and its result.
+/// The positions at which rows begin: for each row, that of its first tap's source and that of its result.
 #[derive(Clone, Copy)]
 pub(crate) enum RowStarts<'a> {
     /// Anywhere.
     Listed(&'a [(usize, usize)]),
-    /// So many, of which each lies so far from the one before: the source of the first begins at 0, the result at `to`.
+    /// Rows at equal distances: `count` of them, each `apart` behind the one before. The source of the first begins at 0, the result at
+    /// `to`.
     Even { count: usize, to: usize, apart: (usize, usize) },
 }
 
@@ -109,7 +110,7 @@ pub(crate) struct VectorStrip<'a> {
     pub rows: RowStarts<'a>,
     pub taps: &'a [Tap],
     pub channels: usize,
-    /// From one channel of a row to the next.
+    /// The distance from one channel of a row to the next.
     pub step: usize,
     /// Rows of `vectors` vectors, one for each channel of each tap, so far apart.
     pub panel: &'a [f32],
@@ -128,7 +129,7 @@ pub(crate) struct VectorStrip<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct PrefetchLines {
     pub first: *const f32,
-    /// From one row or column to the next, in numbers, and how many lines each has.
+    /// The distance from one row or column to the next, in numbers, and the number of lines of each.
     pub stride: usize,
     pub each: usize,
     pub count: usize,
@@ -136,7 +137,7 @@ pub(crate) struct PrefetchLines {
 
 impl VectorStrip<'_> {
     /// # Panics
-    /// Where a row or a tap lies outside its memory.
+    /// Panics if a row or a tap lies outside its memory.
     fn check(&self) {
         let width = self.vectors * LANES;
         let written = width - self.last.leading_zeros() as usize;
@@ -170,7 +171,7 @@ impl VectorStrip<'_> {
 /// The processor has AVX-512 F, and nobody else reaches the rows of the result meanwhile.
 ///
 /// # Panics
-/// Where a row or a tap lies outside its memory.
+/// Panics if a row or a tap lies outside its memory.
 #[target_feature(enable = "avx512f")]
 pub(crate) unsafe fn multiply_strip(strip: &VectorStrip<'_>) {
     strip.check();
@@ -219,7 +220,7 @@ struct Ahead<'a> {
     line: *const f32,
     left: usize,
     each: usize,
-    /// Of what is read later: the lines of this tile among those of all, of which some are behind.
+    /// The cache lines that are read later: those of this tile among those of all, some of which are behind.
     later: &'a [PrefetchLines],
     behind: usize,
     range: Range<usize>,
@@ -227,7 +228,7 @@ struct Ahead<'a> {
 }
 
 impl<'a> Ahead<'a> {
-    /// For one of so many tiles; `next` are the rows of the one behind it.
+    /// Prepares the requests of one of so many tiles; `next` are the rows of the one behind it.
     #[inline(always)]
     fn new(strip: &VectorStrip<'a>, next: Range<usize>, [tile, tiles]: [usize; 2]) -> Self {
         let steps = (strip.taps.len() * strip.channels.div_ceil(UNROLLED)).max(1);
@@ -383,11 +384,11 @@ pub(crate) struct Outer<'a> {
     pub wide: &'a [f32],
     /// Read number by number.
     pub narrow: &'a [f32],
-    /// From place to place within a run: of `wide`, of `narrow`.
+    /// The distance from place to place within a run: of `wide`, of `narrow`.
     pub steps: [usize; 2],
     pub runs: &'a [PlaceRun],
     pub to: VectorTarget<'a>,
-    /// Where the first row of the result begins, and how far the next one lies from it.
+    /// The position of the first row of the result, and the distance from each row to the next.
     pub at: [usize; 2],
     pub rows: usize,
     pub vectors: usize,
@@ -399,7 +400,7 @@ pub(crate) struct Outer<'a> {
 
 impl Outer<'_> {
     /// # Panics
-    /// Where a place lies outside its memory.
+    /// Panics if a place lies outside its memory.
     fn check(&self) {
         let width = self.vectors * LANES - self.last.leading_zeros() as usize;
         for run in self.runs.iter().filter(|run| run.count > 0) {
@@ -417,7 +418,7 @@ impl Outer<'_> {
 /// The processor has AVX-512 F, and nobody else reaches the result meanwhile.
 ///
 /// # Panics
-/// Where a place lies outside its memory.
+/// Panics if a place lies outside its memory.
 #[target_feature(enable = "avx512f")]
 pub(crate) unsafe fn accumulate_outer(outer: &Outer<'_>) {
     outer.check();

@@ -16,7 +16,7 @@ pub trait Element:
     /// Whether elements of `dtype` are of this type.
     fn holds_dtype(dtype: DType) -> bool;
 
-    /// One of two elements, by their bits: of `if` the compiler would make a choice between addresses.
+    /// Chooses one of two elements by their bits: of `if` the compiler would make a choice between addresses.
     fn choose(first: bool, a: Self, b: Self) -> Self;
 }
 
@@ -114,7 +114,7 @@ pub struct View<'a> {
     pub shape: &'a [usize],
     /// Extents of the whole tensor.
     pub global: &'a [usize],
-    /// Where the shard begins in the whole tensor.
+    /// The index of the shard's first element in the whole tensor.
     pub origin: &'a [usize],
     data: *const u8,
     len: usize,
@@ -189,7 +189,7 @@ impl<'a> View<'a> {
     /// The elements.
     ///
     /// # Errors
-    /// Where the element type is another.
+    /// Returns an error if the element type is another.
     pub fn as_slice<T: Element>(&self) -> Result<&'a [T], KernelError> {
         self.block(0..self.len)
     }
@@ -197,7 +197,7 @@ impl<'a> View<'a> {
     /// The elements `range`, row-major. Kernels that work in place hold it no longer than until they write the same range.
     ///
     /// # Errors
-    /// Where the element type is another.
+    /// Returns an error if the element type is another.
     pub fn block<T: Element>(&self, range: Range<usize>) -> Result<&'a [T], KernelError> {
         self.check::<T>()?;
         assert!(range.start <= range.end && range.end <= self.len, "block of a view");
@@ -222,7 +222,7 @@ impl<'a> View<'a> {
     /// The address of the first element.
     ///
     /// # Errors
-    /// Where the element type is another.
+    /// Returns an error if the element type is another.
     pub fn ptr<T: Element>(&self) -> Result<*const T, KernelError> {
         self.check::<T>()?;
         Ok(self.data.cast())
@@ -246,7 +246,7 @@ pub struct ViewMut<'a> {
     pub shape: &'a [usize],
     /// Extents of the whole tensor.
     pub global: &'a [usize],
-    /// Where the shard begins in the whole tensor.
+    /// The index of the shard's first element in the whole tensor.
     pub origin: &'a [usize],
     data: *mut u8,
     len: usize,
@@ -307,7 +307,7 @@ impl<'a> ViewMut<'a> {
     /// The elements. Kernels that work in place use [`ViewMut::flat`] instead.
     ///
     /// # Errors
-    /// Where the element type is another.
+    /// Returns an error if the element type is another.
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T], KernelError> {
         if !T::holds_dtype(self.dtype) {
             return Err(KernelError::wrong_dtype::<T>(self.dtype));
@@ -331,7 +331,7 @@ impl<'a> ViewMut<'a> {
     /// The address of the first element.
     ///
     /// # Errors
-    /// Where the element type is another.
+    /// Returns an error if the element type is another.
     pub fn ptr<T: Element>(&mut self) -> Result<*mut T, KernelError> {
         if T::holds_dtype(self.dtype) {
             Ok(self.data.cast())
@@ -382,7 +382,7 @@ unsafe impl Send for OutputParts<'_> {}
 unsafe impl Sync for OutputParts<'_> {}
 
 impl<'a> OutputParts<'a> {
-    /// All elements of a slice; panics where the element type is another.
+    /// Takes all elements of a slice; panics where the element type is another.
     pub(crate) fn from_slice<T: Element>(dtype: DType, slice: &'a mut [T]) -> Self {
         assert!(T::holds_dtype(dtype), "a slice of another type than {dtype}");
         Self { dtype, data: slice.as_mut_ptr().cast(), len: slice.len(), lifetime: PhantomData }
@@ -396,7 +396,7 @@ impl<'a> OutputParts<'a> {
     /// The address of the first element.
     ///
     /// # Errors
-    /// Where the element type is another.
+    /// Returns an error if the element type is another.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn ptr<T: Element>(&self) -> Result<*mut T, KernelError> {
         if T::holds_dtype(self.dtype) {
@@ -416,7 +416,7 @@ impl<'a> OutputParts<'a> {
         std::ptr::eq(self.data, operand.data)
     }
 
-    /// Some of the elements.
+    /// Returns some of the elements.
     ///
     /// # Safety
     /// Nobody else reaches them while the part is there, unless between two of its writes.
@@ -439,18 +439,18 @@ pub struct Flat<'a> {
 unsafe impl Send for Flat<'_> {}
 
 impl<'a> Flat<'a> {
-    /// One element of `dtype` for each word: memory to work in.
+    /// Makes one element of `dtype` for each word: memory to work in.
     pub(crate) fn of_words(dtype: DType, words: &'a mut [i64]) -> Self {
         let len = words.len();
         Flat { dtype, data: words.as_mut_ptr().cast(), len, lifetime: PhantomData }
     }
 
-    /// The same elements for a shorter time.
+    /// Returns the same elements, borrowed for a shorter time.
     pub(crate) fn reborrow(&mut self) -> Flat<'_> {
         Flat { dtype: self.dtype, data: self.data, len: self.len, lifetime: PhantomData }
     }
 
-    /// Some of the elements.
+    /// Returns some of the elements.
     pub(crate) fn cut_range(self, range: Range<usize>) -> Flat<'a> {
         self.split_at(range.end).0.split_at(range.start).1
     }
@@ -485,7 +485,7 @@ impl<'a> Flat<'a> {
     /// Writes elements at `start`.
     ///
     /// # Errors
-    /// Where the element type is another.
+    /// Returns an error if the element type is another.
     pub fn write<T: Element>(&mut self, start: usize, elements: &[T]) -> Result<(), KernelError> {
         self.block(start..start + elements.len())?.copy_from_slice(elements);
         Ok(())
@@ -499,7 +499,7 @@ impl<'a> Flat<'a> {
     /// The elements.
     ///
     /// # Errors
-    /// Where the element type is another.
+    /// Returns an error if the element type is another.
     pub(crate) fn into_slice<T: Element>(mut self) -> Result<&'a mut [T], KernelError> {
         let len = self.len;
         let data = self.block::<T>(0..len)?.as_mut_ptr();
@@ -510,7 +510,7 @@ impl<'a> Flat<'a> {
     /// The elements `range`. Where an operand is the same memory, its blocks that overlap must not be held.
     ///
     /// # Errors
-    /// Where the element type is another.
+    /// Returns an error if the element type is another.
     pub fn block<T: Element>(&mut self, range: Range<usize>) -> Result<&mut [T], KernelError> {
         if !T::holds_dtype(self.dtype) {
             return Err(KernelError::wrong_dtype::<T>(self.dtype));
@@ -543,7 +543,7 @@ struct CacheLine {
 #[derive(Default)]
 pub struct Scratch {
     lines: CacheLines,
-    /// Of kernels that others call.
+    /// The memory of kernels that others call.
     inner: Option<Box<Scratch>>,
 }
 
@@ -570,7 +570,7 @@ impl Scratch {
         self.lines.take(counts)
     }
 
-    /// This memory, and other memory for a kernel that is called while this is in use.
+    /// Returns this memory, and other memory for a kernel that is called while this is in use.
     pub(crate) fn nested(&mut self) -> (&mut CacheLines, &mut Scratch) {
         (&mut self.lines, self.inner.get_or_insert_default())
     }

@@ -154,7 +154,7 @@ fn large_cases() -> Vec<Case> {
     cases
 }
 
-/// The same case with elements of a type of 16 bits wherever the op takes them, if it has a kernel for them.
+/// Returns the case with elements of a 16-bit type wherever the op takes them; `None` if it has no kernel for them.
 fn in_half(case: &Case, half: DType) -> Option<Case> {
     let floats = |mask: usize| {
         let ty = |(index, (region, _)): (usize, &(Region, Memory))| {

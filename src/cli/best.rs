@@ -27,7 +27,7 @@ pub struct BestCheckpoint {
     path: PathBuf,
 }
 
-/// What makes a checkpoint the best.
+/// The metric of the best checkpoint, its value, and its step.
 #[derive(Serialize, Deserialize)]
 struct BestRecord {
     metric: String,
@@ -36,7 +36,8 @@ struct BestRecord {
 }
 
 impl BestCheckpoint {
-    /// What the command line asks for. A resumed training goes on with the best checkpoint of what it resumes.
+    /// Opens the best checkpoint that the command line asks for. A resumed training goes on with the best checkpoint of the training that
+    /// it resumes.
     pub fn new(args: &CheckpointArgs, accepts_non_finite: bool) -> Result<Option<Self>> {
         let (Some(by), Some(save)) = (args.keep_best, &args.save) else { return Ok(None) };
         let folder = save.join(FOLDER);
@@ -82,7 +83,7 @@ impl BestCheckpoint {
     }
 }
 
-/// What is said of the best checkpoint so far, if there is one.
+/// Reads the record of the best checkpoint so far, if there is one.
 fn read_record(path: &Path) -> Result<Option<BestRecord>> {
     if !path.exists() {
         return Ok(None);

@@ -32,7 +32,7 @@ pub fn run_calibrate(args: &CalibrateArgs) -> Result<()> {
     }
 }
 
-/// This machine.
+/// Measures this machine, or reads what was measured.
 fn read_or_measure(args: &CalibrateArgs) -> Result<Measured> {
     // Beyond the cores ranks take turns, and what is measured is the system's way of sharing them.
     let most = std::thread::available_parallelism().map_or(1, usize::from).max(MOST_IN_TURN);

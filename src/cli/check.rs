@@ -31,10 +31,10 @@ use super::verify::{number_distance, output_tolerance};
 /// Tensors by name.
 type Tensors = BTreeMap<String, HostTensor>;
 
-/// How many names a line lists.
+/// The most names that a line lists.
 const LISTED: usize = 5;
 
-/// What is as large as this hides something, as a mask of scores, and is no measure for others.
+/// The size from which a number hides something, as a mask of scores does. Such numbers are no measure for others.
 const MASK: f64 = 1e8;
 
 /// Nodes above a value among which a weight is looked for, which says in which layer the value is.
@@ -119,12 +119,12 @@ fn select_values(graph: &Graph, expected: &Tensors) -> (Vec<Output>, Vec<String>
     (outputs, strangers.cloned().collect())
 }
 
-/// In which form a model is computed.
+/// The form in which a model is computed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CheckedForm {
-    /// Each value is there.
+    /// Each value is kept, so that it can be compared.
     Each,
-    /// As `graphc run` does it.
+    /// The model is computed as `graphc run` does it.
     Planned,
 }
 
@@ -132,7 +132,7 @@ enum CheckedForm {
 struct Compared {
     name: String,
     op: &'static str,
-    /// Where the model says it.
+    /// The place at which the model defines it.
     place: String,
     /// The author's module that it is in.
     module: Option<String>,
@@ -141,13 +141,13 @@ struct Compared {
     form: CheckedForm,
     /// The greatest difference, and as a share of the largest element.
     apart: [f64; 2],
-    /// What makes a comparison impossible.
+    /// The reason that a comparison is impossible.
     misfit: Option<String>,
     differs: bool,
 }
 
 impl Compared {
-    /// Where and by how much it differs, in words.
+    /// Describes in words where and by how much it differs.
     fn describe_difference(&self, tolerance: f64) -> String {
         let Self { name, op, place, .. } = self;
         let mut said = match self.form {
@@ -175,7 +175,7 @@ impl Compared {
     }
 }
 
-/// What was found.
+/// The findings of a check.
 struct CheckFindings {
     compared: Vec<Compared>,
     tolerance: f64,
@@ -272,8 +272,8 @@ fn absolute_difference(found: &[f64], expected: &[f64]) -> f64 {
     found.iter().zip(expected).map(|(f, e)| number_distance(*f, *e)).fold(0.0, f64::max)
 }
 
-/// The same as a share: of the largest element, or where none is but 0 of 1. What is so large that it hides others, as a mask, is
-/// compared with itself.
+/// The greatest difference as a share of the largest element; of 1 if all elements are 0. An element that is so large that it hides others,
+/// as a mask is, is compared with itself.
 fn relative_difference(found: &[f64], expected: &[f64]) -> f64 {
     let ordinary = expected.iter().map(|x| x.abs()).filter(|&x| x < MASK).fold(0.0, f64::max);
     let scale = if ordinary == 0.0 { 1.0 } else { ordinary };

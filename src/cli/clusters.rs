@@ -41,7 +41,7 @@ fn render_text(clusters: &[Cluster]) -> String {
     text
 }
 
-/// Which ranks are joined by which links.
+/// Describes which ranks are joined by which links.
 fn describe_links(levels: &[Level]) -> String {
     let link = |level: &Level| {
         let rate = level.bandwidth / 1e9;

@@ -40,9 +40,9 @@ pub fn read_types(path: &Path) -> Result<Types> {
     Ok(types)
 }
 
-/// How many samples tensors hold: what those say of which the model counts samples along its batch's symbol, else labels or
-/// targets, else all tensors alike. A file may hold tensors that the model does not use; where it is not clear which count, the
-/// batch must be given.
+/// Counts the samples that tensors hold. Tensors in which the model counts samples along its batch's symbol come first, then labels or
+/// targets, then all tensors, if they are alike. A file may hold tensors that the model does not use. It is `None` where the count is not
+/// clear: then the batch must be given.
 pub fn count_samples(tensors: &Types, symbols: &Symbols) -> Option<usize> {
     let of_model = |(name, dim): (&str, usize)| tensors.get(name)?.shape.get(dim).copied();
     let along: Vec<usize> = symbols.sampled_inputs().filter_map(of_model).collect();
@@ -60,11 +60,11 @@ pub fn count_samples(tensors: &Types, symbols: &Symbols) -> Option<usize> {
 /// The weights of a model in memory, each once.
 #[derive(Default)]
 pub struct ModelWeights {
-    /// Those that variables of the plan begin with.
+    /// The weights that variables of the plan begin with.
     pub own: BTreeMap<String, HostTensor>,
-    /// Those that the plan has no variables for: what it was made with, and what no output that is asked for depends on.
+    /// The weights that the plan has no variables for: what it was made with, and what no output that is asked for depends on.
     pub aside: BTreeMap<String, HostTensor>,
-    /// Those that the plan was made with.
+    /// The weights that the plan was made with.
     pub fixed: BTreeMap<String, HostTensor>,
 }
 

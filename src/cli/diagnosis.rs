@@ -45,7 +45,7 @@ impl Diagnosis<'_> {
     /// as much memory.
     ///
     /// # Errors
-    /// Where the steps cannot be made again.
+    /// Returns an error if the steps cannot be made again.
     pub fn describe_divergence(&self, diverged: &Diverged) -> Result<String> {
         let from = self.ranks.share_checkpoint(self.nearest_checkpoint(diverged.step)?)?;
         let begin = from.as_ref().map_or(0, Checkpoint::step);

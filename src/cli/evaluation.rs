@@ -29,7 +29,7 @@ use super::output::print_message;
 /// Steps under way at once.
 const DEPTH: usize = 4;
 
-/// What a model reaches on a data set.
+/// The scores of a model on a data set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scores {
     /// The mean over all that the loss averages over.
@@ -41,7 +41,7 @@ pub struct Scores {
 }
 
 impl Scores {
-    /// As it is printed and logged; with the perplexity of sequences, the exponential of the loss.
+    /// Returns the scores as they are printed and logged. For sequences the perplexity is among them, the exponential of the loss.
     pub fn json(&self, is_sequence: bool) -> Value {
         let mut line = json!({ "loss": self.loss });
         for (name, share) in &self.shares {
@@ -209,7 +209,7 @@ impl Watch {
     }
 }
 
-/// Why the last batch cannot be filled up, and which one need not be.
+/// Explains why the last batch cannot be filled up, and which batch needs no filling.
 fn cannot_fill(loss: Loss, batch: usize, set: &dyn Dataset) -> String {
     let (samples, rest) = (set.samples(), set.samples() % batch);
     let fitting = (1..=batch.min(samples)).rev().find(|part| samples % part == 0).unwrap_or(1);

@@ -102,7 +102,7 @@ pub enum Feeder {
     Loader {
         /// Makes the batches.
         loader: Loader,
-        /// Those that are made ahead, once there is a first step.
+        /// The feeds that are made ahead, once there is a first step.
         feeds: Option<Feeds>,
         /// Whether batches belong to epochs, whose order is a function of the seed and the epoch. Otherwise step `k` takes rows
         /// `[k * batch, (k + 1) * batch)`, wrapping.

@@ -1,4 +1,4 @@
-//! How numbers of the command line are read.
+//! Parses numbers of the command line.
 
 use std::str::FromStr;
 

@@ -20,8 +20,8 @@ pub fn print_escaped(text: &str) -> Result<()> {
     }
 }
 
-/// From now on a file that reaches the limit of its size (`ulimit -f`) is an error of whoever writes it, as a full disk
-/// is, and not the end of the process, which would leave half a file. Programs that are started are not concerned.
+/// Makes a file that reaches the limit of its size (`ulimit -f`) an error of whoever writes it, as a full disk is, and not the end of the
+/// process, which would leave half a file. Programs that are started are not concerned.
 pub fn expect_full_disks() -> Result<()> {
     signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default())
         .context("cannot listen to signals")?;

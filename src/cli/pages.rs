@@ -22,7 +22,7 @@ pub fn write_plans_page(
     write_page(path, &page)
 }
 
-/// What a page calls a file.
+/// Returns the name that a page gives a file.
 pub fn page_name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }

@@ -23,9 +23,9 @@ use super::{options, start};
 pub struct Timing {
     /// Reading the model.
     pub parse: f64,
-    /// From graph to plan.
+    /// The seconds from graph to plan.
     pub plan: f64,
-    /// Of that, choosing signatures.
+    /// The part of that in which signatures were chosen.
     pub solve: f64,
 }
 
@@ -35,11 +35,11 @@ pub struct PlannedModel {
     pub plan: VerifiedPlan,
     /// The weights that the model file holds.
     pub weights: Weights,
-    /// How long it took.
+    /// The seconds that it took.
     pub timing: Timing,
 }
 
-/// What a compilation reads.
+/// Returns the files that a compilation reads.
 pub fn compile_inputs<'a>(model: &'a Path, args: &'a SharedArgs) -> [Named<'a>; 3] {
     let cluster = args.cluster.as_deref().map(Path::new).filter(|path| path.is_file());
     let config = args.config.as_deref();

@@ -110,7 +110,7 @@ pub fn hash_file(path: &Path) -> Result<String> {
     Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// What ranks that begin alike have in common: a file's content, or a checkpoint's step and name.
+/// Returns a text that is equal on ranks with the same first weights: a digest of a file's content, or a checkpoint's model and step.
 pub fn digest_weights(path: Option<&Path>) -> Result<String> {
     let Some(path) = path else { return Ok("none".into()) };
     if !path.is_dir() {

@@ -13,21 +13,21 @@ use graphc_runtime::Session;
 use super::args::{RuntimeArgs, TrainArgs};
 use super::ranks::Ranks;
 
-/// What of a training is measured.
+/// The measurements of a training.
 pub struct Profiling<'a> {
     path: &'a Path,
     plan: &'a Plan,
-    /// What the plan's ranks compute on.
+    /// The kind of device that the plan's ranks compute on.
     kind: DeviceKind,
     schedule: MeasureSchedule,
     /// The number of the run's first step.
     first: u64,
-    /// What whole steps took.
+    /// The times of whole steps.
     whole: Vec<Duration>,
 }
 
 impl<'a> Profiling<'a> {
-    /// For a run of these steps.
+    /// Prepares the measurements of a run of these steps, if the command line asks for them.
     pub fn from_args(
         args: &'a TrainArgs,
         plan: &'a Plan,
@@ -39,7 +39,7 @@ impl<'a> Profiling<'a> {
         Ok(Some(Self { path, plan, kind, schedule, first, whole: Vec::new() }))
     }
 
-    /// What is measured of a step.
+    /// Returns what is measured of a step.
     pub fn part_of_step(&self, step: u64) -> MeasuredPart {
         self.schedule.part_of_step(step - self.first)
     }
@@ -78,7 +78,7 @@ pub fn write_times(
     Ok(())
 }
 
-/// What a command's ranks compute on.
+/// Returns the kind of device that a command's ranks compute on.
 pub fn device_kind(args: &RuntimeArgs, plan: &Plan) -> DeviceKind {
     args.device.map_or(plan.cluster.device.kind, Into::into)
 }

@@ -127,7 +127,7 @@ struct ProgressPace {
     last: Option<Instant>,
     /// The moment when the first step had finished, and how many have since.
     since: Option<(Instant, u64)>,
-    /// What is said where no bar is shown.
+    /// The lines that are printed where no bar is shown.
     lines: Option<ProgressLines>,
 }
 
@@ -136,7 +136,7 @@ struct ProgressLines {
     next: Instant,
 }
 
-/// When the first line is due, and how long after one the next.
+/// The time until the first line is due, and the time from one line to the next.
 const LINES: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(60)];
 
 impl ProgressLines {
@@ -155,7 +155,8 @@ impl ProgressLines {
 }
 
 impl Finished {
-    /// Before `first_step` of `steps`. Who leads writes metrics, anew or behind those of earlier steps, and shows the bar.
+    /// Prepares the record of a training that begins at `first_step` of `steps`. The process that leads writes metrics, anew or behind
+    /// those of earlier steps, and shows the bar.
     pub fn new(
         args: &TrainArgs,
         plan: &Plan,
@@ -351,7 +352,7 @@ impl ProgressPace {
     }
 }
 
-/// What an evaluation has found, in a sentence.
+/// Lists what an evaluation has found, in a sentence.
 fn list_scores(scores: &Value) -> String {
     let one = |(name, value): (&String, &Value)| match value.as_f64().filter(|_| !value.is_u64()) {
         Some(number) => format!("{name} {number:.4}"),

@@ -79,7 +79,7 @@ impl Ranks {
         Ok(job.agree("what they train on", &Agreement::new().and("the data set", described))?)
     }
 
-    /// What rank 0 has decided.
+    /// Returns the decision of rank 0 on all ranks.
     pub fn decide(&self, own: bool) -> Result<bool> {
         let Some(job) = &self.job else { return Ok(own) };
         Ok(job.from_rank_0(&[u8::from(own)])? == [1])
@@ -119,7 +119,7 @@ impl Ranks {
         Ok(Some(Checkpoint::open(path.as_ref())?))
     }
 
-    /// This process's part of the plan.
+    /// Opens a session of this process's part of the plan.
     pub fn session(
         &self,
         plan: &VerifiedPlan,
@@ -137,14 +137,14 @@ impl Ranks {
         Ok(session)
     }
 
-    /// What all processes bring, in the order of their ranks.
+    /// Gathers a value from all processes, in the order of their ranks.
     pub fn bring_together<T: Serialize + DeserializeOwned>(&self, own: T) -> Result<Vec<T>> {
         let Some(job) = &self.job else { return Ok(vec![own]) };
         let all = job.all_gather(&serde_json::to_vec(&own)?)?;
         Ok(all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?)
     }
 
-    /// How many of a plan's ranks this machine has.
+    /// Returns the number of a plan's ranks that this machine has.
     pub fn on_this_machine(&self, plan: &Plan) -> usize {
         self.job.as_ref().map_or(plan.world_size, |job| job.neighbours())
     }
@@ -171,8 +171,8 @@ impl Ranks {
     }
 }
 
-/// What may differ: files that each rank finds, or rank 0 alone writes, and how a rank does its part. The seed is compared by
-/// what it comes to.
+/// The options that may differ between ranks: files that each rank finds or rank 0 alone writes, and the way in which a rank does its part.
+/// The seed is compared by what it comes to.
 const OWN: [&str; 11] = [
     "config",
     "data",
@@ -186,7 +186,7 @@ const OWN: [&str; 11] = [
     "format",
     "seed",
 ];
-/// What all must give or none, wherever it lies.
+/// The options that all ranks must give or none; the paths themselves may differ.
 const PATHS: [&str; 5] = ["weights", "weights_from", "save", "resume", "profile"];
 
 /// The options of the command line.

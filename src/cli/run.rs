@@ -126,6 +126,6 @@ pub fn session_options(args: &RuntimeArgs) -> SessionOptions {
     }
 }
 
-/// Where it is 0 cards are given the launches of each step one by one, as in the first, which shows whether recordings
-/// are to blame.
+/// The environment variable that turns recordings of launches off. If it is 0, cards are given the launches of each step one by one, as in
+/// the first step, which shows whether recordings are to blame.
 const REPLAY: &str = "GRAPHC_REPLAY";

@@ -32,7 +32,7 @@ pub struct Arguments {
 /// Puts what a run file says before what the command line says.
 ///
 /// # Errors
-/// Where the file cannot be read, has what is no option of the command, or a value that is none.
+/// Returns an error if the file cannot be read, or has an option that the command does not have, or a value that its option does not take.
 pub fn merge_arguments(command: &Command, given: Vec<OsString>) -> Result<Arguments> {
     let own = given.get(1).and_then(|name| command.find_subcommand(name));
     let file =
@@ -49,7 +49,7 @@ pub fn merge_arguments(command: &Command, given: Vec<OsString>) -> Result<Argume
     Ok(Arguments { all, file: Some(file) })
 }
 
-/// What stands behind `--config`.
+/// Returns the file that `--config` names.
 fn named_file(arguments: &[OsString]) -> Option<OsString> {
     let mut arguments = arguments.iter().take_while(|argument| *argument != "--");
     let is_it = |argument: &&OsString| {

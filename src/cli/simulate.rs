@@ -65,7 +65,7 @@ pub fn run_simulate(args: &SimulateArgs) -> Result<()> {
     }
 }
 
-/// What was measured, by kinds of ops: seconds of a step, the mean of all ranks.
+/// Lists the measured seconds of a step by kinds of ops, as JSON; they are the mean of all ranks.
 fn measured_json(kinds: &[(String, KindSeconds)], profile: &Profile) -> Value {
     let kind = |(kind, sum): &(String, KindSeconds)| {
         json!({

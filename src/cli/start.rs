@@ -17,7 +17,7 @@ use super::data::{ModelWeights, session_weights};
 use super::output::print_message;
 use super::ranks::Ranks;
 
-/// How many names a sentence lists.
+/// The most names that a sentence lists.
 const LISTED: usize = 5;
 
 /// Tensors of the model that a plan was made with.
@@ -107,7 +107,7 @@ fn check_missing<'a>(
     Ok(())
 }
 
-/// What to do where a file has the author's names, and the model others.
+/// The advice for a file that has the author's names while the model has others.
 const RENAMED: &str = ", or the exporter has renamed weights, as it does without optimize=False: export the model anew";
 
 /// Whether a name is one that PyTorch's exporters give to what they have folded.
@@ -145,7 +145,7 @@ pub fn check_checkpoint(checkpoint: &Checkpoint, fixed: &Fixed) -> Result<()> {
     found.iter().try_for_each(|(name, value)| check_fixed(checkpoint.path(), fixed, name, value))
 }
 
-/// Where the weights are found.
+/// The source of the weights.
 enum FoundWeights {
     /// In a file, read one by one.
     File(TensorFile),
@@ -154,7 +154,7 @@ enum FoundWeights {
 }
 
 impl FoundWeights {
-    /// Those of these names, as far as there are any.
+    /// Opens the weights of these names, as far as there are any.
     fn open_path(path: &Path, names: &[&str]) -> Result<Self> {
         if !path.is_dir() {
             let file = TensorFile::open(path).map_err(|error| no_weights(path, error))?;
@@ -187,7 +187,7 @@ impl FoundWeights {
     }
 }
 
-/// Why there are no weights in a file: models and plans are taken for one.
+/// Explains why a file has no weights: models and plans are mistaken for one.
 fn no_weights(path: &Path, error: DataError) -> anyhow::Error {
     let name = path.display();
     let said = match path.extension().and_then(|ending| ending.to_str()) {

@@ -27,7 +27,7 @@ pub fn write_timeline(file: &mut dyn Write, plan: &Plan, simulation: &Simulation
     file.write_all(b"\n]}\n")
 }
 
-/// What the rows of a kind of rank are called.
+/// Returns the events that name the rows of a kind of rank.
 fn row_names(plan: &Plan, class: &ClassReport) -> Vec<Value> {
     let ClassReport { rank, ranks, stage } = *class;
     let named = |what: &str, tid: usize, args: Value| json!({ "name": what, "ph": "M", "pid": rank, "tid": tid, "args": args });
@@ -83,7 +83,8 @@ impl<'a> Complete<'a> {
     }
 }
 
-/// To a millionth of them: each digit is written millions of times, and the null device knows no more.
+/// Converts seconds to microseconds, rounded to a millionth of them. Each digit is written millions of times, and the null device knows no
+/// more.
 fn round_to_microseconds(seconds: f64) -> f64 {
     (seconds * 1e12).round() / 1e6
 }

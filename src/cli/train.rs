@@ -125,7 +125,7 @@ fn train_model(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
     Ok(())
 }
 
-/// What `--eval-data` asks for.
+/// Prepares the evaluation that `--eval-data` asks for.
 fn open_watch(
     args: &TrainArgs,
     ranks: &Ranks,
@@ -176,7 +176,7 @@ struct TrainingUnderWay<'a> {
     saver: Option<Saver>,
     best: Option<BestCheckpoint>,
     watch: Option<Watch>,
-    /// What is measured.
+    /// The measurements.
     profiling: Option<Profiling<'a>>,
     finished: Finished,
     fetched: FetchedOutputs,
@@ -186,14 +186,14 @@ struct TrainingUnderWay<'a> {
 
 /// The outputs that steps are asked for, by name.
 struct FetchedOutputs {
-    /// Those that are one number: losses and metrics.
+    /// The outputs that are one number: losses and metrics.
     numbers: Vec<String>,
-    /// Those that a last step gives.
+    /// The outputs that a last step gives.
     at_last: Vec<String>,
 }
 
 impl FetchedOutputs {
-    /// All outputs of the last step, where they are `wanted`.
+    /// Takes all outputs of the last step, where they are `wanted`.
     fn from_session(session: &Session, wanted: bool) -> Self {
         let numbers = number_outputs(session);
         let all = || session.outputs().keys().cloned().collect();

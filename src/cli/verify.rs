@@ -26,8 +26,8 @@ use super::output::print_escaped;
 use super::plans;
 use super::plans::load_valid_plan;
 
-/// How far an output may be from one rank's, of the output's largest element: float32 sums in another order, or, where the
-/// plan computes in half precision, roundings that fall otherwise: 8 units of its epsilon.
+/// The distance that an output may have from that of one rank, as a share of the output's largest element. float32 sums may run in another
+/// order. Where the plan computes in half precision, numbers may be rounded otherwise: 8 times its relative rounding error.
 pub fn output_tolerance(plan: &VerifiedPlan) -> f64 {
     let has = |dtype: DType| plan.layouts.iter().any(|layout| layout.dtype == dtype);
     match (has(DType::BF16), has(DType::F16)) {
@@ -59,7 +59,7 @@ pub fn run_verify(args: &VerifyArgs) -> Result<()> {
     }
 }
 
-/// What was found, for people.
+/// Describes the findings in a line for people.
 fn render_line(args: &VerifyArgs, plan: &VerifiedPlan, difference: Option<f64>) -> String {
     let ranks = number_of(plan.world_size, "rank", "ranks");
     let programs = number_of(plan.programs.len(), "program", "programs");
@@ -73,7 +73,7 @@ fn render_line(args: &VerifyArgs, plan: &VerifiedPlan, difference: Option<f64>) 
     line
 }
 
-/// By how many times what rounding its inputs changes an output may differ from one rank's, where that is more than the
+/// The factor by which an output may differ from one rank's as a multiple of what rounding its inputs changes, where that is more than the
 /// tolerance: a batch norm over few samples, say, makes much of little.
 const ROUNDINGS: f64 = 8.0;
 
@@ -153,19 +153,19 @@ fn compare_step(plan: &VerifiedPlan, model: &Path) -> Result<f64> {
     Ok(worst)
 }
 
-/// Of how many parts of the batch statistics are taken, each by itself: there is no comparing a plan with one rank that
-/// takes them otherwise.
+/// Returns the number of parts of the batch that have statistics of their own: a plan cannot be compared with one rank that takes them
+/// otherwise.
 fn count_statistics(graph: &Graph, plan: &VerifiedPlan) -> usize {
     let normalizes = graph.nodes.iter().any(|node| matches!(node.op, Op::BatchNorm(_)));
     if normalizes && plan.training { plan.microbatches } else { 1 }
 }
 
-/// What a step is made on.
+/// The inputs of a step.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StepInputs {
     /// Random numbers.
     Drawn,
-    /// The same, each off by a unit in its last place.
+    /// The same random numbers, each off by a unit in its last place.
     Rounded,
 }
 
@@ -222,7 +222,7 @@ fn greatest_difference(found: &[f64], expected: &[f64]) -> f64 {
     found.iter().zip(expected).map(|(f, e)| number_distance(*f, *e) / scale).fold(0.0, f64::max)
 }
 
-/// How far two numbers are apart. A NaN on both sides is the same, on one side a difference beyond any tolerance.
+/// Returns the distance of two numbers. Two NaNs are equal; one beside a number is a difference beyond any tolerance.
 pub fn number_distance(found: f64, expected: f64) -> f64 {
     match (found.is_nan(), expected.is_nan()) {
         (true, true) => 0.0,

@@ -1,9 +1,9 @@
-//! How many processes the environment says that there are.
+//! Reads the number of processes from the environment.
 
 use anyhow::{Result, ensure};
 use graphc_runtime::job::JobOptions;
 
-/// How many processes a launcher has started, where one has.
+/// Returns the number of processes that a launcher has started; `None` without a launcher.
 pub fn world_size() -> Result<Option<usize>> {
     let world = JobOptions::world_size_from_environment()?;
     ensure!(world != Some(0), "WORLD_SIZE is 0");

@@ -49,7 +49,7 @@ fn a_few_kernels_of_each_op_are_right() {
     assert_eq!(summary["untried"], serde_json::json!([]), "ops without a trial");
 }
 
-/// On a card that has no memory for cuBLASLt a product fails, and its process ends; another goes on behind it.
+/// A product fails on a card that has no memory for cuBLASLt, and its process ends. Another process goes on behind it.
 #[test]
 fn a_trial_that_loses_the_card_is_told_and_others_go_on() {
     let Some(machine) = Machine::new() else { return };
@@ -448,7 +448,8 @@ fn a_table_is_made_of_what_was_found() {
     assert!(String::from_utf8_lossy(&nothing.stdout).contains("Nothing was found"));
 }
 
-/// What a card shows and the double does not, what failed, what was left out, and a line that was cut off.
+/// A table shows all that a card may give: results that the double does not have, failures, work that was left out, and a line that was cut
+/// off.
 #[test]
 fn a_table_shows_all_that_a_card_may_give() {
     if !has_python() {

@@ -10,7 +10,7 @@ use crate::support;
 use crate::support::{Reference, compile_library, losses, reference};
 use sha2::{Digest, Sha256};
 
-/// What the names of files begin with, and their content.
+/// The version of the cache's format, with which the names and the contents of its files begin.
 const FORM: &str = "graphc-2-";
 
 /// Plans of trainings: the model and the options besides its own.
@@ -79,7 +79,7 @@ impl Machine {
         said.lines().filter(|line| !refused(line)).map(|line| format!("{line}\n")).collect()
     }
 
-    /// From now on the machine has no compiler.
+    /// Takes the compiler from the machine.
     fn lose_compiler(&self) {
         for name in ["libnvrtc.so", "libnvrtc.so.13"] {
             std::fs::remove_file(self.file(name)).expect("a link to the double");
@@ -117,7 +117,7 @@ fn content(path: &Path) -> Vec<u8> {
     std::fs::read(path).expect("a kept file")[FORM.len() + 32..].to_vec()
 }
 
-/// What `graphc kernels` compiles is all that trainings need: they run where there is no compiler.
+/// Kernels that `graphc kernels` compiles are all that trainings need: they run where there is no compiler.
 #[test]
 fn kernels_are_taken_to_a_machine_without_a_compiler() {
     let Some(machine) = Machine::new() else { return };
@@ -138,7 +138,8 @@ fn kernels_are_taken_to_a_machine_without_a_compiler() {
     assert_eq!(entries(&folder).len(), count, "nothing was compiled");
 }
 
-/// They are all that trainings need also where cuBLASLt refuses products, their ends or calls that it has promised, and where it is missing.
+/// The kernels are all that trainings need, also where cuBLASLt refuses products, their ends or calls that it has promised, and where it is
+/// missing.
 #[test]
 fn kernels_are_taken_to_a_machine_without_a_library_of_products() {
     let Some(machine) = Machine::new() else { return };
@@ -176,7 +177,8 @@ int nvrtcGetProgramLogSize(void *program, unsigned long *size) { *size = 9; retu
 int nvrtcGetProgramLog(void *program, char *log) { __builtin_memcpy(log, "not mine", 9); return 0; }
 "#;
 
-/// What was prepared is taken whatever compiler is there; what this machine has compiled only with the compiler that made it.
+/// Kernels that were prepared are used whatever compiler is there. Kernels that this machine has compiled are used only with the compiler
+/// that made them.
 #[test]
 fn another_compiler_takes_what_was_prepared() {
     let Some(machine) = Machine::new() else { return };
@@ -311,7 +313,7 @@ fn checked_quietly(command: &mut Command) {
     assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output));
 }
 
-/// What stands in the place of a kept kernel, and is none, is replaced, and it is said once.
+/// A file that stands in the place of a kept kernel but is none is replaced, and there is one message about it.
 #[test]
 fn what_is_no_kernel_is_compiled_again() {
     let Some(machine) = Machine::new() else { return };
@@ -393,7 +395,7 @@ fn an_empty_variable_names_no_folder() {
     }
 }
 
-/// What a command line cannot mean is said.
+/// A capability that is not two numbers, or that cannot be used, is an error.
 #[test]
 fn a_capability_is_two_numbers() {
     let output = support::graphc(["kernels", "plan.json", "--capability", "sm_90", "-o", "none"]);

@@ -21,7 +21,7 @@ use graphc_kernels::cuda::{Call, Kernel, Launch, Shard, prepare_fused, prepare_o
 
 const ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90a", "sm_100", "sm_120"];
 const OPTIONS: [&str; 3] = ["--fmad=false", "--std=c++17", "-default-device"];
-/// Where the table stands.
+/// The marks around the table in the document.
 const MARKS: [&str; 2] = ["<!-- kernels -->\n", "<!-- /kernels -->"];
 
 /// An actor of a training as a card executes it.
@@ -56,7 +56,7 @@ fn plan(graph: Graph, precision: Option<DType>) -> Plan {
     compile(graph, &options, &cluster, None).expect("a plan").plan.into_plan()
 }
 
-/// One layer of GPT-2, for so many tokens.
+/// Builds one layer of GPT-2, for so many tokens.
 fn transformer(tokens: [usize; 2], vocabulary: usize) -> Graph {
     let g = GraphBuilder::new("gpt2");
     let config = Gpt2Config { layers: 1, vocabulary, ..Gpt2Config::small() };
@@ -73,7 +73,7 @@ fn images(count: usize, side: usize) -> Graph {
     g.finish().expect("a graph")
 }
 
-/// Of each op and element type the actor that moves most.
+/// Finds for each op and element type the actor that moves most.
 fn actors(plan: &Plan) -> Vec<Found> {
     let program = &plan.programs[0];
     let mut greatest: BTreeMap<String, &Actor> = BTreeMap::new();
@@ -87,7 +87,7 @@ fn actors(plan: &Plan) -> Vec<Found> {
     greatest.into_iter().filter_map(|(name, actor)| found(plan, program, actor, name)).collect()
 }
 
-/// What an actor computes, of which type: `softmax of bf16`.
+/// Returns what an actor computes, and of which type: `softmax of bf16`.
 fn name(plan: &Plan, program: &Program, actor: &Actor) -> Option<String> {
     let what = match &actor.action {
         Action::Compute { op, .. } => op.name(),
@@ -216,7 +216,7 @@ fn trainings() -> [Training; 3] {
     ]
 }
 
-/// By actor and kernel what the kernels of a plan touch.
+/// Counts what the kernels of a plan touch, by actor and kernel.
 fn touched(plan: &Plan) -> BTreeMap<(String, String), Sectors> {
     let mut all = BTreeMap::new();
     for found in actors(plan) {
@@ -226,7 +226,7 @@ fn touched(plan: &Plan) -> BTreeMap<(String, String), Sectors> {
     all
 }
 
-/// What a kernel needs on each architecture.
+/// Returns the resources that a kernel needs on each architecture.
 fn needs(found: &Found, kernel: &Kernel) -> [(String, Resources); 4] {
     ARCHITECTURES.map(|architecture| {
         let all = resources(&kernel.source, architecture, &OPTIONS);

@@ -23,7 +23,7 @@ fn driver(name: &str, source: &str) -> TempDir {
     folder
 }
 
-/// What runs on cards, or looks for them.
+/// Runs the commands that run on cards or look for them.
 fn commands(folder: &Path) -> Vec<(Vec<String>, Output)> {
     let metrics = folder.join("none.jsonl").display().to_string();
     let quick = ["doctor", "--quick"].map(str::to_owned);
@@ -36,7 +36,7 @@ fn commands(folder: &Path) -> Vec<(Vec<String>, Output)> {
     all.into_iter().map(run).collect()
 }
 
-/// All that commands have said, who end as they should.
+/// Returns all that the commands have said, which end as they should.
 fn said(folder: &Path) -> Vec<String> {
     let mut all = Vec::new();
     for (args, output) in commands(folder) {
@@ -65,7 +65,7 @@ fn a_driver_that_lacks_a_function_is_an_error() {
     }
 }
 
-/// Each one that is called may be the one that is missing.
+/// Each function that is called may be the one that is missing.
 #[test]
 fn every_function_of_the_driver_is_looked_for() {
     for missing in functions() {
@@ -98,7 +98,7 @@ fn a_stub_is_told_from_a_driver() {
     }
 }
 
-/// Of the compiler and of the library of products a training says the same.
+/// A training says the same of the compiler and of the library of products.
 #[test]
 fn other_libraries_that_lack_a_function_are_named() {
     for (names, version, says, status) in [

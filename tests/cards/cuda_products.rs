@@ -190,7 +190,7 @@ fn small_gpt(machine: &Machine) -> [String; 2] {
     [file, data]
 }
 
-/// Three steps of training a small GPT-2; the losses go into a file.
+/// Prepares three steps of training a small GPT-2; the losses go into a file.
 fn training(machine: &Machine, device: &str, extra: &[&str]) -> (Command, String) {
     let ([model, data], metrics) = (small_gpt(machine), machine.file("gpt2.jsonl"));
     let mut command = machine.command(["train", &model, "--data", &data, "--metrics", &metrics]);
@@ -236,7 +236,8 @@ fn a_training_step_of_gpt_has_its_epilogues() {
     }
 }
 
-/// What is gathered before a chain may begin, as the bias of a sharded layer, keeps it not from its product.
+/// A value that is gathered before a chain may begin, such as the bias of a sharded layer, does not keep the chain from being its product's
+/// end.
 #[test]
 fn gathered_biases_are_the_ends_of_products() {
     let Some(machine) = Machine::new() else { return };
@@ -352,7 +353,7 @@ fn what_the_library_refuses_is_made_in_another_way() {
     }
 }
 
-/// Where there is no cuBLASLt at all plans run too, and it is said once.
+/// Plans run where there is no cuBLASLt at all, too, and there is one message about it.
 #[test]
 fn without_the_library_products_are_made_by_own_kernels() {
     let Some(machine) = Machine::new() else { return };
@@ -368,7 +369,7 @@ fn without_the_library_products_are_made_by_own_kernels() {
     missing.check(&machine, &extra, (&right, 1e-5));
 }
 
-/// What is said of how products are made: each in a line, sorted.
+/// Returns the lines that say how products are made, sorted.
 fn ways(stderr: &str) -> Vec<&str> {
     let mut ways: Vec<&str> = stderr.lines().filter(|line| line.contains(" is made ")).collect();
     ways.sort_unstable();
@@ -420,7 +421,8 @@ fn the_fastest_algorithm_is_taken_and_kept() {
     assert!(run("3", "1", &nowhere, "2").0 == metrics, "two runs differ");
 }
 
-/// Where the library takes longer for a product with its end than for the product, and a kernel the end, it is made so, and stays so.
+/// If the library takes longer for a product with its end than for the product alone and a kernel for the end, the latter is chosen, and
+/// the choice is kept.
 #[test]
 fn an_end_that_is_slow_in_the_library_is_a_kernel() {
     let Some(machine) = Machine::new() else { return };

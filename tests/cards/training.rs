@@ -70,7 +70,7 @@ impl Machine {
     }
 }
 
-/// What the test with everything tries in place of what fits the gate.
+/// Whether the tests try everything rather than what fits the gate.
 fn everything() -> bool {
     std::env::var_os("GRAPHC_DOUBLE_ALL").is_some()
 }
@@ -129,7 +129,7 @@ fn other_references_reach_the_losses_of_pytorch_on_cards() {
     }
 }
 
-/// Of mixed precision the losses are near those of f32, as on the processor.
+/// Losses of mixed precision are near those of f32, as on the processor.
 #[test]
 fn halves_train_on_cards() {
     let Some(machine) = Machine::new() else { return };
@@ -139,7 +139,7 @@ fn halves_train_on_cards() {
     }
 }
 
-/// In bf16, and where microbatches have statistics of their own, losses are near those of the processor.
+/// Losses are near those of the processor in bf16, and where microbatches have statistics of their own.
 #[test]
 fn halves_and_microbatches_are_near_the_processor() {
     let Some(machine) = Machine::new() else { return };
@@ -172,8 +172,8 @@ fn two_streams_wait_for_each_other_by_events() {
     }
 }
 
-/// What steps that were recorded give is what steps that are launched one by one give, bit for bit, with fewer calls: both streams,
-/// collectives, channels, feeds and fetches are in one recording a step.
+/// Recorded steps give the same bits as steps that are launched one by one, with fewer calls: both streams, collectives, channels, feeds
+/// and fetches are in one recording a step.
 #[test]
 fn a_replayed_step_is_a_first_step() {
     let Some(machine) = Machine::new() else { return };
@@ -218,7 +218,7 @@ fn outputs_of_the_last_step_alone_are_copied() {
     assert!(std::fs::read(&outputs).expect("outputs") == expected, "replayed steps before it");
 }
 
-/// Where there are fewer cards than ranks these communicate through the host.
+/// Ranks communicate through the host where there are fewer cards than ranks.
 #[test]
 fn several_ranks_share_a_card() {
     let Some(machine) = Machine::new() else { return };
@@ -266,7 +266,7 @@ fn a_rank_that_dies_ends_the_job() {
     assert!(stderr.contains("rank 1") && stderr.contains("SIGKILL"), "{stderr}");
 }
 
-/// What was saved on cards goes on on the processor, and the other way round.
+/// Checkpoints that were saved on cards continue on the processor, and the other way round.
 #[test]
 fn checkpoints_go_from_cards_to_the_processor_and_back() {
     let Some(machine) = Machine::new() else { return };
@@ -315,7 +315,7 @@ fn what_a_kernel_finds_is_said() {
     assert!(stderr.contains("label 77") && stderr.contains("0..10"), "{stderr}");
 }
 
-/// Without NVIDIA's libraries it is said what is missing, and what to do.
+/// Messages name what is missing without NVIDIA's libraries, and what to do.
 #[test]
 fn a_machine_without_cards_says_what_is_missing() {
     let folder = tempfile::tempdir().expect("a scratch folder");
@@ -348,8 +348,8 @@ fn the_doctor_looks_at_everything() {
     assert!(text.contains("NCCL") && text.contains("GFLOP/s") && !text.contains("WRONG"), "{text}");
 }
 
-/// What a card is found to reach becomes a cluster file that plans, of small sizes where larger ones would take too long. Of one card
-/// no link is measured.
+/// Measurements of a card become a cluster file that plans. They are of small sizes where larger ones would take too long. No link is
+/// measured with one card.
 #[test]
 fn a_card_is_measured() {
     let Some(machine) = Machine::new() else { return };
@@ -505,7 +505,7 @@ fn variables_go_to_a_card_one_by_one() {
     }
 }
 
-/// Of each mapping for which large pages are asked: its bytes, and those of them that are there.
+/// Returns the bytes of each mapping for which large pages are asked, and those of them that are resident.
 fn mappings(maps: &str) -> impl Iterator<Item = [usize; 2]> {
     let mut found = Vec::new();
     let mut last = [0, 0];

@@ -71,7 +71,7 @@ fn a_corrupt_model_is_named() {
     names(&fails(["compile", &text(&path)]), &["model.txt", ".onnx", ".gir"]);
 }
 
-/// What is said of a wrong command line, which ends with status 2.
+/// Returns the message about a wrong command line, which ends with status 2.
 fn refused(args: &[&str]) -> String {
     let output = graphc(args);
     assert_eq!(output.status.code(), Some(2), "{args:?}");

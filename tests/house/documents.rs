@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-/// What a step or a user makes, and what lies in archives of data sets.
+/// The files that a step or a user makes, and those that lie in archives of data sets.
 const MADE: [&str; 4] = ["target/", "cifar-10-batches-bin/", "cifar-100-binary/", "MNIST/raw/"];
 
 /// The files of the project, and its folders with a slash at their end.
@@ -65,7 +65,7 @@ fn documents_name_files_that_are_there() {
     assert!(seen > 100, "documents name {seen} files");
 }
 
-/// What the command prints.
+/// Returns the standard output of the command.
 fn graphc(args: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_graphc")).args(args).output().expect("it starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -42,7 +42,7 @@ fn messages_arrive() {
     on_threads_and_processes("messages", 2, "1000 numbers of rank");
 }
 
-/// Those above and below that have a number of ranks of their own run on others too.
+/// Examples that have a number of ranks of their own, above and below, run on other numbers too.
 #[test]
 fn examples_run_on_any_number_of_ranks() {
     for (name, part) in [
@@ -121,7 +121,7 @@ fn spans_of_a_compilation_and_of_steps_are_printed() {
     }
 }
 
-/// On threads it runs on two and on four ranks; processes print the same bits.
+/// The example runs on two and on four ranks in threads; processes print the same bits.
 #[test]
 fn eager_tensors_are_the_same_on_threads_and_processes() {
     let sorted = |shown: &str| {
@@ -148,7 +148,7 @@ fn lines(shown: &str) -> Vec<serde_json::Value> {
     shown.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
-/// What training on CIFAR-10 prints on two threads; two processes save, and print the same bits.
+/// Trains on CIFAR-10 on two threads, and returns what is printed. Two processes save, and print the same bits.
 fn trains_on_cifar10(name: &str, data: &str, own: &[&str], save: &str) -> Vec<serde_json::Value> {
     let args = [&["--data", data, "--lr", "0.02"], own].concat();
     let whole = lines(&example(name, &[&args[..], &["--mesh", "2"]].concat()));

@@ -44,7 +44,7 @@ fn modules_use_each_other_one_way() {
 /// A path of module names from the root of a crate.
 type Module = Vec<String>;
 
-/// Between modules beside each other: who uses whom.
+/// The modules that each module uses, among those beside each other.
 type Arrows = BTreeMap<String, BTreeSet<String>>;
 
 /// The text of each module of a crate, without tests.

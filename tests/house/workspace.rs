@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
-/// All packages of the workspace.
+/// Returns all packages of the workspace.
 fn packages() -> Vec<serde_json::Value> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
@@ -115,7 +115,7 @@ fn no_file_is_too_long_for_one_room() {
     }
 }
 
-/// Where the processor, the system or a foreign library is called, as docs/architecture.md lists it.
+/// The places that call the processor, the system or a foreign library, as docs/architecture.md lists them.
 const UNSAFE: [&str; 9] = [
     "kernels/src/",
     "runtime/src/copy.rs",

@@ -79,8 +79,8 @@ impl Drop for Hosts {
     }
 }
 
-/// One end of a tunnel: what it reads the host has sent, what it writes comes to the host. It is made here and then given to
-/// the host's namespace.
+/// Makes one end of a tunnel: what it reads the host has sent, what it writes comes to the host. It is made here and then given to the
+/// host's namespace.
 fn tunnel(hosts: &Hosts, host: usize) -> Option<File> {
     let device = format!("gt{host}-{}", std::process::id());
     let file = OpenOptions::new().read(true).write(true).open("/dev/net/tun").ok()?;
@@ -95,7 +95,7 @@ fn tunnel(hosts: &Hosts, host: usize) -> Option<File> {
     (given && hosts.connect(host, &device)).then_some(file)
 }
 
-/// What a wire has done to packets.
+/// The numbers of packets that a wire has carried and lost.
 #[derive(Default)]
 struct Counts {
     carried: AtomicU64,

@@ -107,7 +107,7 @@ fn nothing_runs(folder: &Path, expected: usize) {
     }
 }
 
-/// Each rank writes its number and that of a process in the background, and waits for it.
+/// A program of which each rank writes its number and that of a process in the background, and waits for it.
 const FAMILY: &str = "sleep 1000 & echo $! > pid-$RANK-b; echo $$ > pid-$RANK-a; wait";
 
 fn started(folder: &Path, count: usize) {
@@ -391,7 +391,7 @@ fn under_slurm_and_mpirun_there_is_one_process_of_their_rank() {
     names(&fails(with(&[], nonsense), 1), &["SLURM_PROCID is `x`"]);
 }
 
-/// Two ranks of a training that writes its metrics, as a job's processes start them without `graphc launch`.
+/// Prepares two ranks of a training that writes its metrics, as a job's processes start them without `graphc launch`.
 fn trains(program: &[&str], metrics: &Path) -> Command {
     let mut command = Command::new(program[0]);
     command.args(&program[1..]).arg(env!("CARGO_BIN_EXE_graphc")).args(["train", "--mesh", "2"]);

@@ -12,7 +12,7 @@ use graphc::runtime::job::free_port;
 use graphc_ir::random::RandomStream;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long to wait for what must come before the test says that it hangs: far more than a busy machine needs.
+/// The time to wait for what must come before the test says that it hangs: far more than a busy machine needs.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// `graphc launch` of so many processes of a training.
@@ -62,7 +62,7 @@ impl Processes {
         Self::of(Path::new(env!("CARGO_BIN_EXE_graphc")), world, args, change)
     }
 
-    /// As [`Processes::start`], of another program.
+    /// Starts processes like [`Processes::start`], of another program.
     fn of(
         program: &Path,
         world: usize,
@@ -188,7 +188,7 @@ fn end_one_rank(run: u64) {
     }
 }
 
-/// Nobody is dead where all have stood still for longer than a heartbeat's patience, as a job that its machine suspends.
+/// Nobody is taken for dead where all have stood still for longer than a heartbeat's patience, as a job that its machine suspends.
 #[test]
 fn a_job_that_is_suspended_goes_on() {
     const HEARTBEAT: Duration = Duration::from_secs(2);

@@ -1,5 +1,5 @@
-//! Where the system gives no more threads or processes a command does what it can with those that it has, or ends with an error that
-//! says so: it neither panics nor waits for ever.
+//! Tests of a system that gives no more threads or processes: a command does what it can with those that it has, or ends with an error that
+//! says so. It neither panics nor waits for ever.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -11,9 +11,9 @@ use crate::support::{Reference, reference};
 
 /// A user of whom nobody else has processes. For root no limit holds, so tests of root's are run as this one.
 const NOBODY: u32 = 61_234;
-/// No run takes so long, also where peers that have no thread are waited for.
+/// The time that no run takes, also where peers that have no thread are waited for.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Where there are so many all commands succeed.
+/// The number of threads and processes with which all commands succeed.
 const ENOUGH: u32 = 200;
 
 /// A folder that any user may write, with the program and the reference that is trained.

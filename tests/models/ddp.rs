@@ -38,7 +38,7 @@ fn feeds(step: usize, rank: usize, ranks: usize) -> Feeds {
     BTreeMap::from([("x".to_string(), x), ("labels".to_string(), labels)])
 }
 
-/// What a rank has seen and is left with.
+/// The losses and norms that a rank has seen, and its variables at the end.
 #[derive(PartialEq, Debug)]
 struct Trained {
     losses: Vec<f64>,
@@ -66,7 +66,7 @@ fn train(group: &Group, names: &[String]) -> Result<Trained, DataParallelError> 
     Ok(trained)
 }
 
-/// All variables of the network.
+/// Returns the names of all variables of the network.
 fn names() -> Vec<String> {
     let graph = network_of(1);
     let name = |node: &graphc::ir::graph::Node| match &node.op {

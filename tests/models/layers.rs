@@ -129,7 +129,7 @@ fn memory(g: &GraphBuilder) -> Tensor {
     operand(g, "memory", &[4, 6, 8])
 }
 
-/// Of keys of the memory, those that are padding.
+/// Returns which keys of the memory are padding.
 fn padding(g: &GraphBuilder) -> Tensor {
     let hidden = formula::numbers("padding", 24).into_iter().enumerate();
     let data: Vec<f64> = hidden.map(|(at, x)| f64::from(u8::from(at % 6 > 0 && x < 0.4))).collect();
@@ -155,7 +155,7 @@ fn attention_is_pytorchs() {
     });
 }
 
-/// With dropout attention has all scores at hand; in evaluation nothing is dropped, and both ways give the same.
+/// Attention with dropout has all scores at hand. In evaluation nothing is dropped, and both ways give the same.
 #[test]
 fn attention_with_dropout_evaluates_as_without() {
     let g = GraphBuilder::new("two ways");

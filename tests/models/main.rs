@@ -17,7 +17,7 @@ use serde_json::Value;
 
 type Feeds = BTreeMap<String, HostTensor>;
 
-/// What PyTorch has made of a case.
+/// Returns PyTorch's results of a case.
 fn recorded(case: &str) -> Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models").join(case);
     let text = std::fs::read_to_string(path.with_extension("json")).expect("is there");
@@ -41,14 +41,14 @@ fn begin(graph: &Graph, options: &CompileOptions) -> Session {
     session
 }
 
-/// All that is no state of an optimizer.
+/// Returns all variables that are no state of an optimizer.
 fn variables(session: &Session) -> BTreeMap<String, (TensorKind, graphc::ir::types::TensorType)> {
     let mut all = session.variables();
     all.retain(|_, (kind, _)| *kind == TensorKind::Parameter);
     all
 }
 
-/// Another session of the same variables.
+/// Opens another session of the same variables.
 fn evaluated(graph: &Graph, options: &CompileOptions, trained: &mut Session) -> Session {
     let mut session = begin(graph, options);
     for name in variables(&session).keys() {

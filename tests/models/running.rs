@@ -120,7 +120,7 @@ fn what_is_computed_again_is_taken_in_once() {
     check(&CompileOptions { mesh: vec![2], stages: 2, microbatches: 2, ..full });
 }
 
-/// Without an optimizer, as data parallelism has it, forward passes are taken in all the same.
+/// Running statistics take in forward passes without an optimizer as well, as data parallelism has them.
 #[test]
 fn gradients_alone_take_them_in() {
     let optimizer = None;

@@ -15,7 +15,7 @@ pub struct Edit {
     number: u64,
 }
 
-/// All edits.
+/// Returns a strategy that draws edits.
 pub fn edit() -> impl Strategy<Value = Edit> {
     let number = prop_oneof![
         Just(0u64),
@@ -176,7 +176,7 @@ impl Edit {
     }
 }
 
-/// Where all values stand that ranks go by.
+/// Returns the places of all values that ranks go by.
 pub fn places(value: &Value) -> Vec<String> {
     let mut places = Vec::new();
     for part in ["microbatches", "layouts", "channels", "programs", "ranks", "stages", "mesh"] {

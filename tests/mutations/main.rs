@@ -25,7 +25,7 @@ fn mutations() -> u32 {
     all.map_or(MUTATIONS, |all| all.div_ceil(models::all().len() as u32))
 }
 
-/// What became of a mutation.
+/// The result of running a mutated plan.
 #[derive(Debug)]
 enum Outcome {
     /// It was refused before anything ran.
@@ -115,7 +115,7 @@ fn check(plan: &Plan) -> [usize; 3] {
     counts
 }
 
-/// Every model by itself: more are refused than run, and some run.
+/// Edited plans of every model are refused or run: more are refused than run, and some run.
 #[test]
 fn edited_plans_are_refused_or_run_as_they_say() {
     for (name, plan) in models::all() {

@@ -12,7 +12,7 @@ pub struct Item {
     pub form: Form,
 }
 
-/// What it is.
+/// The form of a type.
 #[derive(Debug)]
 pub enum Form {
     Struct(Vec<Field>),
@@ -41,7 +41,7 @@ pub struct Variant {
     pub fields: Vec<Field>,
 }
 
-/// All types of the files by name.
+/// Reads all types of the files by name.
 pub fn read(root: &Path, sources: &[&str]) -> BTreeMap<String, Item> {
     let mut items = BTreeMap::new();
     for source in sources {

@@ -1,5 +1,4 @@
-//! Where pins, the strategy and the limit of memory do not go together the error names the fewest that conflict, and what
-//! would do.
+//! Tests of pins, strategies and limits of memory that do not go together: the error names the fewest that conflict, and what to change.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! What graphc and `graphc_torch` judge alike: the cases of `tests/contract/cases.json`, which `python/tests/test_contract.py` goes over
-//! for the other engine.
+//! Tests of judgements that graphc and `graphc_torch` have in common: the cases of `tests/contract/cases.json`, which
+//! `python/tests/test_contract.py` goes over for the other engine.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

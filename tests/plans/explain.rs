@@ -86,7 +86,7 @@ fn first_that_waits(plan: &str, way: &str) -> (Value, String) {
     panic!("nothing is {way}");
 }
 
-/// What another way takes more than that of the plan: seconds, and bytes at the peak.
+/// Returns what another way takes more than that of the plan: seconds, and bytes at the peak.
 fn more(waiting: &Value, way: &str) -> [f64; 2] {
     let others = waiting["others"].as_array().expect("a list");
     let other = others.iter().find(|one| one["way"] == way).unwrap_or_else(|| panic!("{waiting}"));
@@ -202,7 +202,7 @@ fn strategies_stand_in_one_table() {
     assert!(error.contains("no strategy has a plan") && error.contains("too little"), "{error}");
 }
 
-/// What is said to `graphc advise` of a reference.
+/// Returns the arguments of `graphc advise` for a reference.
 fn advise(model: &str, extra: &[&str]) -> Vec<String> {
     let model = reference(model).join("model.onnx");
     let args = ["advise", model.to_str().expect("UTF-8"), "--batch", "8"];

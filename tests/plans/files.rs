@@ -28,7 +28,7 @@ fn training<'a>(plan: &'a str, data: &'a str, extra: &[&'a str]) -> Vec<&'a str>
     [&["train", plan, "--data", data, "--steps", "1"], extra].concat()
 }
 
-/// All that a run that must succeed says.
+/// Returns all that a run that must succeed says.
 fn said<const N: usize>(args: [&str; N]) -> String {
     let output = graphc(args);
     let text = [output.stdout, output.stderr].concat();
@@ -220,7 +220,7 @@ fn a_plan_is_compared_with_its_model_as_closely_as_that_bears_rounding() {
     assert!(error.contains("`loss` cannot be compared: rounding its inputs alone"), "{error}");
 }
 
-/// All values of a small model, as its ops are defined.
+/// Computes all values of a small model, as its ops are defined.
 fn values(text: &str) -> BTreeMap<String, Array> {
     let graph = graphc::ir::text::parse_graph(text).expect("a graph");
     let x = Array::new([2, 4], (0..8).map(|i| (1.3 + 1.7 * f64::from(i)).sin()).collect());
@@ -279,7 +279,8 @@ fn check_names_the_first_value_that_another_program_has_otherwise() {
     assert!(status == Some(1) && error.contains("has no value of"), "{error}");
 }
 
-/// Whose layer a value is PyTorch's newer exporter writes beside each node, and the older one into its name.
+/// The module of a value is found in both exports: PyTorch's newer exporter writes it beside each node, and the older one into the value's
+/// name.
 #[test]
 fn check_names_the_module_of_the_value_that_differs() {
     let folder = tempfile::tempdir().expect("a scratch folder");

@@ -26,7 +26,7 @@ fn committed(model: &str) -> PathBuf {
     root.join("examples/models").join(model).with_extension("gir")
 }
 
-/// What the planner would be given for a step of AdamW.
+/// Prepares the graph that the planner would be given for a step of AdamW.
 fn trained(model: &str, batch: usize, microbatches: usize) -> Decisions {
     let dims = BTreeMap::from([("batch".to_string(), batch)]);
     let imported = load_model(&committed(model), &dims, ImportOptions::default());

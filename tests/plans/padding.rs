@@ -152,7 +152,7 @@ fn a_plan_pads_where_machines_multiply_odd_rows_slowly() {
     assert!(text.contains("wte.weight.padded") && text.contains("classes=1013"), "{text}");
 }
 
-/// What microbatches add to the gradient of a padded weight is summed in f32, and cut to the real classes once.
+/// The gradients of microbatches for a padded weight are summed in f32, and cut to the real classes once.
 #[test]
 fn microbatches_are_summed_before_padding_is_cut_off() {
     let text =
@@ -208,7 +208,7 @@ fn checkpoints_and_weights_know_nothing_of_padding() {
     }
 }
 
-/// What leads to padding is out of range, in either form of cross entropy.
+/// Labels that lead to padding are out of range, in either form of cross entropy.
 #[test]
 fn no_label_leads_to_padding() {
     let folder = Scratch::with_gpt();

@@ -59,7 +59,7 @@ impl Overflow {
         self.train_with(&[&["--optimizer", "adam"], extra].concat())
     }
 
-    /// The same with an optimizer of `extra`.
+    /// Trains with the optimizer that `extra` names, and gives the same as [`Self::train`].
     fn train_with(&self, extra: &[&str]) -> (Vec<Value>, Vec<u8>) {
         let text = |name: &str| self.path(name).display().to_string();
         let (model, data) = (text("model.gir"), text("data.safetensors"));

@@ -93,7 +93,7 @@ fn alone() -> Command {
     Command::new(env!("CARGO_BIN_EXE_graphc"))
 }
 
-/// What starts a process for each of two ranks.
+/// Adds the arguments that start a process for each of two ranks.
 fn launched(mut command: Command) -> Command {
     command.args(["launch", "--standalone", "--nproc-per-node", "2", "--"]);
     command.arg(env!("CARGO_BIN_EXE_graphc"));

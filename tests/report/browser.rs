@@ -13,9 +13,9 @@ pub struct Browser {
     to: ChildStdin,
     from: BufReader<ChildStdout>,
     next: u64,
-    /// What the browser calls the tab.
+    /// The name that the browser gives the tab.
     tab: Option<String>,
-    /// What pages have complained of: messages on the console, exceptions.
+    /// The complaints of pages: messages on the console, exceptions.
     pub complaints: Vec<String>,
     loads: usize,
     _profile: tempfile::TempDir,
@@ -122,7 +122,7 @@ impl Browser {
         found["data"].as_str().expect("a document").into()
     }
 
-    /// What is seen of the tab, somewhat smaller, as PNG in base 64.
+    /// Returns a picture of the tab, somewhat smaller, as PNG in base 64.
     pub fn screenshot(&mut self) -> String {
         let top = self.number("scrollY");
         let clip = json!({ "x": 0, "y": top, "width": 1400, "height": 860, "scale": 0.8 });

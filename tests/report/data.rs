@@ -1,4 +1,4 @@
-//! What the data block of a page holds is what the plan, the null device and the other commands say.
+//! Tests that the data block of a page agrees with the plan, the null device and the other commands.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Where there is no plan the page shows why: what conflicts, what each demands, what to ask for instead.
+//! Tests of the page that is shown where there is no plan: it names what conflicts, what each demands, and what to ask for instead.
 
 use std::path::{Path, PathBuf};
 

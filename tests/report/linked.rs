@@ -1,4 +1,5 @@
-//! What is open on a page is in its address; on phones and on paper nothing is hidden that is on a wide screen.
+//! Tests of a page's address, which holds all that is open on it, and of its layout: phones and paper hide nothing that a wide screen
+//! shows.
 
 use std::path::{Path, PathBuf};
 
@@ -115,7 +116,7 @@ fn pages_of(pdf: &[u8]) -> usize {
         .count()
 }
 
-/// Two plans of gpt, of batches of 8 and 16.
+/// Writes two plans of gpt, of batches of 8 and 16.
 fn two_batches(folder: &Path) -> PathBuf {
     let one = reference_plan(folder, "gpt", "one.json", &["--mesh", "4"]);
     let training = ["--batch", "16", "--loss", "cross_entropy", "--optimizer", "adamw"];

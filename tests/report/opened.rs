@@ -111,7 +111,7 @@ fn pages_of_small_and_large_plans_are_drawn_in_time() {
     }
 }
 
-/// With `GRAPHC_IMAGES=1`: the images of the guide, each from a section on.
+/// Writes the images of the guide with `GRAPHC_IMAGES=1`, each from a section on.
 pub fn image(browser: &mut Browser, name: &str, section: &str) {
     if std::env::var_os("GRAPHC_IMAGES").is_none() {
         return;
@@ -136,7 +136,7 @@ pub fn decoded(text: &str) -> Vec<u8> {
     digits.chunks(4).flat_map(three).collect()
 }
 
-/// Two frames, in which what was asked for is drawn.
+/// A script that waits for two frames, in which what was asked for is drawn.
 pub const FRAMES: &str =
     "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))";
 

@@ -54,12 +54,12 @@ impl Machine {
         }
     }
 
-    /// How often a command, which must succeed, has each kernel executed, and products by how they end.
+    /// Counts how many times a command, which must succeed, executes each kernel. Products are counted by how they end.
     pub fn counts(&self, command: Command) -> BTreeMap<String, usize> {
         self.counts_and_errors(command).0
     }
 
-    /// The same, and what the command says on standard error.
+    /// Counts like [`Self::counts`], and returns the command's standard error too.
     pub fn counts_and_errors(&self, mut command: Command) -> (BTreeMap<String, usize>, String) {
         let account = self.file("account");
         // Of another command.

@@ -1,4 +1,4 @@
-//! What the tests across crates share: the CLI, references, scratch folders.
+//! Helpers that tests across crates share: the CLI, references, scratch folders.
 #![allow(dead_code)] // each test binary uses its part
 
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ pub fn reference(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/refs").join(name)
 }
 
-/// What PyTorch reached.
+/// The results that PyTorch reached, and the command that should reach them.
 pub struct Reference {
     pub args: Vec<String>,
     pub losses: Vec<f64>,

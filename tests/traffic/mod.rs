@@ -1,5 +1,5 @@
-//! What kernels cost in sectors of card memory: the double executes the launches of an actor on numbers that are as good as any, and
-//! counts what each warp touches.
+//! Measures the cost of kernels in sectors of card memory. The double executes the launches of an actor on arbitrary numbers, and counts
+//! what each warp touches.
 
 use std::collections::BTreeMap;
 

@@ -72,7 +72,7 @@ fn batches_of_several_shapes_train_one_set_of_weights() {
     }
 }
 
-/// What is set on the session of one shape holds for those of other shapes, as a rate of the plans would.
+/// A rate or schedule that is set on the session of one shape holds for those of other shapes, as a rate of the plans would.
 #[test]
 fn a_rate_that_is_given_goes_from_shape_to_shape() {
     let schedule: LrSchedule = "step:2,0.5".parse().expect("a schedule");

@@ -189,7 +189,7 @@ fn states_of_the_optimizer_are_kept() {
     assert!(fails(["export", &save, "-o", &inside]).contains("lies in the checkpoint"));
 }
 
-/// How many losses a metrics file holds.
+/// Returns the number of losses in a metrics file.
 fn written(metrics: &str) -> usize {
     std::fs::read(metrics).unwrap_or_default().iter().filter(|&&byte| byte == b'\n').count()
 }
@@ -426,7 +426,7 @@ fn other_weights_losses_and_parts_of_a_batch_are_said_too() {
     assert!(said.contains("`state.exp_avg"), "{said}");
 }
 
-/// In inference no step changes a weight, so one that a checkpoint lacks would stay what it was made as.
+/// A checkpoint that lacks a weight is none for inference: no step changes a weight there, so it would stay what it was made as.
 #[test]
 fn a_checkpoint_without_a_weight_is_none_for_inference() {
     let scratch = Scratch::new();

@@ -10,7 +10,7 @@ const STEPS: u64 = 50;
 const BATCH: usize = 12;
 const BATCHES: usize = 4;
 
-/// As in the script.
+/// Returns the same numbers as the script.
 fn numbers(count: usize, seed: i64, scale: f64) -> Vec<f64> {
     let number = |i: i64| (i * i * 31 + i * 7919 + seed * 104_729) % 2001 - 1000;
     (0..count as i64).map(|i| number(i) as f64 * scale / 1024.0).collect()
@@ -103,7 +103,7 @@ impl Case {
     }
 }
 
-/// What a training gives: losses, norms of gradients, weights.
+/// The results of a training: losses, norms of gradients, weights.
 #[derive(Debug, PartialEq)]
 struct Trained {
     losses: Vec<f64>,
@@ -352,7 +352,7 @@ fn a_rate_that_cannot_be_is_refused() {
     assert!(error.to_string().contains("a learning rate of 0"), "{error}");
 }
 
-/// What low-rank adaptation learns is a change of the weight: with the change added to it the model computes the same.
+/// Low-rank adaptation learns a change of the weight: with the change added to the weight the model computes the same.
 #[test]
 fn an_adapted_weight_is_the_weight_and_its_change() {
     let options = |mesh: &[usize]| CompileOptions {

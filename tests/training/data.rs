@@ -67,7 +67,7 @@ fn alone(plan: &VerifiedPlan, source: &Source) -> (Vec<f32>, usize) {
     )
 }
 
-/// What each rank sees where each is a member of a job, as a process would be.
+/// Trains as a job of ranks, each a member as a process would be. Returns the losses and the number of rows of each rank.
 fn in_a_job(plan: &VerifiedPlan, source: &Source, ranks: u32) -> Vec<(Vec<f32>, usize)> {
     let url = format!("tcp://127.0.0.1:{}", free_port().expect("a port"));
     std::thread::scope(|scope| {

@@ -7,7 +7,7 @@ fn parameter(g: &GraphBuilder, name: &str, value: f64, elements: usize) -> Tenso
     g.variable(name, DType::F32, [elements], Init::Fill(value.into()))
 }
 
-/// One step on two ranks; each rank's graph and x by its number.
+/// Trains one step on two ranks; each rank's graph and x by its number.
 fn step(
     graph: impl Fn(usize, &GraphBuilder, &Tensor) -> Tensor + Sync,
     xs: [&[f32]; 2],

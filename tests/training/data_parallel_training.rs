@@ -25,7 +25,7 @@ fn network(batch: usize) -> Graph {
     g.finish().expect("a graph")
 }
 
-/// All that a training has.
+/// Returns the options of a training.
 fn training(optimizer: Optimizer) -> CompileOptions {
     CompileOptions {
         loss: Some(Loss::CrossEntropy),
@@ -82,7 +82,7 @@ fn step(session: &mut Session, at: u64) -> Tensors {
     session.step(feeds(at, 0..BATCH)).and_then(|step| step.wait()).expect("computes")
 }
 
-/// All variables, states among them.
+/// Returns all variables, states among them.
 fn all(session: &mut Session) -> Tensors {
     let names: Vec<String> = session.variables().into_keys().collect();
     names.into_iter().map(|name| (name.clone(), session.variable(&name).expect("there"))).collect()

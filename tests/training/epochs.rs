@@ -44,7 +44,7 @@ fn close(a: &Value, b: &Value) {
     }
 }
 
-/// What the scores of a model say about its labels: the share of those with the highest score.
+/// Returns the share of the labels that have the highest score, by the scores of a model.
 fn top1_by_hand(files: &Scratch) -> f64 {
     let (model, data) = (of_mlp("model.onnx"), of_mlp("data.safetensors"));
     let outputs = files.path("outputs");
@@ -270,7 +270,7 @@ fn launched(processes: usize, options: &[&str], script: &str, command: &[String]
         .expect("graphc starts")
 }
 
-/// What a set of images and a file are trained on: both with evaluations, epochs and checkpoints.
+/// Returns the arguments of trainings on a set of images and on a file, both with evaluations, epochs and checkpoints.
 fn trainings(files: &Scratch) -> Vec<Vec<String>> {
     let folder = files.path("mnist");
     succeeds(["data", "synth", "mnist", &folder, "--samples", "100"]);

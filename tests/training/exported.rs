@@ -210,7 +210,7 @@ fn what_is_computed_of_data_in_double_is_refused() {
     );
 }
 
-/// What is said of a model on standard error when it is compiled for training.
+/// Returns the standard error of the command that compiles a model for training.
 fn said_of(name: &str, extra: &[&str]) -> String {
     let plan = tempfile::NamedTempFile::new().expect("a scratch file");
     let plan = plan.path().display().to_string();
@@ -253,7 +253,7 @@ fn weights_that_the_loss_does_not_depend_on_are_named() {
     assert!(said.contains("the loss does not depend on `b`: not trained"), "{said}");
 }
 
-/// What is said of the attention of a plan that trains an exported model.
+/// Returns what `graphc inspect` says of the attention of a plan that trains an exported model.
 fn attention_of(model: &str) -> (String, serde_json::Value) {
     let plan = tempfile::NamedTempFile::new().expect("a scratch file");
     let plan = plan.path().display().to_string();

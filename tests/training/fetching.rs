@@ -75,7 +75,8 @@ fn a_training_plan_gives_its_loss_and_what_is_asked_for() {
     assert!(error.contains("no output has a name like `no*`"), "{error}");
 }
 
-/// Of a model with a second output that nothing else reads, and of one whose scores are its largest tensor.
+/// Outputs that are not asked for take no memory: in a model with a second output that nothing else reads, and in one whose scores are its
+/// largest tensor.
 #[test]
 fn what_is_not_asked_for_takes_no_memory() {
     let scratch = Scratch::new();

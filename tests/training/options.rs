@@ -175,7 +175,7 @@ fn a_schedule_that_is_none_is_a_wrong_command_line() {
     }
 }
 
-/// What a training prints to standard error.
+/// Returns the standard error of a training.
 fn said(extra: &[&str]) -> String {
     let output = graphc(training("mlp", &[&TRAIN[..4], &["--steps", "1"], extra].concat()));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

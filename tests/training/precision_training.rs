@@ -39,7 +39,7 @@ fn greatest(far: &[f64]) -> f64 {
     far.iter().copied().fold(0.0, f64::max)
 }
 
-/// What half of the values do not pass.
+/// Returns the median.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[(values.len() - 1) / 2]
@@ -99,10 +99,10 @@ fn gpt_stays_near_the_losses_of_float32() {
     }
 }
 
-/// At each step no farther than one and a half times what PyTorch's autocast is at its farthest: rounding grows from step to
-/// step, so PyTorch has run often, with images that differ by less than bf16 rounds them (`autocast.py` beside the
-/// reference). Half of the meshes stay as near as half of PyTorch's runs, with a margin of a half as well. Without microbatches, of
-/// which each has statistics of its own.
+/// Losses are at each step no farther than one and a half times what PyTorch's autocast is at its farthest: rounding grows from step to
+/// step, so PyTorch has run often, with images that differ by less than bf16 rounds them (`autocast.py` beside the reference). Half of the
+/// meshes stay as near as half of PyTorch's runs, with a margin of a half as well. Without microbatches, of which each has statistics of
+/// its own.
 #[test]
 fn resnet_stays_as_near_as_pytorchs_autocast() {
     let text =

@@ -74,7 +74,7 @@ fn states_reach_the_losses_of_pytorch_on_every_mesh() {
     check_all("states");
 }
 
-/// As of the resnet: without microbatches.
+/// The losses are compared as those of the resnet: without microbatches.
 #[test]
 fn unet_reaches_the_losses_of_pytorch_on_every_mesh() {
     let own = Reference::load("unet").tolerance;
@@ -128,7 +128,8 @@ fn other_strategies_and_schedules_reach_them_too() {
     }
 }
 
-/// Where memory is short weights and activations are gathered again for the backward pass, with microbatches for each of them.
+/// Weights and activations that are gathered again for the backward pass where memory is short reach the references too, with several
+/// microbatches as well.
 #[test]
 fn what_is_gathered_again_reaches_them_too() {
     for extra in [
@@ -170,7 +171,7 @@ fn recomputation_changes_no_bit_of_the_losses() {
 /// Models that transformers has saved, whose recorded logits and losses are its own.
 const SAVED: [&str; 7] = ["llama", "mistral", "qwen2", "qwen3", "gpt2", "bert", "bert_classes"];
 
-/// What transformers made of a saved model.
+/// The folder of a saved model, with the results of transformers.
 struct Saved {
     folder: std::path::PathBuf,
     record: serde_json::Value,

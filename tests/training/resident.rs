@@ -1,4 +1,5 @@
-//! What a training on the processor has resident is what its plan says, and little more: no copies of weights, scores or gradients beside the arena.
+//! Tests that a training on the processor has little more resident than its plan says: no copies of weights, scores or gradients beside the
+//! arena.
 //!
 //! This file is a program of its own, and stays small: the system counts what a process had resident before it became another one.
 #![cfg(target_os = "linux")]
@@ -97,8 +98,8 @@ fn check(scratch: &Scratch, model: &str, options: &[&str], extra: &[&str]) {
     assert!(found > plan * 3 / 4, "{options:?}: {found} of {plan} bytes");
 }
 
-/// With the scores of each step on the host, the first weights kept, and weights written from one copy of all of them these took two to
-/// four times their plans.
+/// A training takes the memory of its plan. With the scores of each step on the host, the first weights kept, and weights written from one
+/// copy of all of them these took two to four times their plans.
 #[test]
 fn a_training_takes_the_memory_of_its_plan() {
     let scratch = Scratch(tempfile::tempdir().expect("a scratch folder"));

@@ -17,7 +17,7 @@ thread_local! {
 /// The name of a span, and of the span that it is part of the number. Numbers begin with 1.
 type Opened = (&'static str, Option<u64>);
 
-/// What was opened, and how many have ended.
+/// The spans that were opened, and the number of those that have ended.
 #[derive(Clone, Default)]
 struct Recorder {
     opened: Arc<Mutex<Vec<Opened>>>,

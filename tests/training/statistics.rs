@@ -16,7 +16,7 @@ fn train(extra: &[&str]) {
     succeeds([training("resnet", extra), Reference::load("resnet").args].concat());
 }
 
-/// What PyTorch has after the same steps: see `running.py` beside the reference.
+/// Returns PyTorch's running statistics after the same steps: see `running.py` beside the reference.
 fn recorded() -> BTreeMap<String, Vec<f64>> {
     let text = std::fs::read_to_string(reference("resnet").join("running.json"));
     serde_json::from_str(&text.expect("is there")).expect("JSON")
@@ -71,7 +71,7 @@ fn statistics_of_frozen_layers_run_on() {
     assert!(all["bn.running_var"].to_f64().iter().all(|&x| x != 1.0));
 }
 
-/// Their scales and shifts are trained, by the statistics that are kept.
+/// Scales and shifts are trained, by the statistics that are kept.
 #[test]
 fn kept_statistics_stay_on_every_mesh() {
     let folder = tempfile::tempdir().expect("a scratch folder");

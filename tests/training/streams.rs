@@ -24,7 +24,7 @@ fn losses(plan: &VerifiedPlan, delays: Option<u64>) -> Vec<u32> {
     losses_of(plan, [16, 12], delays)
 }
 
-/// The same of a plan whose input has another shape.
+/// Returns the bits of the losses of a plan whose input has a given shape.
 fn losses_of(plan: &VerifiedPlan, shape: [usize; 2], delays: Option<u64>) -> Vec<u32> {
     let data: Vec<f32> =
         (0..shape.iter().product()).map(|i: usize| (i as f32 * 0.37).sin()).collect();

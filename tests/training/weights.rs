@@ -23,7 +23,7 @@ impl Scratch {
         support::training("mlp", &[&SGD, extra].concat())
     }
 
-    /// What `graphc run` gives for all rows of the data.
+    /// Returns the outputs of `graphc run` for all rows of the data.
     fn run(&self, extra: &[&str]) -> BTreeMap<String, HostTensor> {
         self.run_model(&reference("mlp").join("model.onnx").display().to_string(), extra)
     }

@@ -26,7 +26,7 @@ pub fn rectangles() -> Vec<Made> {
     .collect()
 }
 
-/// The same at the sizes of layers.
+/// Makes trials of rectangles at the sizes of layers.
 pub fn real_rectangles(dtype: DType) -> Vec<Made> {
     let parts = [([64, 512, 768], [3, 128, 256]), ([60, 200, 300], [1, 40, 44])];
     rectangles_of(dtype, parts, [50, 150, 256]).into()

@@ -7,7 +7,7 @@ use graphc_ir::ops::{BatchNorm, BatchNormTraining, Custom, Input};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 
-/// Why an op has no trial; `None` of those that have some.
+/// Explains why an op has no trial; `None` for ops that have some.
 fn why_untried(op: &Op) -> Option<&'static str> {
     match op {
         Op::Input(_) => Some("what the user feeds is computed by nobody"),
@@ -41,7 +41,7 @@ fn why_untried(op: &Op) -> Option<&'static str> {
     }
 }
 
-/// One of each op that has no trial.
+/// Returns one of each op that has no trial.
 fn without_trials() -> [Op; 4] {
     let (epsilon, ty) = (Scalar(1e-5), TensorType::new(DType::F32, [1]));
     let samples = Default::default();

@@ -41,7 +41,7 @@ impl Group {
         Self { name: name.into(), make: Box::new(make) }
     }
 
-    /// Of examples of ops.
+    /// Makes a group of examples of ops.
     pub fn of_ops(
         name: impl Into<String>,
         large: bool,
@@ -61,19 +61,19 @@ impl Group {
         Self { name: name.into(), make: Box::new(make) }
     }
 
-    /// What groups of the same ops have in common: their names without element types and sizes.
+    /// Returns the name without element types and sizes, which groups of the same ops have in common.
     fn family(&self) -> &str {
         self.name.split(" of ").next().unwrap_or_default()
     }
 
-    /// Its trials, or a few of them.
+    /// Returns its trials, or a few of them.
     pub fn trials(&self, few: bool) -> Vec<Made> {
         (self.make)(few)
     }
 }
 
-/// All groups: small ones first, which are of all ops in all forms; then those of real sizes, one of each family before all others, so
-/// that of a part that has no time for all no family is left out.
+/// Returns all groups: small ones first, which are of all ops in all forms; then those of real sizes, one of each family before all others,
+/// so that of a part that has no time for all no family is left out.
 pub fn all() -> Vec<Group> {
     let mut real = large::groups();
     for ty in TYPES {

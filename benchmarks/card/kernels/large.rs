@@ -75,7 +75,7 @@ fn images(to: &mut Vec<Group>) {
     }
 }
 
-/// As a U-Net doubles its images.
+/// Returns the sampling by which a U-Net doubles its images.
 fn linear() -> Sampling {
     let (filter, coordinates) = (Filter::Linear, Coordinates::HalfPixel);
     let scale = graphc_ir::scalar::Scalar(2.0);
@@ -144,7 +144,7 @@ fn of_tables(to: &mut Vec<Group>, dtype: DType) {
     });
 }
 
-/// What layers do with activations.
+/// Adds the ops that layers apply to activations.
 fn of_layers(to: &mut Vec<Group>, dtype: DType) {
     group(to, format!("real products of {dtype}"), move |to| products(to, dtype));
     group(to, format!("real sums of {dtype}"), move |to| {

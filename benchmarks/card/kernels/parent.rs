@@ -12,17 +12,17 @@ use serde_json::{Value, json};
 
 use crate::coverage;
 
-/// How long is waited.
+/// The limits of time.
 #[derive(Clone, Copy)]
 pub struct Limits {
-    /// What has not begun by then is left out.
+    /// The time after which nothing is begun: what has not begun by then is left out.
     pub deadline: Instant,
-    /// How long a trial may take, with all that makes it.
+    /// The longest time for a trial, with all that makes it.
     pub patience: Duration,
 }
 
 impl Limits {
-    /// How long is waited for a trial that has begun then.
+    /// Returns the time to wait for a trial that has begun at `begun`.
     fn left(&self, begun: Instant) -> Wait {
         let now = Instant::now();
         let of_all = self.deadline.saturating_duration_since(now);
@@ -31,13 +31,13 @@ impl Limits {
     }
 }
 
-/// What ends first: the time of all, or of a trial.
+/// The time that is left, and which time ends first: that of all trials, or that of this one.
 enum Wait {
     All(Duration),
     Trial(Duration),
 }
 
-/// What has come out.
+/// The results so far.
 #[derive(Default)]
 pub struct Summary {
     right: usize,
@@ -52,7 +52,7 @@ pub struct Summary {
     untried: Vec<String>,
 }
 
-/// Of how many trials that are right the shares are told.
+/// The number of right trials whose shares are told.
 const TOLD: usize = 12;
 
 impl Summary {
@@ -105,7 +105,7 @@ impl Summary {
 /// Runs groups, so many at a time, in processes that are given `options`; tells each line of theirs to `print`.
 ///
 /// # Errors
-/// Where no process can be started or nothing be printed.
+/// Returns an error if no process can be started or nothing can be printed.
 pub fn run(
     names: &[String],
     jobs: usize,
@@ -168,7 +168,7 @@ fn follow(
     Ok(false)
 }
 
-/// What has ended with a process.
+/// The extent of the work that has ended with a process.
 enum End {
     /// Its group.
     Group,
@@ -183,13 +183,13 @@ struct Ended {
     /// Its last trial.
     number: usize,
     trial: Option<String>,
-    /// What happened to the process, where it has not told of that trial.
+    /// The reason that the process has ended; `None` if it has told of that trial itself.
     how: Option<String>,
 }
 
 struct Process {
     child: Child,
-    /// It is closed when this process ends, however that happens, and the other one ends then.
+    /// The other process's standard input. It is closed when this process ends, however that happens, and the other one ends then.
     leash: Option<ChildStdin>,
     lines: Receiver<String>,
     errors: Receiver<String>,
@@ -260,7 +260,7 @@ impl Process {
         Ok(End::Trial(last))
     }
 
-    /// What it has written to standard error, as far as it is short.
+    /// Returns the last lines that it has written to standard error, cut off if they are long.
     fn last_words(&self) -> String {
         let text = self.errors.recv_timeout(Duration::from_secs(1)).unwrap_or_default();
         let lines: Vec<&str> = text.lines().rev().take(6).collect();

@@ -35,7 +35,7 @@ pub struct Trial {
     pub cx: EvalContext,
 }
 
-/// What says what is right.
+/// The source of the right values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Oracle {
     /// The ops' own evaluation, in f64.
@@ -50,12 +50,12 @@ pub struct Right {
     pub room: Room,
 }
 
-/// How far a value may be from the right one.
+/// The error that a value may have.
 pub enum Room {
-    /// What was computed in f32 is within `relative` of a number and 1, and within `of_greatest` of the greatest number; it was rounded
-    /// so many times.
+    /// The value was computed in f32, with an error of at most `relative` times the sum of its size and 1, and `of_greatest` times the
+    /// greatest number; then it was rounded `times` times.
     Rounded { relative: f64, of_greatest: f64, times: f64 },
-    /// So far, each.
+    /// Each value has an error of its own.
     Each(Vec<f64>),
 }
 
@@ -119,7 +119,8 @@ impl Trial {
         Self { name, op: None, call, case, placed: vec![], shared, right, oracle, cx }
     }
 
-    /// The same at a real size, beside the ops in f32: how far elements may be is by what they are rounded to.
+    /// Makes a trial of a product at a real size, beside the ops in f32. The error that elements may have follows from how they are
+    /// rounded.
     pub fn of_large_product(joined: Joined, all: &[usize], shared: Vec<InPlace>) -> Self {
         let room = |result: &Region| Room::Rounded {
             relative: 0.0,
@@ -157,7 +158,7 @@ impl Trial {
     /// Executes it: apart, again, and with results in the memory of operands, which must give the same bits; products in other ways too.
     ///
     /// # Errors
-    /// Where the card does not execute it.
+    /// Returns an error if the card does not execute it.
     pub fn run(&self, card: &Workbench) -> Result<Outcome, WorkbenchError> {
         let found = self.execute(card, &self.call, &self.placed)?;
         let mut worst = self.compare(&found);
@@ -201,7 +202,7 @@ impl Trial {
     }
 }
 
-/// What a trial has shown.
+/// The results of a trial.
 pub struct Outcome {
     pub worst: Worst,
     /// Whether a second run gave the same bits.
@@ -211,7 +212,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Of a trial that was not executed.
+    /// The results of a trial that was not executed.
     pub const NOTHING: Self = Self {
         worst: Worst { share: 0.0, result: 0, element: 0, found: 0.0, right: 0.0 },
         repeats: true,
@@ -258,7 +259,7 @@ impl Right {
     }
 }
 
-/// What is right for a case.
+/// Computes the right values of a case.
 fn expect(case: &Case, threads: usize) -> (Oracle, Vec<Vec<f64>>) {
     if work(case) <= MOST_EVALUATED {
         let arrays = case.oracle(&AT).unwrap_or_else(|error| panic!("{:?}: {error}", case.op));
@@ -274,7 +275,7 @@ pub fn on_processor(case: &Case, threads: usize) -> Vec<Vec<f64>> {
     found.iter().map(Memory::values).collect()
 }
 
-/// How much an evaluation takes: floating-point operations, or elements that are read and written.
+/// Returns the work of an evaluation: floating-point operations, or elements that are read and written.
 pub fn work(case: &Case) -> f64 {
     let part = |region: &Region| shard(region).ty;
     let whole = |region: &Region| TensorType::new(region.dtype, region.global.clone());
@@ -294,7 +295,7 @@ fn flops(case: &Case, of: impl Fn(&Region) -> TensorType) -> Option<f64> {
     Some(op.flops(&rule))
 }
 
-/// What a case is: `softmax of f32 [5, 37]`, of a shard `of f32 [3, 37] of [5, 37]`.
+/// Describes a case: `softmax of f32 [5, 37]`, of a shard `of f32 [3, 37] of [5, 37]`.
 fn name(case: &Case) -> String {
     let of = |region: &Region| {
         let (extent, global) = (&region.rect.extent, &region.global);

@@ -71,7 +71,7 @@ fn edit_map(map: &mut Map<String, Value>, spare: Value, random: &mut Random) {
     }
 }
 
-/// How many values a document has, itself among them.
+/// Counts the values of a document, itself among them.
 fn count(document: &Value) -> usize {
     1 + match document {
         Value::Array(list) => list.iter().map(count).sum(),

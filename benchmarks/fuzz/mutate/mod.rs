@@ -16,10 +16,10 @@ use sha2::{Digest, Sha256};
 pub use frames::frame;
 pub use random::Random;
 
-/// What inputs are made of.
+/// The format of inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Nothing is known of them.
+    /// Bytes without a known format.
     Bytes,
     /// Text.
     Text,
@@ -76,7 +76,7 @@ fn edited_json(base: &[u8], other: &[u8], random: &mut Random) -> Option<Value> 
     Some(document)
 }
 
-/// With the checksum of what it says now.
+/// Seals a manifest with the checksum of what it says now, or leaves the old one in one of 16 cases.
 fn sealed(mut manifest: Value, random: &mut Random) -> Vec<u8> {
     if manifest.is_object() && !random.one_in(16) {
         manifest["sha256"] = "".into();

@@ -5,14 +5,14 @@
 pub struct Random(u64);
 
 impl Random {
-    /// Those of one case of a seed.
+    /// Makes the numbers of one case of a seed.
     pub fn new(seed: u64, case: u64) -> Self {
         let mut random = Self(seed);
         random.0 = random.draw() ^ case.wrapping_mul(0xd134_2543_de82_ef95);
         random
     }
 
-    /// Any number.
+    /// Draws any number.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -30,7 +30,7 @@ impl Random {
         self.below(times) == 0
     }
 
-    /// One of several, of which there is one at least.
+    /// Picks one of several, of which there is one at least.
     pub fn pick<'a, T>(&mut self, all: &'a [T]) -> &'a T {
         &all[self.below(all.len())]
     }

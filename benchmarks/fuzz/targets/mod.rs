@@ -1,4 +1,5 @@
-//! What reads input that somebody else has written, target by target: a corpus, what inputs are made of, and what is done with one.
+//! Targets: the code that reads input which somebody else has written. Each has a corpus, a format of inputs, and a function that reads
+//! one.
 
 mod faulty;
 mod files;
@@ -13,7 +14,7 @@ use clap::ValueEnum;
 
 use crate::mutate::{Form, frame};
 
-/// What became of an input: it was taken, or refused with these words.
+/// The result of an input: it was taken, or refused with these words.
 pub type Outcome = Result<(), String>;
 
 /// What is fed.
@@ -49,17 +50,17 @@ pub enum Target {
 }
 
 impl Target {
-    /// All that read real input.
+    /// Returns all targets that read real input.
     pub fn all() -> impl Iterator<Item = Self> {
         Self::value_variants().iter().copied().filter(|&target| target != Self::Faulty)
     }
 
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     pub fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    /// What its inputs are made of.
+    /// Returns the format of its inputs.
     pub fn form(self) -> Form {
         match self {
             Self::Onnx => Form::Wire,

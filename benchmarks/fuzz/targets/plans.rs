@@ -44,7 +44,7 @@ pub fn feed(input: &[u8]) -> Outcome {
     Ok(())
 }
 
-/// What would be measured of the plans, if actors took as long as they are.
+/// Returns files of measurements of the plans, with made-up seconds.
 pub fn measured_corpus() -> Vec<Vec<u8>> {
     plans().iter().map(measured).collect()
 }

@@ -1,4 +1,4 @@
-//! What graphc costs besides kernels: actors per action, compile time.
+//! Measures the costs of graphc besides kernels: actors per action, compile time.
 //!
 //!     cargo run --release -p graphc-overhead
 

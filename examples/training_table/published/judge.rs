@@ -1,4 +1,4 @@
-//! How predictions of published trainings compare with what was measured, for each source and framework.
+//! Compares predictions of published trainings with measurements, for each source and framework.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -8,7 +8,7 @@ use super::{Outcome, Predicted};
 /// A row that was measured and predicted.
 struct Known<'a> {
     outcome: &'a Outcome,
-    /// What the prediction leaves out.
+    /// The features that the prediction leaves out.
     left_out: &'a [&'static str],
     measured: f64,
     predicted: f64,
@@ -115,7 +115,7 @@ fn orders(outcomes: &[&Outcome]) -> String {
     )
 }
 
-/// Of pairs measured more than 10 % apart: how many are predicted in that order, and how many there are.
+/// Counts the pairs measured more than 10 % apart: those that are predicted in that order, and all.
 fn order(sweep: &[(f64, f64)]) -> (usize, usize) {
     let (mut right, mut pairs) = (0, 0);
     for (index, a) in sweep.iter().enumerate() {
@@ -135,7 +135,7 @@ fn place_of_best(sweep: &[(f64, f64)]) -> usize {
     1 + sweep.iter().filter(|row| row.1 < best).count()
 }
 
-/// How many rows that fit their cards are said to, and how many that did not.
+/// Describes how many rows that fit their cards are said to fit, and how many that did not fit are found too large.
 fn memory(outcomes: &[&Outcome]) -> String {
     let known =
         || outcomes.iter().filter_map(|outcome| Some((outcome.row.too_large, outcome.memory?)));
@@ -153,7 +153,7 @@ fn memory(outcomes: &[&Outcome]) -> String {
     )
 }
 
-/// Why rows cannot be said, and how many for each reason.
+/// Lists the reasons why rows cannot be expressed, with the number of rows for each.
 fn unsaid(outcomes: &[&Outcome]) -> String {
     let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
     for why in outcomes.iter().filter_map(|outcome| outcome.predicted.as_ref().err()) {

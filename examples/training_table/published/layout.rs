@@ -1,4 +1,4 @@
-//! How the framework of a published training lays it out, as far as graphc can say it.
+//! Lays a published training out as its framework does, as far as graphc can express it.
 
 use anyhow::{Result, bail, ensure};
 use graphc::prelude::*;
@@ -12,11 +12,11 @@ use super::row::Published;
 pub struct Said {
     /// The model.
     pub model: Model,
-    /// How it is trained, but for pins.
+    /// The options of the training without pins.
     pub options: CompileOptions,
     /// The profile of what runs it.
     pub profile: &'static str,
-    /// What the row says and this does not.
+    /// The features of the row that are left out here.
     pub left_out: Vec<&'static str>,
 }
 
@@ -81,7 +81,7 @@ impl Runs {
     }
 }
 
-/// What ranks that hold the same blocks share.
+/// The state that ranks with the same blocks share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sharding {
     Nothing,
@@ -92,7 +92,7 @@ enum Sharding {
 /// The row in graphc's words: one way for each number of microbatches or virtual stages that it leaves open.
 ///
 /// # Errors
-/// Where graphc cannot say it, with the reason.
+/// Returns an error, with the reason, if graphc cannot express the row.
 pub fn say(row: &Published) -> Result<Vec<Said>> {
     ensure!(row.context == 1, "ranks that share sequences (cp)");
     ensure!(row.experts == 1 && !row.comment.contains("MoE"), "a mixture of experts");
@@ -194,7 +194,7 @@ fn strategy(runs: Runs, sharding: Sharding, tensor: bool) -> Strategy {
     }
 }
 
-/// What ranks share, and how many of them: `zero1 within 8 ranks` share among eight, `hsdp` among those of a node.
+/// Returns what ranks share, and the number of ranks that share it: `zero1 within 8 ranks` share among eight, `hsdp` among those of a node.
 fn sharding(text: &str, data: usize) -> Result<(Sharding, usize)> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let within = words.iter().find_map(|word| word.parse::<usize>().ok()).unwrap_or(data).min(data);
@@ -209,8 +209,8 @@ fn sharding(text: &str, data: usize) -> Result<(Sharding, usize)> {
     Ok((sharding, inner))
 }
 
-/// How states and weights lie, where the strategy alone does not say it. Where nothing else splits weights, Megatron-LM gathers
-/// them from the states' shards for the first microbatch of the next step, beside its kernels: as if they lay in shards.
+/// Returns the layout of states and weights, where the strategy alone does not give it. Where nothing else splits weights, Megatron-LM
+/// gathers them from the states' shards for the first microbatch of the next step, beside its kernels: as if they lay in shards.
 fn shards(mesh: &[usize], sharding: Sharding, inner: usize, row: &Published, runs: Runs) -> Shards {
     let tensor = row.tensor > 1;
     let gathers = runs == Runs::MegatronCore && sharding == Sharding::States && !tensor;
@@ -274,7 +274,7 @@ fn family(row: &Published, model: &Model) -> Family {
     if apart(Family::Gpt) < apart(Family::Llama) { Family::Gpt } else { Family::Llama }
 }
 
-/// What is not stated is taken to be what the framework does of itself.
+/// Returns what a row computes again. If the row does not state it, it is what the framework does by default.
 fn recompute(row: &Published, runs: Runs) -> Recompute {
     match row.recompute.as_str() {
         "full" => Recompute::Full,

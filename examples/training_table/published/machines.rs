@@ -29,7 +29,7 @@ const LIMITED: [(&str, f64); 1] = [("500W", 0.75)];
 /// The machines of a row, without a framework.
 ///
 /// # Errors
-/// Where no preset is of its card.
+/// Returns an error if no preset has its card.
 pub fn machines(row: &Published) -> Result<Cluster> {
     let Some(&(_, name, usual)) = CARDS.iter().find(|(card, ..)| row.gpu.starts_with(card)) else {
         bail!("no preset is of the card {}", row.gpu);

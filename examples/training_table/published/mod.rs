@@ -21,7 +21,7 @@ use graphc_ir::plan::Cluster;
 use layout::Said;
 pub use row::{Published, is_published};
 
-/// What became of a row.
+/// The result of a row.
 pub struct Outcome {
     /// The row.
     pub row: Published,
@@ -31,11 +31,11 @@ pub struct Outcome {
     pub memory: Option<(u64, u64)>,
 }
 
-/// What a row is predicted to take.
+/// The prediction for a row.
 pub struct Predicted {
     /// Seconds of a step.
     pub seconds: f64,
-    /// What the row says and the prediction does not.
+    /// The features of the row that the prediction leaves out.
     pub left_out: Vec<&'static str>,
 }
 
@@ -54,7 +54,7 @@ pub struct Settings<'a> {
 /// Predicts all rows of a table, and prints how they compare.
 ///
 /// # Errors
-/// Where the table cannot be read.
+/// Returns an error if the table cannot be read.
 pub fn run(text: &str, settings: &Settings<'_>) -> Result<()> {
     let mut rows = row::read(text)?;
     rows.retain(|row| settings.only.is_none_or(|only| row.names(only)));
@@ -125,7 +125,7 @@ fn best(row: &Published, settings: &Settings<'_>) -> Result<(f64, Said, Cluster)
     best.context("there is no way")
 }
 
-/// What a row trains, and how.
+/// Returns the graph of a row, and the options of its training.
 fn training(said: &Said) -> Result<(Graph, CompileOptions)> {
     let (graph, pins) = said.model.graph()?;
     Ok((graph, CompileOptions { pins, ..said.options.clone() }))

@@ -22,7 +22,7 @@ const BASE: f64 = 500_000.0;
 pub enum Family {
     /// Learned positions, GELU, layer norms and biases; the head reads the table of tokens.
     Gpt,
-    /// The same without a causal mask.
+    /// Like `Gpt`, without a causal mask.
     Bert,
     /// Rotary positions, a gated perceptron with SiLU, RMS norms, no biases, a head of its own.
     Llama,
@@ -30,10 +30,10 @@ pub enum Family {
     Nemotron,
 }
 
-/// What is trained, and how its weights are kept.
+/// The model to train, and the form in which its weights are kept.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
-    /// What its blocks are made of.
+    /// The family of models, which says what blocks are made of.
     pub family: Family,
     /// Blocks.
     pub layers: usize,
@@ -61,16 +61,16 @@ pub struct Model {
     pub parts: usize,
     /// Whether the table of tokens and the head count as a block each where blocks are dealt out to parts.
     pub ends_count: bool,
-    /// How weights and states lie.
+    /// The layout of weights and states.
     pub shards: Shards,
 }
 
-/// How weights and the optimizer's states lie on the mesh.
+/// The layout of weights and the optimizer's states on the mesh.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Shards {
     /// As the strategy has it.
     OfStrategy,
-    /// Besides what tensor parallelism splits over the last axis, where there is one.
+    /// Split over these axes, besides the split of tensor parallelism over the last axis, where there is one.
     Over {
         /// Axes of the mesh.
         axes: usize,
@@ -83,7 +83,7 @@ pub enum Shards {
     },
 }
 
-/// How tensor parallelism splits a weight.
+/// The way in which tensor parallelism splits a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cut {
     Columns,
@@ -131,7 +131,7 @@ impl Model {
 struct Parts<'a> {
     g: &'a GraphBuilder,
     model: &'a Model,
-    /// By the last part of a variable's name.
+    /// The pins of states, by the last part of a variable's name.
     states: RefCell<BTreeMap<String, Pin>>,
 }
 

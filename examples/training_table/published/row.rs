@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 pub struct Published {
     /// Its place in the file, counted from 0.
     pub index: usize,
-    /// Where it was published.
+    /// The source that published it.
     pub source: String,
     /// The model's name.
     pub model: String,
@@ -47,7 +47,7 @@ pub struct Published {
     pub experts: usize,
     /// Ranks that hold the same blocks.
     pub data: usize,
-    /// How these share what they hold alike.
+    /// The way in which these share what all of them hold.
     pub sharding: String,
     /// Parts of the model that each stage holds.
     pub virtual_stages: Option<usize>,
@@ -55,15 +55,15 @@ pub struct Published {
     pub micro_batch: Option<usize>,
     /// The element type of products.
     pub precision: String,
-    /// What is computed again.
+    /// The part that is computed again.
     pub recompute: String,
-    /// What ran it.
+    /// The framework that ran it.
     pub framework: String,
     /// Seconds of a step.
     pub step: Option<f64>,
     /// Whether it did not fit its cards.
     pub too_large: bool,
-    /// What else the source says.
+    /// Further remarks of the source.
     pub comment: String,
 }
 
@@ -83,7 +83,7 @@ pub fn is_published(text: &str) -> bool {
 /// Reads the table.
 ///
 /// # Errors
-/// Where a row has another number of cells than the header, or a cell is no number that must be one.
+/// Returns an error if a row has another number of cells than the header, or a cell that must be a number is none.
 pub fn read(text: &str) -> Result<Vec<Published>> {
     let mut lines = text.lines().filter(|line| !line.trim().is_empty());
     let header = cells(lines.next().context("the table is empty: it needs a header")?);

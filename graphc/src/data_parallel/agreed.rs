@@ -64,7 +64,7 @@ pub(super) fn agree_on_variables(
     Ok(own)
 }
 
-/// Those of the variables, which all ranks have in one order, of which something holds on any rank.
+/// Returns the variables, which all ranks have in one order, of which something holds on any rank.
 pub(super) fn on_any(
     group: &Group,
     variables: &[Variable],

@@ -11,7 +11,7 @@ use graphc_runtime::{Checkpoint, CheckpointError, CheckpointHeader, Checkpoints,
 
 use super::{DataParallel, DataParallelError, DataParallelOptions};
 
-/// What checkpoints say besides variables.
+/// The content of checkpoints besides variables.
 #[derive(Debug)]
 pub(super) struct CheckpointRecord {
     model: String,
@@ -19,7 +19,7 @@ pub(super) struct CheckpointRecord {
     /// Steps of the whole training so far.
     pub(super) finished: u64,
     options: CompileOptions,
-    /// Of a step of all ranks together.
+    /// The inputs of a step of all ranks together.
     inputs: BTreeMap<String, TensorType>,
     /// The parameters and buffers that some rank's plan holds.
     kept: Vec<Variable>,
@@ -94,7 +94,7 @@ impl DataParallel {
         Ok(to.path(self.record.finished))
     }
 
-    /// What a checkpoint holds.
+    /// Reads the variables that a checkpoint holds, and their kinds.
     fn read_variables(
         &mut self,
     ) -> Result<BTreeMap<String, (TensorKind, HostTensor)>, DataParallelError> {
@@ -111,7 +111,7 @@ impl DataParallel {
         Ok(whole)
     }
 
-    /// Those of them that training changes; buffers may hold what is infinite.
+    /// Returns the names of those that training changes. Buffers are not among them, as they may hold what is infinite.
     fn updated_names(&self) -> BTreeSet<String> {
         let trained = self.record.kept.iter().filter(|variable| variable.trainable);
         let trained = trained.map(|variable| variable.name.clone());
@@ -133,7 +133,8 @@ impl DataParallel {
     /// [`SessionOptions::first_step`](graphc_runtime::SessionOptions::first_step) and seed. All ranks call it.
     ///
     /// # Errors
-    /// Where the variables are not those of this graph and optimizer, by name, element type and shape; where a file is damaged.
+    /// Returns an error if the variables are not those of this graph and optimizer, by name, element type and shape, or if a file is
+    /// damaged.
     pub fn load_checkpoint(&mut self, from: &Checkpoint) -> Result<(), DataParallelError> {
         self.read(from).inspect_err(|error| self.group.fail(error))
     }
@@ -149,7 +150,7 @@ impl DataParallel {
         values.iter().try_for_each(|(name, value)| self.set_variable(name, value))
     }
 
-    /// In which options that decide what a step does this differs from what saved a checkpoint: see
+    /// Returns the options that decide what a step does and in which this differs from what saved a checkpoint: see
     /// [`Session::changes_since`](graphc_runtime::Session::changes_since).
     pub fn changes_since(&self, checkpoint: &Checkpoint) -> Vec<String> {
         checkpoint.describe_changes(&self.record.options, &self.record.inputs)

@@ -27,7 +27,7 @@ pub enum DataParallelError {
     /// The ranks have different parameters or buffers.
     #[error("rank {rank} does not have the parameters and buffers of rank 0: {difference}")]
     Parameters {
-        /// This rank.
+        /// The rank of this process.
         rank: usize,
         /// The difference.
         difference: String,

@@ -11,19 +11,19 @@ use graphc_ir::ops::Variable;
 use graphc_runtime::dist::{DistError, Group, PendingWork, ReduceOp};
 use graphc_runtime::{HostTensor, TensorError};
 
-/// Where a gradient lies: which bucket, which of its bytes.
+/// The place of a gradient: a bucket, and a range of its bytes.
 #[derive(Clone, Debug, PartialEq)]
 struct GradientPlace {
     bucket: usize,
     bytes: Range<usize>,
 }
 
-/// How the gradients of the parameters are cut into buckets.
+/// The assignment of the parameters' gradients to buckets.
 #[derive(Debug)]
 pub(super) struct BucketLayout {
-    /// By the parameter's name.
+    /// The places of gradients, by the parameter's name.
     places: BTreeMap<String, GradientPlace>,
-    /// Of each bucket: how many gradients, and a tensor of its type and size.
+    /// For each bucket, the number of gradients, and a tensor of its type and size.
     buckets: Vec<(usize, HostTensor)>,
 }
 
@@ -64,7 +64,7 @@ impl BucketLayout {
     }
 }
 
-/// What becomes of a step's gradients.
+/// The reduction of a step's gradients.
 pub(super) struct Reducer {
     group: Group,
     layout: Arc<BucketLayout>,
@@ -72,9 +72,9 @@ pub(super) struct Reducer {
 }
 
 struct ReducerState {
-    /// Of each bucket, until its reduction begins.
+    /// The memory of each bucket, until its reduction begins.
     filling: Vec<Option<HostTensor>>,
-    /// How many gradients each bucket lacks.
+    /// The number of gradients that each bucket lacks.
     missing: Vec<usize>,
     /// Reductions that have begun: those of the first buckets.
     works: Vec<PendingWork<HostTensor>>,
@@ -130,7 +130,7 @@ impl Reducer {
         }
     }
 
-    /// How many reductions have begun, and how many of them are done.
+    /// Returns the number of reductions that have begun, and of those that are done.
     #[cfg(test)]
     fn progress(&self) -> (usize, usize) {
         let state = self.state();

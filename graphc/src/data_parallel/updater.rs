@@ -54,7 +54,8 @@ pub(super) struct Updater {
 }
 
 impl Updater {
-    /// For these parameters; `None` where there is no optimizer. `held` are the variables of the session that makes gradients.
+    /// Prepares the updates of these parameters; `None` where there is no optimizer. `held` are the variables of the session that makes
+    /// gradients.
     pub(super) fn new(
         trained: &[Variable],
         held: &BTreeSet<String>,

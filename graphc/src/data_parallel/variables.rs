@@ -13,7 +13,7 @@ impl DataParallel {
     /// A parameter, a buffer or a state of the optimizer.
     ///
     /// # Errors
-    /// Where there is none of that name, or the session has failed.
+    /// Returns an error if there is none of that name, or the session has failed.
     pub fn variable(&mut self, name: &str) -> Result<HostTensor, DataParallelError> {
         let updater = self.updater.as_mut().filter(|updater| updater.holds(name));
         match (self.aside.get(name), updater) {
@@ -55,7 +55,7 @@ impl DataParallel {
     /// All ranks call it.
     ///
     /// # Errors
-    /// Where a session has failed, a variable is of another type there, or a rank has failed.
+    /// Returns an error if a session has failed, a variable is of another type there, or a rank has failed.
     pub fn copy_to(&mut self, session: &mut Session) -> Result<(), DataParallelError> {
         self.share(false)?;
         let theirs = session.variables();
@@ -118,7 +118,7 @@ impl DataParallel {
     }
 }
 
-/// What a variable begins with that no plan holds: computed as a plan would.
+/// Computes the first content of a variable that no plan holds, as a plan would.
 fn first_content(
     variable: &Variable,
     weights: &BTreeMap<String, HostTensor>,

@@ -20,30 +20,30 @@ const WHOLE: u64 = 20;
 /// Steps that are taken apart.
 const APART: u64 = 5;
 
-/// Which steps of a run are measured, and how: after a warm-up some as a whole, then some action by action.
+/// The choice of the steps of a run that are measured: after a warm-up some are timed as a whole, then some action by action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MeasureSchedule {
     whole: u64,
 }
 
-/// What is measured of a step.
+/// The part of a step that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MeasuredPart {
-    /// Nothing yet.
+    /// Nothing: the run is warming up.
     WarmUp,
-    /// How long it takes.
+    /// The time of the whole step.
     Whole,
-    /// How long each of its actions takes.
+    /// The time of each of its actions.
     Apart,
-    /// Nothing any more.
+    /// Nothing: all has been measured.
     Over,
 }
 
 impl MeasureSchedule {
-    /// That of a run of so many steps.
+    /// Plans the measurements of a run of so many steps.
     ///
     /// # Errors
-    /// Where they are too few.
+    /// Returns an error if there are too few steps to measure.
     pub fn for_steps(steps: u64) -> Result<Self, ProfileError> {
         let least = WARM_UP + 1 + APART;
         match steps.checked_sub(least) {
@@ -52,7 +52,7 @@ impl MeasureSchedule {
         }
     }
 
-    /// What is measured of a step, counted from the run's first.
+    /// Returns what is measured of a step, counted from the run's first.
     pub fn part_of_step(self, step: u64) -> MeasuredPart {
         match step {
             step if step < WARM_UP => MeasuredPart::WarmUp,
@@ -68,7 +68,7 @@ impl MeasureSchedule {
     }
 }
 
-/// What one process has measured of its ranks.
+/// The times that one process has measured of its ranks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Times {
     /// Median seconds of a step.
@@ -83,7 +83,7 @@ struct RankTimes {
     launches: Vec<MeasuredLaunch>,
 }
 
-/// What does one actor, or several.
+/// A launch, which does one actor or several, and its time.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct MeasuredLaunch {
     /// The actor at whose place it stands first, then those that it does besides.
@@ -96,7 +96,7 @@ struct MeasuredLaunch {
 /// some.
 ///
 /// # Errors
-/// Where a rank has failed.
+/// Returns an error if a rank has failed.
 pub fn measure_session(
     session: &mut Session,
     feeds: &BTreeMap<String, HostTensor>,
@@ -120,10 +120,10 @@ pub fn measure_session(
 }
 
 impl Times {
-    /// What a session has measured of the actions of steps taken apart, beside the times of whole ones.
+    /// Takes the times of actions from a session whose steps were taken apart, and adds the times of whole steps.
     ///
     /// # Errors
-    /// Where a rank has failed.
+    /// Returns an error if a rank has failed.
     pub fn from_session(session: &mut Session, whole: Vec<Duration>) -> Result<Self, RuntimeError> {
         let statistics = session.statistics()?;
         let ranks = session.ranks().map(|rank| rank as usize);
@@ -150,8 +150,8 @@ impl RankTimes {
 }
 
 impl Profile {
-    /// What all processes have measured of a plan on devices of a kind, of whose ranks `here` share a machine: of a program's ranks the
-    /// median, of communication the least, which is that of the rank that came last.
+    /// Joins the times that all processes have measured of a plan on devices of a kind, of whose ranks `here` share a machine. The time of
+    /// an actor is the median of its program's ranks; that of communication is the least, which is that of the rank that came last.
     pub fn from_times(plan: &Plan, (kind, here): (DeviceKind, usize), times: &[Times]) -> Self {
         let programs = plan.programs.iter().enumerate();
         let programs = programs.map(|(index, program)| {
@@ -229,10 +229,10 @@ fn is_communication(actor: &Actor) -> bool {
     matches!(actor.action, Action::Collective { .. } | Action::Send { .. } | Action::Receive { .. })
 }
 
-/// What else is said of an actor's work.
+/// The details of an actor's work that a profile records beside its time.
 struct ActorDetails {
     dtype: Option<DType>,
-    /// Of a collective: bytes of its message.
+    /// The bytes of a collective's message.
     message: Option<f64>,
     ranks: usize,
 }

@@ -22,7 +22,7 @@ pub struct Alternative {
 
 /// The layouts that a tensor may have, and that of the plan.
 pub struct LayoutChoice {
-    /// That of the plan.
+    /// The layout of the plan.
     pub chosen: Option<NdSbp>,
     /// All that were planned.
     pub all: Vec<Alternative>,

@@ -1,4 +1,4 @@
-//! How a plan computes attention, and the functions that its model writes in parts.
+//! Reports on attention in a plan, and on the functions that its model writes in parts.
 
 use std::fmt::Write as _;
 
@@ -8,14 +8,14 @@ use graphc_compiler::pipeline::{attentions_of, functions_of};
 use graphc_ir::plan::Plan;
 use graphc_ir::text;
 
-/// How a plan's graph computes attention; `None` where it has none, or cannot be read.
+/// Finds out how a plan's graph computes attention; `None` if it has none, or cannot be read.
 pub fn find_attentions(plan: &Plan) -> Option<Attentions> {
     let graph = text::parse_graph(&plan.graph.join("\n")).ok()?;
     let found = attentions_of(graph, &plan.options).ok()?;
     (found.whole > 0 || !found.in_parts.is_empty()).then_some(found)
 }
 
-/// The same in a line, and one more for each reason why some is left in parts.
+/// Describes attention in a line, with one more line for each reason why some is left in parts.
 pub fn attention_lines(found: &Attentions) -> String {
     let parts: usize = found.in_parts.values().map(Vec::len).sum();
     let mut text = format!("attention: {} as one op, {parts} in parts\n", found.whole);
@@ -32,7 +32,7 @@ pub fn find_functions(plan: &Plan) -> Option<Functions> {
     (found != Functions::default()).then_some(found)
 }
 
-/// The same in a line, and one more for each function and reason why some are left in parts.
+/// Describes functions in a line, with one more line for each function and reason why some are left in parts.
 pub fn function_lines(found: &Functions) -> String {
     let whole = found.whole.iter().map(|(name, count)| format!("{count} {name}"));
     let whole = match found.whole.len() {

@@ -24,7 +24,7 @@ pub struct OrderedAction {
     pub until: usize,
 }
 
-/// All contents of a step. A register that shares another's memory lives in that one.
+/// Lists all contents of a step. A register that shares another's memory lives in that one.
 pub fn list_contents(program: &Program, order: &[OrderedAction]) -> Vec<RegisterContent> {
     let owner = |mut register: usize| {
         while let Some(shares) = program.registers[register].shares {
@@ -80,7 +80,7 @@ impl Use {
         Self::Intermediate,
     ];
 
-    /// One word.
+    /// Returns its name in one word.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tensor(kind) => kind_word(kind),
@@ -89,7 +89,7 @@ impl Use {
         }
     }
 
-    /// Its place in [`Self::ALL`].
+    /// Returns its place in [`Self::ALL`].
     pub fn place(self) -> usize {
         Self::ALL.iter().position(|&one| one == self).unwrap_or(Self::ALL.len() - 1)
     }

@@ -67,7 +67,7 @@ pub struct Page {
     pub plans: Vec<PlanPage>,
     /// The reason why there is no plan.
     pub failed: Option<Failed>,
-    /// Of two plans what differs.
+    /// The differences of two plans.
     pub difference: Option<Differs>,
     /// The course of a run of the first plan.
     pub went: Option<Went>,
@@ -168,8 +168,8 @@ pub enum PageError {
 /// Reads a page off a plan, or off two that stand beside each other, each with the name of its file.
 ///
 /// # Errors
-/// Where a plan hangs or its graph cannot be read, where metrics are none, and where metrics or measured seconds are of
-/// another plan.
+/// Returns an error if a plan hangs or its graph cannot be read, if the metrics are none, or if metrics or measured seconds are of another
+/// plan.
 pub fn build_page(
     plans: &[(&str, &VerifiedPlan)],
     options: &PageOptions,

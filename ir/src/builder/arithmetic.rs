@@ -19,7 +19,7 @@ impl GraphBuilder {
         self.apply(Op::Constant(Constant { ty: TensorType::new(dtype, shape), data }), &[])
     }
 
-    /// One value everywhere.
+    /// Makes a tensor with one value everywhere.
     #[track_caller]
     pub fn full(&self, dtype: DType, shape: impl Into<Vec<usize>>, value: f64) -> Tensor {
         let full = Full { ty: TensorType::new(dtype, shape), value: value.into() };
@@ -129,7 +129,7 @@ impl Tensor {
         self.unary(UnaryFunction::Neg)
     }
 
-    /// The same numbers, of which nothing is learned: gradients end here.
+    /// Returns the same numbers, through which no gradient flows.
     #[track_caller]
     pub fn detach(&self) -> Tensor {
         self.unary(UnaryFunction::Detach)
@@ -228,7 +228,7 @@ impl Tensor {
         self.unary(UnaryFunction::Clip { low: low.into(), high: high.into() })
     }
 
-    /// The same values in another element type; the same tensor where it has that type.
+    /// Casts the values to another element type; the same tensor if it has that type already.
     #[track_caller]
     pub fn cast(&self, dtype: DType) -> Tensor {
         if self.ty().dtype == dtype {
@@ -237,7 +237,7 @@ impl Tensor {
         self.builder.apply(Op::Cast(Cast { dtype }), &[self])
     }
 
-    /// One value everywhere, of the same element type and shape.
+    /// Makes a tensor with one value everywhere, of the same element type and shape.
     #[track_caller]
     pub fn full_like(&self, value: f64) -> Tensor {
         let ty = self.ty();
@@ -337,19 +337,19 @@ impl Tensor {
         self.binary(BinaryFunction::GreaterEqual, other)
     }
 
-    /// Both, of bool
+    /// Computes the logical and, of bool.
     #[track_caller]
     pub fn and(&self, other: &Tensor) -> Tensor {
         self.binary(BinaryFunction::And, other)
     }
 
-    /// Either, of bool
+    /// Computes the logical or, of bool.
     #[track_caller]
     pub fn or(&self, other: &Tensor) -> Tensor {
         self.binary(BinaryFunction::Or, other)
     }
 
-    /// Of a condition (bool): `a` where it holds, else `b`.
+    /// Selects by a condition (bool): `a` where it holds, else `b`.
     #[track_caller]
     pub fn select(&self, a: &Tensor, b: &Tensor) -> Tensor {
         self.builder.apply(Op::Where(Where {}), &[self, a, b])

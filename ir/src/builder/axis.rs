@@ -15,9 +15,9 @@ use super::Tensor;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Axis {
-    /// From the first.
+    /// An axis counted from the first.
     At(usize),
-    /// So many before the end; the last is 1.
+    /// An axis counted from the end; the last is 1.
     FromEnd(usize),
 }
 

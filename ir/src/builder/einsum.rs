@@ -8,54 +8,54 @@ use crate::ops::Slice;
 pub trait Products {
     /// A tensor.
     type Tensor;
-    /// Why there is none.
+    /// The error that an operation returns.
     type Error: From<String>;
 
     /// The extents of a tensor.
     ///
     /// # Errors
-    /// Where it has none that are known.
+    /// Returns an error if the extents are not known.
     fn shape(&mut self, x: &Self::Tensor) -> Result<Vec<usize>, Self::Error>;
 
     /// The sum over dims, which are gone then.
     ///
     /// # Errors
-    /// Where there is none.
+    /// Returns an error if there is no such sum.
     fn sum(&mut self, x: &Self::Tensor, dims: &[usize]) -> Result<Self::Tensor, Self::Error>;
 
     /// Dims in another order.
     ///
     /// # Errors
-    /// Where there is no such order.
+    /// Returns an error if `order` is no order of the dims.
     fn transpose(
         &mut self,
         x: &Self::Tensor,
         order: Vec<usize>,
     ) -> Result<Self::Tensor, Self::Error>;
 
-    /// The same elements in another shape.
+    /// Reshapes a tensor.
     ///
     /// # Errors
-    /// Where they do not fit.
+    /// Returns an error if the elements do not fit the shape.
     fn reshape(&mut self, x: &Self::Tensor, shape: &[usize]) -> Result<Self::Tensor, Self::Error>;
 
     /// The product of elements, broadcast.
     ///
     /// # Errors
-    /// Where they do not fit.
+    /// Returns an error if the shapes do not fit.
     fn multiply(&mut self, a: &Self::Tensor, b: &Self::Tensor)
     -> Result<Self::Tensor, Self::Error>;
 
     /// The first of every so many elements of the last dim.
     ///
     /// # Errors
-    /// Where there are none.
+    /// Returns an error if there is no such element.
     fn take_every(&mut self, x: &Self::Tensor, step: usize) -> Result<Self::Tensor, Self::Error>;
 
     /// Matrix products of the last two dims; those before broadcast.
     ///
     /// # Errors
-    /// Where they do not fit.
+    /// Returns an error if the shapes do not fit.
     fn matmul(&mut self, a: &Self::Tensor, b: &Self::Tensor) -> Result<Self::Tensor, Self::Error>;
 }
 
@@ -65,12 +65,12 @@ struct NamedTensor<T> {
     dims: Vec<char>,
 }
 
-/// What an equation such as `bij,bjk->bik` makes of operands. They are multiplied from the left to the right; what is in no later
-/// operand and not in the result is summed as soon as it can be. `...` stands for dims without a name; without `->` the result has what
-/// occurs once, by alphabet. A name that an operand has twice stands for a diagonal.
+/// Computes an equation of Einstein summation such as `bij,bjk->bik`. Operands are multiplied from the left to the right. A name that is in
+/// no later operand and not in the result is summed as soon as it can be. `...` stands for dims without a name. Without `->` the result has
+/// the names that occur once, in alphabetical order. A name that an operand has twice stands for a diagonal.
 ///
 /// # Errors
-/// Where it is no such equation, or operands do not fit.
+/// Returns an error if `equation` is no such equation, or operands do not fit.
 pub fn apply_einsum<P: Products>(
     cx: &mut P,
     equation: &str,
@@ -274,7 +274,7 @@ fn multiply_named<P: Products>(
 /// Makes the products of tensors under construction.
 struct Nodes;
 
-/// Why there is no tensor; none where the builder has kept it already.
+/// The error where there is no tensor; `None` if the builder has recorded it already.
 struct Unfit(Option<String>);
 
 impl From<String> for Unfit {
@@ -355,7 +355,7 @@ mod tests {
     use crate::evaluate::evaluate_outputs;
     use crate::types::DType;
 
-    /// What an equation makes of a = `[[1, 2, 3], [4, 5, 6]]` and b = `[[1, 0], [0, 1], [1, 1]]`.
+    /// Evaluates an equation of a = `[[1, 2, 3], [4, 5, 6]]` and b = `[[1, 0], [0, 1], [1, 1]]`.
     fn of_matrices(equation: &str, operands: &[usize]) -> (Vec<usize>, Vec<f64>) {
         let g = GraphBuilder::new("einsum");
         let matrices = [g.input("a", DType::F32, [2, 3]), g.input("b", DType::F32, [3, 2])];

@@ -65,7 +65,7 @@ impl Tensor {
         self.builder.apply(Op::Dispatch(Dispatch { experts, capacity }), &[self, chosen])
     }
 
-    /// From the places of experts back to tokens: the sum over a token's choices, times their weights.
+    /// Brings tokens back from the places of experts: the sum over a token's choices, times their weights.
     #[track_caller]
     pub fn combine(&self, chosen: &Tensor, weights: Option<&Tensor>) -> Tensor {
         let operands: Vec<&Tensor> = [self, chosen].into_iter().chain(weights).collect();

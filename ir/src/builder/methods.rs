@@ -31,7 +31,7 @@ impl GraphBuilder {
 
 /// Movement of data.
 impl Tensor {
-    /// The same elements, row-major, in another shape.
+    /// Returns the same elements, row-major, in another shape.
     #[track_caller]
     pub fn reshape(&self, shape: &[usize]) -> Tensor {
         self.builder.apply(Op::Reshape(Reshape { shape: shape.to_vec() }), &[self])
@@ -112,19 +112,19 @@ impl Tensor {
         self.builder.apply(Op::Pad(pad), &[self])
     }
 
-    /// Zero above a diagonal of the last two dims; 0 is the main one, positive ones are above it.
+    /// Sets the elements above a diagonal of the last two dims to zero; 0 is the main one, positive ones are above it.
     #[track_caller]
     pub fn tril(&self, diagonal: i64) -> Tensor {
         self.builder.apply(Op::Triangle(Triangle { lower: true, diagonal }), &[self])
     }
 
-    /// Zero below a diagonal of the last two dims.
+    /// Sets the elements below a diagonal of the last two dims to zero.
     #[track_caller]
     pub fn triu(&self, diagonal: i64) -> Tensor {
         self.builder.apply(Op::Triangle(Triangle { lower: false, diagonal }), &[self])
     }
 
-    /// The same tensor on a placement in a layout.
+    /// Moves the tensor to a placement, in a layout.
     #[track_caller]
     pub fn to_global(&self, placement: &Placement, sbp: NdSbp) -> Tensor {
         let placement = placement.clone();
@@ -198,7 +198,7 @@ impl Tensor {
         self.builder.apply(Op::Rotary(rotary), &[self])
     }
 
-    /// Of a table `[V, D]`: the rows that `ids` (i64) name, `[.., D]`.
+    /// Looks up rows of a table `[V, D]`: those that `ids` (i64) name, `[.., D]`.
     #[track_caller]
     pub fn embedding(&self, ids: &Tensor) -> Tensor {
         self.builder.apply(Op::Embedding(EmbeddingOp {}), &[self, ids])
@@ -215,7 +215,7 @@ impl Tensor {
 /// Losses: scalars of f32, whatever the precision of the scores. Labels are classes (i64) shaped as all dims but the
 /// last; -100 is ignored.
 impl Tensor {
-    /// Of scores `[.., C]`: the mean cross entropy over the labels that are not ignored; NaN where all are.
+    /// Computes the mean cross entropy of scores `[.., C]` over the labels that are not ignored; NaN where all are.
     #[track_caller]
     pub fn cross_entropy(&self, labels: &Tensor) -> Tensor {
         self.smoothed_cross_entropy(labels, 0.0)
@@ -230,7 +230,8 @@ impl Tensor {
         loss.mean_over_labels(labels)
     }
 
-    /// Of log-probabilities `[.., C]`: the mean of minus that of the label, over the labels not ignored.
+    /// Computes the negative log-likelihood of log-probabilities `[.., C]`: the mean of minus that of the label, over the labels not
+    /// ignored.
     #[track_caller]
     pub fn nll(&self, labels: &Tensor) -> Tensor {
         let picked = self.builder.apply(Op::Pick(Pick::default()), &[self, labels]);
@@ -269,7 +270,7 @@ impl Tensor {
         self.huber_errors(target).mean_of_all()
     }
 
-    /// What [`Tensor::huber`] is the mean of, for each element.
+    /// Computes the error of each element of which [`Tensor::huber`] is the mean.
     #[track_caller]
     pub fn huber_errors(&self, target: &Tensor) -> Tensor {
         let difference = self.cast(DType::F32).sub(&target.cast(DType::F32));
@@ -284,7 +285,7 @@ impl Tensor {
         self.bce_errors(target).mean_of_all()
     }
 
-    /// What [`Tensor::bce`] is the mean of, for each element.
+    /// Computes the error of each element of which [`Tensor::bce`] is the mean.
     #[track_caller]
     pub fn bce_errors(&self, target: &Tensor) -> Tensor {
         let (x, target) = (self.cast(DType::F32), target.cast(DType::F32));
@@ -292,8 +293,8 @@ impl Tensor {
         x.softplus().sub(&target.mul(&x))
     }
 
-    /// Of scores `[.., C]`: for how many labels fewer than `k` classes score more, of equal scores the first; a sum over
-    /// all labels that are not ignored, f32\[\].
+    /// Counts the labels for which fewer than `k` classes of scores `[.., C]` score more, of equal scores the first. It is a sum over all
+    /// labels that are not ignored, f32\[\].
     #[track_caller]
     pub fn top(&self, labels: &Tensor, k: usize) -> Tensor {
         let label = self.builder.apply(Op::Pick(Pick::default()), &[self, labels]);
@@ -302,13 +303,13 @@ impl Tensor {
         hits.cast(DType::F32).sum_of_all()
     }
 
-    /// How many labels are not ignored, f32\[\].
+    /// Counts the labels that are not ignored, f32\[\].
     #[track_caller]
     pub fn count_labels(&self) -> Tensor {
         self.counted_labels().cast(DType::F32).sum_of_all()
     }
 
-    /// Which labels are not ignored.
+    /// Returns which labels are not ignored, of bool.
     #[track_caller]
     fn counted_labels(&self) -> Tensor {
         self.not_equal(&self.scalar_like(IGNORED_LABEL as f64))

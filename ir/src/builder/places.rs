@@ -43,7 +43,7 @@ impl Tensor {
         }
     }
 
-    /// The same without a dim, whose extent is 1.
+    /// Removes a dim, whose extent is 1.
     #[track_caller]
     pub fn squeeze(&self, axis: impl Into<Axis>) -> Tensor {
         let axis = match self.resolve_axis(axis) {
@@ -61,7 +61,7 @@ impl Tensor {
 
 /// Elements by their places.
 impl Tensor {
-    /// Of each row along a dim the greatest elements and their places (i64), the best first; of equal ones that of the lower place.
+    /// Returns the greatest elements of each row along a dim and their places (i64), the best first; of equal ones that of the lower place.
     ///
     /// ```
     /// use graphc_ir::builder::GraphBuilder;
@@ -105,8 +105,8 @@ impl Tensor {
         }
     }
 
-    /// Of `[b.., n, w..]` the elements at places `[b.., m]` (i64) of dim n: `[b.., m, w..]`. As many dims are of batches as the places have
-    /// before their last.
+    /// Gathers from `[b.., n, w..]` the elements at places `[b.., m]` (i64) of dim n: `[b.., m, w..]`. The dims of batches are as many as
+    /// the places have before their last.
     ///
     /// ```
     /// use graphc_ir::builder::GraphBuilder;
@@ -146,7 +146,7 @@ mod tests {
     use crate::evaluate::evaluate_outputs;
     use crate::types::DType;
 
-    /// What a function makes of `[[-2, 0.5, 3], [1, 2.5, -4]]`.
+    /// Evaluates a function of `[[-2, 0.5, 3], [1, 2.5, -4]]`.
     fn of_numbers(function: impl FnOnce(&Tensor) -> Tensor) -> Vec<f64> {
         let g = GraphBuilder::new("values");
         g.output("y", &function(&g.input("x", DType::F32, [2, 3])));

@@ -30,7 +30,7 @@ pub fn check_edges(plan: &Plan, ranks_of: &[Vec<u32>], errors: &mut Errors) {
     }
 }
 
-/// All parts of an input are of one tensor.
+/// Checks that all parts of an input are of one tensor.
 fn check_inputs(plan: &Plan, errors: &mut Errors) {
     let mut known = BTreeMap::new();
     for (index, program) in plan.programs.iter().enumerate() {
@@ -74,7 +74,7 @@ fn list_variables(program: &Program) -> Vec<NamedRegister<'_>> {
     named.collect()
 }
 
-/// Something with a name lies in one layout, in one part on each of its ranks.
+/// Checks that something with a name lies in one layout, in one part on each of its ranks.
 fn check_on_ranks(
     plan: &Plan,
     ranks_of: &[Vec<u32>],

@@ -19,9 +19,9 @@ struct SegmentOwner {
 #[derive(Clone, Copy, Default)]
 struct Last {
     memory: u32,
-    /// Of this memory.
+    /// The last access of this memory.
     own: u32,
-    /// Of any other.
+    /// The last access of any other memory.
     other: u32,
 }
 
@@ -39,7 +39,7 @@ impl Last {
     }
 }
 
-/// By stream: who was at a segment.
+/// The last accesses of a segment, by stream.
 #[derive(Clone, Copy, Default)]
 struct Visits {
     written: [Last; 2],
@@ -49,7 +49,7 @@ struct Visits {
 /// Segments of an arena in which slots rotate, by the memory that they are of.
 pub struct Fences {
     owners: Vec<SegmentOwner>,
-    /// Of two streams.
+    /// The last accesses of each segment by two streams; empty if there is one.
     visits: Vec<Visits>,
 }
 
@@ -63,7 +63,7 @@ impl Fences {
         }
     }
 
-    /// All streams have ended the step before.
+    /// Begins a step: all streams have ended the step before.
     pub fn begin_step(&mut self) {
         self.visits.fill(Visits::default());
     }

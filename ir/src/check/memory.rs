@@ -105,11 +105,11 @@ struct Touched {
 struct ArenaState<'a> {
     plan: &'a Plan,
     program: &'a Program,
-    /// Of more than two streams: registers of several, which overlap nothing.
+    /// For more than two streams: the registers of several streams, which overlap nothing.
     apart: Vec<bool>,
     /// The action at hand.
     clock: Clock,
-    /// Of two streams: who has touched each segment.
+    /// For two streams: the last accesses of each segment.
     touched: Vec<Touched>,
     /// The content in each slot of each register, and the number of the write that made it; `None`: not made yet.
     contents: Vec<Vec<Option<(u64, u64)>>>,

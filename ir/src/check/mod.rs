@@ -21,9 +21,9 @@
 //! make the proof itself endless, such as 2^32 microbatches or more than 2^26 actions. `seal` says in a file that all of
 //! it was proven.
 //!
-//! That a plan computes its graph is not part of the proof. For that, `check::verify_plan` of the compiler compiles the graph
-//! again, and an equal plan needs no second proof. So `graphc verify` refuses an exchange of equal shapes. `run` and
-//! `train` execute it as the plan says, because planning a large model again takes longer than many runs.
+//! The proof does not show that a plan computes its graph. For that, `check::verify_plan` of the compiler compiles the graph again, and an
+//! equal plan needs no second proof. So `graphc verify` refuses an exchange of equal shapes. `run` and `train` execute it as the plan says,
+//! because planning a large model again takes longer than many runs.
 //!
 //! `cargo test --test mutations` edits plans at random, and runs what is accepted.
 
@@ -85,7 +85,7 @@ impl fmt::Debug for VerifiedPlan {
     }
 }
 
-/// Everything that is wrong with a plan.
+/// All errors of a plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
 pub struct PlanErrors(pub Vec<PlanError>);
@@ -123,10 +123,10 @@ impl Errors {
         }
     }
 
-    /// All of them, if there are any.
+    /// Returns all of them, if there are any.
     ///
     /// # Errors
-    /// Where there are.
+    /// Returns all errors that were added.
     pub fn into_result(self) -> Result<(), PlanErrors> {
         if self.0.is_empty() { Ok(()) } else { Err(PlanErrors(self.0)) }
     }

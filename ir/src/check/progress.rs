@@ -294,7 +294,7 @@ impl<'a> Execution<'a> {
         lines
     }
 
-    /// By program: `rank 3`, or `rank 3 and 7 like it`.
+    /// Describes the ranks of each program: `rank 3`, or `rank 3 and 7 like it`.
     fn describe_ranks(&self) -> Vec<String> {
         let mut ranks = vec![(0, 0); self.runners.len()];
         for (rank, entry) in self.plan.ranks.iter().enumerate().rev() {

@@ -213,7 +213,7 @@ fn check_arena(program: &Program, place: &str, errors: &mut Errors) {
     });
 }
 
-/// One past the last byte of a register; `None` beyond the address space.
+/// Returns one past the last byte of a register; `None` beyond the address space.
 fn register_end(register: &Register) -> Option<u64> {
     let size = register.slot_bytes.checked_mul(u64::from(register.slots))?;
     size.checked_add(register.offset).filter(|&end| end < u64::MAX / 4)
@@ -304,7 +304,7 @@ fn check_register(
     });
 }
 
-/// Every activation is filled by one actor, every variable updated by one at most.
+/// Checks that every activation is filled by one actor, and every variable updated by one at most.
 fn check_producers(program: &Program, place: &str, errors: &mut Errors) {
     let mut fills = vec![0; program.registers.len()];
     let mut updates = vec![0; program.registers.len()];
@@ -324,7 +324,7 @@ fn check_producers(program: &Program, place: &str, errors: &mut Errors) {
     }
 }
 
-/// Every actor stands in one block; blocks run once a step, or once for each microbatch.
+/// Checks that every actor stands in one block; blocks run once a step, or once for each microbatch.
 fn check_blocks(plan: &Plan, program: &Program, place: &str, errors: &mut Errors) {
     let mut stands = vec![0; program.actors.len()];
     for (index, stream) in program.streams.iter().enumerate() {

@@ -22,7 +22,7 @@ use crate::types::{DType, TensorType};
 
 /// The statistics that a batch normalization in training has found: those of [`BatchNormTraining`].
 pub(super) struct BatchStatistics {
-    /// Over how many elements they are taken.
+    /// The number of elements that they are taken over.
     count: usize,
     mean: ValueId,
     variance: ValueId,
@@ -30,11 +30,11 @@ pub(super) struct BatchStatistics {
 
 /// Running statistics of a graph.
 pub(super) struct RunningStatistics {
-    /// How many parts of the batch have statistics of their own; 0 where they are given.
+    /// The number of parts of the batch that have statistics of their own; 0 where the statistics are given.
     batches: usize,
     /// Normalizations by statistics that are given in training, too.
     kept: BTreeSet<NodeId>,
-    /// Of each variable what takes part in it, in the order of the graph.
+    /// The uses of each variable's statistics, in the order of the graph.
     uses: BTreeMap<ValueId, Vec<StatisticUse>>,
 }
 
@@ -51,8 +51,8 @@ struct StatisticUse {
 const STATISTICS: [usize; 2] = [3, 4];
 
 impl RunningStatistics {
-    /// Those of the normalizations that read variables, of a batch in so many parts; 0 in inference, where nothing runs. What is
-    /// `kept` is as in inference.
+    /// Finds the running statistics of the normalizations that read variables, of a batch in so many parts; 0 in inference, where nothing
+    /// runs. Nodes that are kept are as in inference.
     pub(super) fn from_graph(
         graph: &Graph,
         batches: usize,
@@ -76,7 +76,7 @@ impl RunningStatistics {
         Self { batches, kept, uses }
     }
 
-    /// How many parts of the batch have statistics of their own in a normalization; 0 where they are given.
+    /// Returns the number of parts of the batch that have statistics of their own in a normalization; 0 where the statistics are given.
     pub(super) fn batches_of_node(&self, node: NodeId) -> usize {
         if self.kept.contains(&node) { 0 } else { self.batches }
     }
@@ -197,7 +197,7 @@ impl NodeDecomposer<'_> {
         self.reshape(own, shape.to_vec())
     }
 
-    /// Of statistics `[parts, 1, c, 1, ..]` the sum over parts, `[c]`, each times decay^(parts after it); of one part its own.
+    /// Sums statistics `[parts, 1, c, 1, ..]` over parts, `[c]`, each times decay^(parts after it). A single part is its own sum.
     fn decayed_sum(
         &mut self,
         statistic: ValueId,

@@ -55,19 +55,19 @@ pub fn gpt2(g: &GraphBuilder, config: &Gpt2Config) -> Gpt2 {
 /// A decoder-only transformer whose head is its table of tokens: tokens (i64) `[batch, time]` to logits
 /// `[batch, time, vocabulary]`.
 pub struct Gpt2 {
-    /// Of tokens; also the head.
+    /// The embedding of tokens; also the head.
     pub wte: Embedding,
-    /// Of positions.
+    /// The embedding of positions.
     pub wpe: Embedding,
     /// The blocks.
     pub h: ModuleList<Gpt2Block>,
-    /// Behind the last block.
+    /// The normalization behind the last block.
     pub ln_f: LayerNorm,
     dropout: Dropout,
 }
 
 impl Gpt2 {
-    /// With OpenAI's first contents: normal of deviation 0.02, those that add to the residual less with depth.
+    /// Makes the model with OpenAI's first contents: normal of deviation 0.02, those that add to the residual less with depth.
     #[track_caller]
     pub fn new(g: &GraphBuilder, config: &Gpt2Config) -> Self {
         let Gpt2Config { layers, width, sequence, vocabulary, .. } = *config;
@@ -101,13 +101,13 @@ impl Module for Gpt2 {
 
 /// Attention and a perceptron, each behind a normalization and beside a residual.
 pub struct Gpt2Block {
-    /// Before attention.
+    /// The normalization before attention.
     pub ln_1: LayerNorm,
-    /// To queries, keys and values.
+    /// The projection to queries, keys and values.
     pub c_attn: Product,
-    /// From what is seen.
+    /// The projection of what is seen.
     pub c_proj: Product,
-    /// Before the perceptron.
+    /// The normalization before the perceptron.
     pub ln_2: LayerNorm,
     /// `mlp.c_fc` and `mlp.c_proj`.
     pub mlp: [Product; 2],

@@ -50,17 +50,17 @@ pub fn lstm_lm(g: &GraphBuilder, config: &LstmLmConfig) -> LstmLm {
 
 /// Tokens (i64) `[batch, time]` to logits `[batch, time, vocabulary]`; states begin at 0.
 pub struct LstmLm {
-    /// Of tokens.
+    /// The embedding of tokens.
     pub encoder: Embedding,
-    /// Over time.
+    /// The recurrence over time.
     pub rnn: Lstm,
-    /// To logits.
+    /// The projection to logits.
     pub decoder: Linear,
     dropout: Dropout,
 }
 
 impl LstmLm {
-    /// With the example's first contents: tables uniform in +-0.1, no bias at first.
+    /// Makes the model with the example's first contents: tables uniform in +-0.1, no bias at first.
     #[track_caller]
     pub fn new(g: &GraphBuilder, config: &LstmLmConfig) -> Self {
         let LstmLmConfig { vocabulary, width, hidden, layers, dropout } = *config;

@@ -7,7 +7,7 @@ use crate::nn::{BatchNorm2d, Conv2d, ConvConfig, Dropout, Linear, Module};
 use crate::ops::Init;
 use crate::scalar::Scalar;
 
-/// What a [`MobileNetV2`] is made of.
+/// The configuration of a [`MobileNetV2`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MobileNetConfig {
     /// Channels are multiplied by it, and rounded to multiples of 8.
@@ -16,7 +16,7 @@ pub struct MobileNetConfig {
     pub classes: usize,
     /// Zeros before the classifier, in training.
     pub dropout: f64,
-    /// For images of 32x32: the stem and the second stage keep the size.
+    /// Whether the model is for images of 32x32: the stem and the second stage then keep the size.
     pub cifar_stem: bool,
 }
 
@@ -32,7 +32,7 @@ const STAGES: [[usize; 4]; 7] = [
 ];
 
 impl MobileNetConfig {
-    /// For images of 224x224.
+    /// Makes the configuration for images of 224x224.
     pub fn new(classes: usize) -> Self {
         Self { width: 1.0, classes, dropout: 0.2, cifar_stem: false }
     }
@@ -42,7 +42,7 @@ impl MobileNetConfig {
         Self { cifar_stem: true, ..self }
     }
 
-    /// So many channels times the width.
+    /// Returns the number of channels times the width.
     fn scaled_channels(&self, channels: usize) -> usize {
         by_eight(channels as f64 * self.width)
     }
@@ -87,14 +87,14 @@ pub struct MobileNetV2 {
     pub blocks: Vec<InvertedResidual>,
     /// `features.18`: to the channels that are classified.
     pub last: ConvNorm,
-    /// Before the classifier.
+    /// The dropout before the classifier.
     pub dropout: Dropout,
     /// `classifier.1`.
     pub classifier: Linear,
 }
 
 impl MobileNetV2 {
-    /// With torchvision's first contents.
+    /// Makes the model with torchvision's first contents.
     #[track_caller]
     pub fn new(g: &GraphBuilder, config: &MobileNetConfig) -> Self {
         let normal = Init::Normal { mean: Scalar(0.0), std: Scalar(0.01) };
@@ -174,7 +174,7 @@ pub struct ConvNorm {
 }
 
 impl ConvNorm {
-    /// From so many channels to so many.
+    /// Makes a layer from so many channels to so many.
     #[track_caller]
     pub fn new(g: &GraphBuilder, name: &str, channels: [usize; 2], config: ConvConfig<2>) -> Self {
         let init = by_fan_out(channels[1] * config.kernel.iter().product::<usize>());
@@ -211,16 +211,16 @@ impl Module for ConvNorm {
 pub struct InvertedResidual {
     /// `conv.0` and, where there is an expansion, `conv.1`: to more channels, and over each of them.
     pub wide: Vec<ConvNorm>,
-    /// To few channels.
+    /// The convolution to few channels.
     pub narrow: Conv2d,
-    /// Behind it.
+    /// The normalization behind it.
     pub norm: BatchNorm2d,
     /// Whether what it is given is added.
     pub residual: bool,
 }
 
 impl InvertedResidual {
-    /// From so many channels to so many; inside there are `expansion` times as many as it is given.
+    /// Makes a block from so many channels to so many; inside there are `expansion` times as many as it is given.
     #[track_caller]
     pub fn new(
         g: &GraphBuilder,

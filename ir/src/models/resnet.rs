@@ -8,7 +8,7 @@ use crate::nn::{
 use crate::ops::Init;
 use crate::scalar::Scalar;
 
-/// What a [`ResNet`] is made of.
+/// The configuration of a [`ResNet`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResNetConfig {
     /// Whether blocks are bottlenecks, of three convolutions instead of two.
@@ -19,7 +19,8 @@ pub struct ResNetConfig {
     pub width: usize,
     /// Classes.
     pub classes: usize,
-    /// For images of 32x32: the stem is a convolution of 3x3 that keeps the size, and there is no pooling behind it.
+    /// Whether the model is for images of 32x32: the stem is then a convolution of 3x3 that keeps the size, and there is no pooling behind
+    /// it.
     pub cifar_stem: bool,
 }
 
@@ -100,20 +101,20 @@ pub fn resnet50(g: &GraphBuilder, classes: usize) -> ResNet {
 /// assert!(g.finish().is_ok());
 /// ```
 pub struct ResNet {
-    /// From colours to the first layer's channels.
+    /// The convolution from colours to the first layer's channels.
     pub conv1: Conv2d,
-    /// Behind it.
+    /// The normalization behind it.
     pub bn1: BatchNorm2d,
     /// Halves the size behind the stem; `None` for small images.
     pub maxpool: Option<MaxPool2d>,
     /// `layer1` to `layer4`: each but the first halves the size and doubles the channels.
     pub layers: Vec<ModuleList<Block>>,
-    /// From channels to classes.
+    /// The projection from channels to classes.
     pub fc: Linear,
 }
 
 impl ResNet {
-    /// With torchvision's first contents: kernels normal, by the channels that they make (He et al., arXiv 1502.01852).
+    /// Makes the model with torchvision's first contents: kernels normal, by the channels that they make (He et al., arXiv 1502.01852).
     #[track_caller]
     pub fn new(g: &GraphBuilder, config: &ResNetConfig) -> Self {
         let layer = |at: usize| {
@@ -145,7 +146,7 @@ impl ResNet {
         })
     }
 
-    /// What the layers make of images, `[n, channels]`: the means of the last layer's channels.
+    /// Computes the features of images, `[n, channels]`: the means of the last layer's channels.
     #[track_caller]
     pub fn features(&self, x: &Tensor) -> Tensor {
         x.builder().with_location(|| {
@@ -183,14 +184,14 @@ impl Module for ResNet {
 pub struct Block {
     /// The convolutions, `conv1` and so on.
     pub convs: Vec<Conv2d>,
-    /// Behind each of them, `bn1` and so on.
+    /// The normalization behind each of them, `bn1` and so on.
     pub norms: Vec<BatchNorm2d>,
-    /// Beside them where size or channels change.
+    /// The convolution and normalization beside them, where size or channels change.
     pub downsample: Option<(Conv2d, BatchNorm2d)>,
 }
 
 impl Block {
-    /// From so many channels to so many.
+    /// Makes a block from so many channels to so many.
     #[track_caller]
     pub fn new(
         g: &GraphBuilder,

@@ -63,7 +63,7 @@ pub fn vit_b_16(g: &GraphBuilder, classes: usize) -> VisionTransformer {
 
 /// A transformer over the patches of images and a token of the class: `[n, 3, h, w]` to logits `[n, classes]`.
 pub struct VisionTransformer {
-    /// From patches to the width.
+    /// The projection from patches to the width.
     pub conv_proj: Conv2d,
     /// `[1, 1, width]`.
     pub class_token: Tensor,
@@ -71,15 +71,15 @@ pub struct VisionTransformer {
     pub pos_embedding: Tensor,
     /// The layers.
     pub layers: Vec<VitLayer>,
-    /// Behind the layers.
+    /// The normalization behind the layers.
     pub ln: LayerNorm,
-    /// From the width to classes.
+    /// The projection from the width to classes.
     pub head: Linear,
     dropout: Dropout,
 }
 
 impl VisionTransformer {
-    /// With torchvision's first contents; the classifier is 0 at first.
+    /// Makes the model with torchvision's first contents; the classifier is 0 at first.
     #[track_caller]
     pub fn new(g: &GraphBuilder, config: &VitConfig) -> Self {
         let VitConfig { image, patch, width, .. } = *config;
@@ -140,11 +140,11 @@ impl Module for VisionTransformer {
 
 /// Attention and a perceptron, each behind a normalization and beside a residual.
 pub struct VitLayer {
-    /// Before attention.
+    /// The normalization before attention.
     pub ln_1: LayerNorm,
     /// Attention.
     pub self_attention: MultiheadAttention,
-    /// Before the perceptron.
+    /// The normalization before the perceptron.
     pub ln_2: LayerNorm,
     /// `mlp.0` and `mlp.3`: to the width inside, and back.
     pub mlp: [Linear; 2],

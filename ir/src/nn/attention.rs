@@ -96,7 +96,7 @@ pub struct Mlp {
 }
 
 impl Mlp {
-    /// From `width` to `hidden` and back.
+    /// Makes the layers from `width` to `hidden` and back.
     #[track_caller]
     pub fn new(g: &GraphBuilder, name: &str, width: usize, hidden: usize) -> Self {
         Self::with_std(g, name, width, hidden, STD)
@@ -136,11 +136,11 @@ impl Module for Mlp {
 /// # Ok::<(), graphc_ir::builder::BuildErrors>(())
 /// ```
 pub struct TransformerBlock {
-    /// Before attention.
+    /// The normalization before attention.
     pub ln1: LayerNorm,
     /// Attention.
     pub attn: CausalSelfAttention,
-    /// Before the perceptron.
+    /// The normalization before the perceptron.
     pub ln2: LayerNorm,
     /// The perceptron, four times as wide.
     pub mlp: Mlp,

@@ -39,7 +39,7 @@ pub struct Sequential {
 }
 
 impl Sequential {
-    /// Nothing: its result is what it is given.
+    /// Makes a sequence of no modules: its result is its argument.
     pub fn new() -> Self {
         Self::default()
     }
@@ -86,7 +86,7 @@ impl Module for Sequential {
 pub struct ModuleList<M>(Vec<M>);
 
 impl<M: Module> ModuleList<M> {
-    /// So many modules; each is told its own name.
+    /// Makes `count` modules; each is told its own name.
     #[track_caller]
     pub fn new(
         g: &GraphBuilder,

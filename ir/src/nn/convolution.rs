@@ -6,7 +6,7 @@ use crate::op::Op;
 use crate::ops::{ConvolutionInputGrad, Init, Window};
 use crate::scalar::Scalar;
 
-/// How a convolution over `N` dims goes; names as torch's.
+/// The parameters of a convolution over `N` dims; names as torch's.
 ///
 /// ```
 /// use graphc_ir::nn::ConvConfig;
@@ -18,11 +18,11 @@ use crate::scalar::Scalar;
 pub struct ConvConfig<const N: usize> {
     /// Extents of the kernel.
     pub kernel: [usize; N],
-    /// From one place of the kernel to the next.
+    /// The distance from one place of the kernel to the next.
     pub stride: [usize; N],
     /// Zeros before and after the image.
     pub padding: [usize; N],
-    /// From one element of the kernel to the next.
+    /// The distance from one element of the kernel to the next.
     pub dilation: [usize; N],
     /// Groups of channels; they divide channels of both sides.
     pub groups: usize,
@@ -86,19 +86,19 @@ pub struct Conv2d {
     pub weight: Tensor,
     /// `[outputs]`.
     pub bias: Option<Tensor>,
-    /// How it goes.
+    /// Its parameters.
     pub config: ConvConfig<2>,
 }
 
 impl Conv2d {
-    /// From so many channels to so many, with torch's first contents.
+    /// Makes a layer from so many channels to so many, with torch's first contents.
     #[track_caller]
     pub fn new(g: &GraphBuilder, name: &str, channels: [usize; 2], config: ConvConfig<2>) -> Self {
         let init = config.uniform_init(channels[0]);
         Self::with_init(g, name, channels, config, init)
     }
 
-    /// With this first content of the weight; the bias, if there is one, has torch's.
+    /// Makes a layer with this first content of the weight; the bias, if there is one, has torch's.
     #[track_caller]
     pub fn with_init(
         g: &GraphBuilder,
@@ -148,12 +148,12 @@ pub struct Conv1d {
     pub weight: Tensor,
     /// `[outputs]`.
     pub bias: Option<Tensor>,
-    /// How it goes.
+    /// Its parameters.
     pub config: ConvConfig<1>,
 }
 
 impl Conv1d {
-    /// From so many channels to so many, with torch's first contents.
+    /// Makes a layer from so many channels to so many, with torch's first contents.
     #[track_caller]
     pub fn new(
         g: &GraphBuilder,
@@ -215,7 +215,7 @@ pub struct ConvTranspose2d {
     pub weight: Tensor,
     /// `[outputs]`.
     pub bias: Option<Tensor>,
-    /// How it goes.
+    /// Its parameters.
     pub config: ConvConfig<2>,
     /// Rows and columns more than the kernel reaches at the far end: of the sizes that a convolution of this stride takes to
     /// the same, the one that is meant.
@@ -223,7 +223,7 @@ pub struct ConvTranspose2d {
 }
 
 impl ConvTranspose2d {
-    /// From so many channels to so many, with torch's first contents.
+    /// Makes a layer from so many channels to so many, with torch's first contents.
     #[track_caller]
     pub fn new(
         g: &GraphBuilder,
@@ -283,7 +283,7 @@ fn with_bias(y: &Tensor, bias: Option<&Tensor>, dims: usize) -> Tensor {
     bias.map_or_else(|| y.clone(), add)
 }
 
-/// What does not have the rank that a module takes: the builder keeps an error, once.
+/// Reports that a tensor does not have the rank that a module takes. The builder records the error once.
 #[track_caller]
 pub(super) fn not_of_rank(x: &Tensor, expected: &str) -> Tensor {
     match x.id() {

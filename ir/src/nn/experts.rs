@@ -20,9 +20,9 @@ pub struct SwitchConfig {
     pub capacity: f64,
 }
 
-/// Of `[batch, time, width]` each token by one of several perceptrons, which the router chooses (Fedus et al., arXiv
-/// 2101.03961, section 2). Each sequence is a group: of its tokens that choose an expert the first have its places, and
-/// the rest, which are dropped, become 0, so that a residual beside the layer passes them on.
+/// A layer that sends each token of `[batch, time, width]` through one of several perceptrons, which the router chooses (Fedus et al.,
+/// arXiv 2101.03961, section 2). Each sequence is a group: of its tokens that choose an expert the first have its places, and the rest,
+/// which are dropped, become 0, so that a residual beside the layer passes them on.
 ///
 /// Experts are one weight, `[experts, width, hidden]`: split by experts it is expert parallelism, and what the planner
 /// boxes is the tensor of places, from groups to experts and back.
@@ -51,7 +51,7 @@ pub struct SwitchFeedForward {
 }
 
 impl SwitchFeedForward {
-    /// With normal weights of deviation 0.02.
+    /// Makes the layer with normal weights of deviation 0.02.
     #[track_caller]
     pub fn new(g: &GraphBuilder, name: &str, sizes: &SwitchConfig) -> Self {
         let SwitchConfig { width, hidden, experts, capacity } = *sizes;

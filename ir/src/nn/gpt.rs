@@ -46,15 +46,15 @@ impl GptConfig {
 /// # Ok::<(), graphc_ir::builder::BuildErrors>(())
 /// ```
 pub struct Gpt {
-    /// Of tokens.
+    /// The embedding of tokens.
     pub wte: Embedding,
-    /// Of positions.
+    /// The embedding of positions.
     pub wpe: Embedding,
     /// The blocks.
     pub blocks: Vec<TransformerBlock>,
-    /// After the last block.
+    /// The normalization after the last block.
     pub ln_f: LayerNorm,
-    /// To logits, without bias.
+    /// The projection to logits, without bias.
     pub head: Linear,
 }
 

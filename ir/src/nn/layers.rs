@@ -27,20 +27,20 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// With a bias; both uniform in +-1/sqrt(inputs), torch's default.
+    /// Makes a layer with a bias; both weight and bias are uniform in +-1/sqrt(inputs), torch's default.
     #[track_caller]
     pub fn new(g: &GraphBuilder, name: &str, inputs: usize, outputs: usize) -> Self {
         let init = uniform_init(inputs);
         Self::with_init(g, name, [inputs, outputs], init.clone(), Some(init))
     }
 
-    /// Without a bias.
+    /// Makes a layer without a bias.
     #[track_caller]
     pub fn without_bias(g: &GraphBuilder, name: &str, inputs: usize, outputs: usize) -> Self {
         Self::with_init(g, name, [inputs, outputs], uniform_init(inputs), None)
     }
 
-    /// With these first contents of the weight and, where there is one, of the bias.
+    /// Makes a layer with these first contents of the weight and, where there is one, of the bias.
     #[track_caller]
     pub fn with_init(
         g: &GraphBuilder,
@@ -90,14 +90,14 @@ pub struct Embedding {
 }
 
 impl Embedding {
-    /// With a standard normal table, torch's default.
+    /// Makes a layer with a standard normal table, torch's default.
     #[track_caller]
     pub fn new(g: &GraphBuilder, name: &str, rows: usize, width: usize) -> Self {
         let init = Init::Normal { mean: Scalar(0.0), std: Scalar(1.0) };
         Self::with_init(g, name, rows, width, init)
     }
 
-    /// With this first content.
+    /// Makes a layer with this first content.
     #[track_caller]
     pub fn with_init(g: &GraphBuilder, name: &str, rows: usize, width: usize, init: Init) -> Self {
         declare_module(g, name, || Self {
@@ -138,7 +138,7 @@ pub struct LayerNorm {
 }
 
 impl LayerNorm {
-    /// With an epsilon of 1e-5, torch's default.
+    /// Makes a layer with an epsilon of 1e-5, torch's default.
     #[track_caller]
     pub fn new(g: &GraphBuilder, name: &str, width: usize) -> Self {
         declare_module(g, name, || Self {
@@ -179,7 +179,7 @@ pub struct RmsNorm {
 }
 
 impl RmsNorm {
-    /// With an epsilon of 1e-6.
+    /// Makes a layer with an epsilon of 1e-6.
     #[track_caller]
     pub fn new(g: &GraphBuilder, name: &str, width: usize) -> Self {
         declare_module(g, name, || Self {

@@ -151,7 +151,7 @@ pub struct SwiGlu {
 }
 
 impl SwiGlu {
-    /// From `width` to `hidden` and back.
+    /// Makes the layers from `width` to `hidden` and back.
     #[track_caller]
     pub fn new(g: &GraphBuilder, name: &str, width: usize, hidden: usize) -> Self {
         Self::with_std(g, name, width, hidden, STD)
@@ -180,11 +180,11 @@ impl Module for SwiGlu {
 
 /// x + attention(norm(x)), then x + feed_forward(norm(x)).
 pub struct LlamaBlock {
-    /// Before attention.
+    /// The normalization before attention.
     pub attention_norm: RmsNorm,
     /// Attention.
     pub attention: GroupedQueryAttention,
-    /// Before the perceptron.
+    /// The normalization before the perceptron.
     pub ffn_norm: RmsNorm,
     /// The perceptron.
     pub feed_forward: SwiGlu,
@@ -235,13 +235,13 @@ impl Module for LlamaBlock {
 /// # Ok::<(), graphc_ir::builder::BuildErrors>(())
 /// ```
 pub struct Llama {
-    /// Of tokens.
+    /// The embedding of tokens.
     pub tok_embeddings: Embedding,
     /// The blocks.
     pub layers: Vec<LlamaBlock>,
-    /// After the last block.
+    /// The normalization after the last block.
     pub norm: RmsNorm,
-    /// To logits.
+    /// The projection to logits.
     pub output: Linear,
 }
 

@@ -64,10 +64,10 @@ pub trait Module {
     /// Applies it.
     fn forward(&self, x: &Tensor) -> Tensor;
 
-    /// Its weights.
+    /// Returns its weights.
     fn parameters(&self) -> Vec<Tensor>;
 
-    /// Its other variables, which no optimizer changes: running statistics, say.
+    /// Returns its other variables, which no optimizer changes: running statistics, say.
     fn buffers(&self) -> Vec<Tensor> {
         Vec::new()
     }

@@ -38,14 +38,14 @@ pub struct BatchNorm {
     pub momentum: f64,
 }
 
-/// Of `[n, channels]` and `[n, channels, w]`.
+/// Batch normalization of `[n, channels]` and `[n, channels, w]`.
 pub type BatchNorm1d = BatchNorm;
 
-/// Of images, `[n, channels, h, w]`.
+/// Batch normalization of images, `[n, channels, h, w]`.
 pub type BatchNorm2d = BatchNorm;
 
 impl BatchNorm {
-    /// With an epsilon of 1e-5 and a momentum of 0.1, torch's defaults.
+    /// Makes a layer with an epsilon of 1e-5 and a momentum of 0.1, torch's defaults.
     #[track_caller]
     pub fn new(g: &GraphBuilder, name: &str, channels: usize) -> Self {
         let running = |name: &str, first: f64| {
@@ -104,7 +104,7 @@ pub struct GroupNorm {
 }
 
 impl GroupNorm {
-    /// With an epsilon of 1e-5, torch's default. The groups must divide the channels, else the builder keeps an error.
+    /// Makes a layer with an epsilon of 1e-5, torch's default. The groups must divide the channels, else the builder keeps an error.
     #[track_caller]
     pub fn new(g: &GraphBuilder, name: &str, groups: usize, channels: usize) -> Self {
         if groups == 0 || !channels.is_multiple_of(groups) {
@@ -169,7 +169,7 @@ impl Module for InstanceNorm {
     }
 }
 
-/// Each sample's groups of channels with mean 0 and variance 1.
+/// Normalizes each sample's groups of channels to mean 0 and variance 1.
 #[track_caller]
 fn by_groups(x: &Tensor, groups: usize, epsilon: f64) -> Tensor {
     let shape = x.shape();

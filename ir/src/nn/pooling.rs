@@ -6,12 +6,12 @@ use crate::builder::Tensor;
 use crate::ops::Window;
 use crate::types::DType;
 
-/// How windows go over an image; names as torch's.
+/// The parameters of windows that go over an image; names as torch's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolConfig {
     /// Height and width of a window.
     pub kernel: [usize; 2],
-    /// From one window to the next.
+    /// The distance from one window to the next.
     pub stride: [usize; 2],
     /// Border before and after the image.
     pub padding: [usize; 2],
@@ -25,7 +25,7 @@ impl PoolConfig {
         Self { kernel: [kernel; 2], stride: [kernel; 2], padding: [0; 2], ceil_mode: false }
     }
 
-    /// Without the further window.
+    /// Returns the window without the further one of `ceil_mode`.
     fn window(&self) -> Window {
         let [rows, columns] = self.padding;
         let pads = [rows, columns, rows, columns];
@@ -154,7 +154,7 @@ fn pooling_shares(x: &Tensor, extent: usize, places: usize) -> Tensor {
     x.builder().constant(DType::F32, [places, extent], &data).cast(x.ty().dtype)
 }
 
-/// Each element of an image repeated so many times down and across.
+/// A layer that repeats each element of an image so many times down and across.
 ///
 /// ```
 /// use graphc_ir::builder::GraphBuilder;

@@ -24,7 +24,7 @@ pub struct RnnConfig {
 }
 
 impl RnnConfig {
-    /// One layer that goes forward.
+    /// Makes the configuration of one layer that goes forward.
     pub fn new(inputs: usize, hidden: usize) -> Self {
         Self { inputs, hidden, layers: 1, bidirectional: false, dropout: 0.0 }
     }
@@ -61,14 +61,14 @@ pub struct LstmState {
 }
 
 impl Lstm {
-    /// With weights and biases uniform in +-1/sqrt(hidden).
+    /// Makes the layers with weights and biases uniform in +-1/sqrt(hidden).
     #[track_caller]
     pub fn new(g: &GraphBuilder, name: &str, config: RnnConfig) -> Self {
         Self(declare_module(g, name, || Recurrent::new(g, config, 4)))
     }
 
-    /// From these states, one for each layer's directions (zeros where there is none): the results of the last layer, and the
-    /// states behind the last step.
+    /// Runs the layers from these states, one for each layer's directions (zeros where there is none). Returns the results of the last
+    /// layer, and the states behind the last step.
     #[track_caller]
     pub fn forward_from(
         &self,
@@ -121,14 +121,14 @@ impl Module for Lstm {
 pub struct Gru(Recurrent);
 
 impl Gru {
-    /// With weights and biases uniform in +-1/sqrt(hidden).
+    /// Makes the layers with weights and biases uniform in +-1/sqrt(hidden).
     #[track_caller]
     pub fn new(g: &GraphBuilder, name: &str, config: RnnConfig) -> Self {
         Self(declare_module(g, name, || Recurrent::new(g, config, 3)))
     }
 
-    /// From these states `[batch, hidden]`, one for each layer's directions (zeros where there is none): the results of the
-    /// last layer, and the states behind the last step.
+    /// Runs the layers from these states `[batch, hidden]`, one for each layer's directions (zeros where there is none). Returns the
+    /// results of the last layer, and the states behind the last step.
     #[track_caller]
     pub fn forward_from(&self, x: &Tensor, states: Option<&[Tensor]>) -> (Tensor, Vec<Tensor>) {
         let first = states.map(|states| states.iter().map(|state| vec![state.clone()]).collect());

@@ -7,7 +7,7 @@ use crate::ops::Init;
 use crate::scalar::Scalar;
 use crate::types::DType;
 
-/// Which keys a query sees.
+/// A mask that says which keys a query sees.
 #[derive(Clone, Copy, Default)]
 pub enum Mask<'a> {
     /// All.
@@ -15,8 +15,8 @@ pub enum Mask<'a> {
     None,
     /// Itself and those before it.
     Causal,
-    /// What broadcasts to `[batch, heads, queries, keys]`: truth values, of those that are *not* seen, or numbers that are added to
-    /// the scores, as torch has them.
+    /// A mask that broadcasts to `[batch, heads, queries, keys]`, as torch has it: truth values, of those that are *not* seen, or numbers
+    /// that are added to the scores.
     Of(&'a Tensor),
 }
 
@@ -38,7 +38,7 @@ pub enum Mask<'a> {
 /// assert_eq!(y.shape(), [2, 8, 16]);
 /// ```
 pub struct MultiheadAttention {
-    /// Of queries, keys and values, one below the other: `[3 width, width]`.
+    /// The projection of queries, keys and values, one below the other: `[3 width, width]`.
     pub in_proj_weight: Tensor,
     /// `[3 width]`.
     pub in_proj_bias: Tensor,
@@ -51,8 +51,8 @@ pub struct MultiheadAttention {
 }
 
 impl MultiheadAttention {
-    /// With torch's first contents: Xavier's uniform for the projection of what goes in, no bias at first. `heads` must divide
-    /// `width`, else the builder keeps an error.
+    /// Makes the layer with torch's first contents: Xavier's uniform for the projection of what goes in, no bias at first. `heads` must
+    /// divide `width`, else the builder keeps an error.
     #[track_caller]
     pub fn new(g: &GraphBuilder, name: &str, width: usize, heads: usize) -> Self {
         if heads == 0 || !width.is_multiple_of(heads) {
@@ -69,7 +69,7 @@ impl MultiheadAttention {
         })
     }
 
-    /// Of queries `[batch, queries, width]` to keys and values `[batch, keys, width]`.
+    /// Computes attention of queries `[batch, queries, width]` to keys and values `[batch, keys, width]`.
     #[track_caller]
     pub fn attend(&self, query: &Tensor, key: &Tensor, value: &Tensor, mask: Mask<'_>) -> Tensor {
         query.builder().with_location(|| {
@@ -144,7 +144,7 @@ fn by_inputs(inputs: usize) -> Init {
     uniform_init(1.0 / (inputs.max(1) as f64).sqrt())
 }
 
-/// Of a sequence to itself, each element to all.
+/// Attention of a sequence to itself, each element to all.
 impl Module for MultiheadAttention {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
@@ -186,7 +186,7 @@ impl TransformerConfig {
         MultiheadAttention { dropout: self.dropout, ..plain }
     }
 
-    /// What is added beside x: before or behind it stands the normalization.
+    /// Adds the result of a layer, with dropout, to x. The normalization stands before or behind the layer.
     fn add_residual(
         &self,
         x: &Tensor,
@@ -242,17 +242,17 @@ impl Perceptron {
 /// # Ok::<(), graphc_ir::builder::BuildErrors>(())
 /// ```
 pub struct TransformerEncoderLayer {
-    /// Of the sequence to itself.
+    /// The attention of the sequence to itself.
     pub self_attn: MultiheadAttention,
-    /// With attention.
+    /// The normalization of attention.
     pub norm1: LayerNorm,
-    /// With the perceptron.
+    /// The normalization of the perceptron.
     pub norm2: LayerNorm,
     mlp: Perceptron,
 }
 
 impl TransformerEncoderLayer {
-    /// With torch's first contents.
+    /// Makes the layer with torch's first contents.
     #[track_caller]
     pub fn new(g: &GraphBuilder, name: &str, config: TransformerConfig) -> Self {
         declare_module(g, name, || Self {
@@ -263,7 +263,7 @@ impl TransformerEncoderLayer {
         })
     }
 
-    /// Where a query does not see all keys.
+    /// Like [`Module::forward`], with a mask of the keys that a query sees.
     #[track_caller]
     pub fn forward_masked(&self, x: &Tensor, mask: Mask<'_>) -> Tensor {
         x.builder().with_location(|| {
@@ -302,21 +302,21 @@ impl Module for TransformerEncoderLayer {
 /// assert_eq!((y.shape(), layer.parameters().len()), (vec![2, 8, 16], 18));
 /// ```
 pub struct TransformerDecoderLayer {
-    /// Of the sequence to itself.
+    /// The attention of the sequence to itself.
     pub self_attn: MultiheadAttention,
-    /// Of the sequence to the memory.
+    /// The attention of the sequence to the memory.
     pub multihead_attn: MultiheadAttention,
-    /// With attention to itself.
+    /// The normalization of the attention to itself.
     pub norm1: LayerNorm,
-    /// With attention to the memory.
+    /// The normalization of the attention to the memory.
     pub norm2: LayerNorm,
-    /// With the perceptron.
+    /// The normalization of the perceptron.
     pub norm3: LayerNorm,
     mlp: Perceptron,
 }
 
 impl TransformerDecoderLayer {
-    /// With torch's first contents.
+    /// Makes the layer with torch's first contents.
     #[track_caller]
     pub fn new(g: &GraphBuilder, name: &str, config: TransformerConfig) -> Self {
         declare_module(g, name, || Self {
@@ -329,7 +329,7 @@ impl TransformerDecoderLayer {
         })
     }
 
-    /// Of a sequence and a memory, with what hides of each.
+    /// Computes the layer for a sequence and a memory, with a mask of each.
     #[track_caller]
     pub fn forward_with(&self, x: &Tensor, memory: &Tensor, masks: [Mask<'_>; 2]) -> Tensor {
         x.builder().with_location(|| {
@@ -342,7 +342,7 @@ impl TransformerDecoderLayer {
         })
     }
 
-    /// Its weights.
+    /// Returns its weights.
     pub fn parameters(&self) -> Vec<Tensor> {
         let attention = [self.self_attn.parameters(), self.multihead_attn.parameters()].concat();
         let norms = [&self.norm1, &self.norm2, &self.norm3].map(Module::parameters).concat();

@@ -2,7 +2,7 @@
 
 use crate::types::TensorType;
 
-/// Why an op cannot be applied or evaluated.
+/// The reason that an op cannot be applied or evaluated.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpError {
@@ -13,7 +13,7 @@ pub enum OpError {
         op: &'static str,
         /// The operands that it takes, e.g. `2 operands`.
         expected: &'static str,
-        /// How many there are.
+        /// The number of operands that there are.
         found: usize,
     },
     /// Element types that do not fit.
@@ -69,7 +69,7 @@ pub enum OpError {
         index: i64,
         /// One past the greatest.
         range: usize,
-        /// Where it stands in its whole tensor.
+        /// The position of the index in its whole tensor.
         position: Vec<usize>,
     },
 }
@@ -81,7 +81,7 @@ fn join_types(types: &[TensorType]) -> String {
 /// Checks the number of operands.
 ///
 /// # Errors
-/// Where it is another.
+/// Returns an error if it is not `count`.
 pub fn check_arity(
     op: &'static str,
     operands: &[&TensorType],

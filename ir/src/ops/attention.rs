@@ -68,7 +68,7 @@ pub struct Attention {
 }
 
 impl Attention {
-    /// Without window and soft cap.
+    /// Makes an op without window and soft cap.
     pub fn new(causal: bool, scale: Scalar) -> Self {
         Self { causal, scale, window: None, soft_cap: None }
     }
@@ -134,13 +134,13 @@ impl AttentionBias {
 }
 
 impl AttentionGrad {
-    /// That of an op.
+    /// Takes the parameters of an attention op.
     pub fn from_attention(op: Attention, bias: AttentionBias) -> Self {
         let Attention { causal, scale, window, soft_cap } = op;
         Self { causal, scale, window, soft_cap, bias }
     }
 
-    /// Without bias, window and soft cap.
+    /// Makes an op without bias, window and soft cap.
     pub fn new(causal: bool, scale: Scalar) -> Self {
         Self::from_attention(Attention::new(causal, scale), AttentionBias::None)
     }
@@ -213,7 +213,7 @@ impl Operation for Attention {
         Ok(rule)
     }
 
-    /// Two products: scores and the sum of values.
+    /// Returns the FLOPs of two products: scores and the sum of values.
     fn flops(&self, rule: &Rule) -> f64 {
         attention_flops(*self, 2.0, rule)
     }
@@ -365,7 +365,7 @@ impl Operation for AttentionGrad {
         self.flops(part) * most_to_mean(self.forward(), whole, part)
     }
 
-    /// Of the five products the first: the scores.
+    /// Returns the share of the scores, the first of five products, which the op computes again.
     fn repeated_share(&self) -> f64 {
         0.2
     }

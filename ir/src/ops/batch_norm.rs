@@ -27,7 +27,7 @@ pub struct BatchNorm {
 }
 
 impl BatchNorm {
-    /// By statistics that are given, with the momentum of ONNX and torch.
+    /// Makes an op with given statistics, and the momentum of ONNX and torch.
     pub fn new(epsilon: f64) -> Self {
         Self { epsilon: Scalar(epsilon), momentum: Self::default_momentum() }
     }

@@ -38,7 +38,7 @@ pub struct BatchNormTraining {
     pub channel: usize,
 }
 
-/// How a tensor is seen while its channels are normalized.
+/// The form in which a tensor is read while its channels are normalized.
 pub(crate) struct ChannelView {
     /// Its shape, `[parts, n / parts, ..]` where there are several parts.
     pub(crate) shape: Vec<usize>,
@@ -51,14 +51,14 @@ pub(crate) struct ChannelView {
 }
 
 impl ChannelView {
-    /// Over how many elements a statistic is taken.
+    /// Returns the number of elements that a statistic is taken over.
     pub(crate) fn count_elements(&self) -> usize {
         self.axes.iter().map(|&axis| self.shape[axis]).product()
     }
 }
 
 impl BatchNormTraining {
-    /// How a tensor of a shape that the op takes is seen.
+    /// Returns the form in which a tensor of this shape, which the op must take, is read.
     pub(crate) fn view_channels(&self, shape: &[usize]) -> ChannelView {
         let parts = self.batches;
         let (lead, whole) = match parts {
@@ -172,8 +172,8 @@ impl Operation for BatchNormTraining {
         8.0
     }
 
-    /// With xhat = (x - mean) r, r = 1 / sqrt(variance + epsilon), over the n elements of a statistic:
-    /// dx = scale r (g - sum(g) / n - xhat sum(g xhat) / n), as if nothing depended on x but y, its mean and variance.
+    /// Returns the gradients. With xhat = (x - mean) r, r = 1 / sqrt(variance + epsilon), over the n elements of a statistic: dx = scale r
+    /// (g - sum(g) / n - xhat sum(g xhat) / n), as if nothing depended on x but y, its mean and variance.
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
         let ([x, scale, bias], [_, mean, variance]) = (node.operands, node.results) else {
             return Vec::new();
@@ -242,7 +242,7 @@ impl BatchNormTraining {
     }
 }
 
-/// The same elements in another shape; the same tensor where it has that.
+/// Returns the same elements in another shape; the same tensor if it has that shape already.
 fn reshape_if_needed(tensor: &Tensor, shape: &[usize]) -> Tensor {
     if tensor.shape() == shape { tensor.clone() } else { tensor.reshape(shape) }
 }

@@ -62,7 +62,7 @@ pub enum BinaryFunction {
     BitXor,
 }
 
-/// What a function takes and gives.
+/// The class of a function by the types of its operands and result.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum FunctionClass {
     Arithmetic,

@@ -64,7 +64,7 @@ const BATCH: usize = 0;
 const GROUPS: usize = 1;
 const OUTPUTS: usize = 2;
 const INPUTS: usize = 3;
-/// How many factors [`build_rule`] makes.
+/// The number of factors that [`build_rule`] makes.
 const FACTORS: usize = 6;
 
 /// The iteration space of all three, and the dims of x, k and y.
@@ -86,7 +86,7 @@ fn build_rule(
     (rule, [image_of(&[g, c], image), k, image_of(&[g, o], places)])
 }
 
-/// What all three have besides extents.
+/// The parameters that a convolution and its two gradients have besides extents.
 #[derive(Clone, Copy)]
 struct ConvolutionParameters {
     window: Window,
@@ -106,7 +106,7 @@ struct ConvolutionExtents {
 }
 
 impl ConvolutionExtents {
-    /// From the shapes of x, k and, where it is an operand, y.
+    /// Takes the extents from the shapes of x, k and, where it is an operand, y.
     fn new(
         op: &'static str,
         operands: &[&TensorType],
@@ -515,7 +515,7 @@ fn for_each_place(shape: &[usize], mut body: impl FnMut([usize; 2])) {
     }
 }
 
-/// Which elements of an image meet which of a kernel.
+/// The pairs of an element of an image and an element of a kernel that a window multiplies.
 struct WindowSums<'a> {
     window: Window,
     x: &'a [usize],

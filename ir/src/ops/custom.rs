@@ -71,26 +71,26 @@ impl Custom {
         }
     }
 
-    /// With these dims split.
+    /// Sets the dims that may be split.
     #[must_use]
     pub fn split(self, dims: &[&str]) -> Self {
         Self { split: dims.iter().map(|&dim| dim.to_owned()).collect(), ..self }
     }
 
-    /// With results of these element types.
+    /// Sets the element types of the results.
     #[must_use]
     pub fn with_result_dtypes(self, results: &[DType]) -> Self {
         Self { results: results.to_vec(), ..self }
     }
 
-    /// With a number for the kernel.
+    /// Adds a number for the kernel.
     #[must_use]
     pub fn with_number(mut self, name: &str, value: f64) -> Self {
         self.numbers.insert(name.to_owned(), value.into());
         self
     }
 
-    /// With a kernel `NAME.backward`.
+    /// Sets that it has a kernel `NAME.backward`.
     #[must_use]
     pub fn differentiable(self) -> Self {
         Self { differentiable: true, ..self }
@@ -101,7 +101,7 @@ impl Custom {
         self.numbers.get(name).map(|number| number.0)
     }
 
-    /// How many results its dims name.
+    /// Returns the number of results that its dims name.
     pub(crate) fn count_results(&self) -> usize {
         self.dims.split_once("->").map_or(1, |(_, results)| parse_tensor_dims(results).len())
     }

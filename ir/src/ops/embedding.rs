@@ -114,7 +114,7 @@ impl Operation for EmbeddingGrad {
         Ok(rule)
     }
 
-    /// One addition for each index, whereas the points count every row for each.
+    /// Returns one addition for each index, whereas the points count every row for each.
     fn flops_per_point(&self) -> f64 {
         1.0 / self.rows.max(1) as f64
     }

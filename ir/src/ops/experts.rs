@@ -59,7 +59,7 @@ const CHOICES: usize = 3;
 const EXPERTS: usize = 4;
 const PLACES: usize = 5;
 
-/// From [g, t, k] of the choices, the number of elements, and [experts, capacity].
+/// Builds the rule from [g, t, k] of the choices, the number of elements, and [experts, capacity].
 fn build_rule(chosen: [usize; 3], elements: usize, [experts, capacity]: [usize; 2]) -> ExpertRule {
     let [groups, tokens, choices] = chosen;
     let mut rule = Rule::default();
@@ -322,7 +322,7 @@ fn weighted_gradients(
     gradients
 }
 
-/// One for each element of the experts' places.
+/// Counts one for each element of the experts' places.
 fn count_place_elements(rule: &Rule, places: &[DimRule]) -> f64 {
     places.iter().map(|dim| rule.extent(dim) as f64).product()
 }
@@ -402,7 +402,7 @@ fn shard_range(region: &Region, dim: usize) -> Range<usize> {
     start..start + region.rect.extent[dim]
 }
 
-/// Where in its shard an element of the whole is; `None` where another rank has it.
+/// Returns the offset in the shard of an element of the whole tensor; `None` where another rank has it.
 fn shard_offset(region: &Region, array: &Array, index: &[usize]) -> Option<usize> {
     let within = (0..index.len()).all(|dim| shard_range(region, dim).contains(&index[dim]));
     within.then(|| {

@@ -169,7 +169,7 @@ impl Operation for ScatterSum {
         Ok(rule)
     }
 
-    /// One addition for each value, whereas the points count every place for each.
+    /// Returns one addition for each value, whereas the points count every place for each.
     fn flops_per_point(&self) -> f64 {
         1.0 / self.places.max(1) as f64
     }

@@ -64,7 +64,7 @@ impl ImageDims {
     }
 }
 
-/// Which dim of `[n, h, w, c]` each of `[n, c, h, w]` is, and the other way.
+/// The dim of `[n, h, w, c]` that each dim of `[n, c, h, w]` is, and the other way.
 const TO_FIRST: [usize; 4] = [0, 3, 1, 2];
 const TO_LAST: [usize; 4] = [0, 2, 3, 1];
 

@@ -191,7 +191,7 @@ impl Operation for CrossEntropy {
         4.0
     }
 
-    /// That of l is softmax(x) for every label, ignored or not.
+    /// Returns the gradients of x. The gradient of l with respect to x is softmax(x) for every label, ignored or not.
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
         let (x, labels, l) = (&node.operands[0], &node.operands[1], &node.results[1]);
         let of_loss = node.gradients[0].as_ref().map(|g| {
@@ -307,7 +307,7 @@ impl Operation for CrossEntropyGrad {
     }
 }
 
-/// With zeros behind a dim, up to an extent.
+/// Appends zeros behind a dim, up to an extent.
 fn pad_to_extent(x: &Tensor, dim: usize, extent: usize) -> Tensor {
     x.builder().apply(Op::Pad(Pad::to_extent(&x.shape(), dim, extent)), &[x])
 }
@@ -395,7 +395,7 @@ mod tests {
         assert!(dx[0].data.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12), "{dx:?}");
     }
 
-    /// What stands behind two classes is as if it were not there, and a label that leads there is an error.
+    /// Scores behind two classes are ignored as padding, and a label that leads there is an error.
     #[test]
     fn padding_has_no_part_in_a_loss() {
         let padded = |ty: DType| (ty, Array::new([1, 4], vec![0.0, 3f64.ln(), f64::NAN, 9.0]));

@@ -51,7 +51,7 @@ impl Operation for Normalize {
         if self.center { 6.0 } else { 4.0 }
     }
 
-    /// That of r: dr/dx = -r^2 y / d, for d elements.
+    /// Returns the gradient of x. Through r it is dr/dx = -r^2 y / d, for d elements.
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
         let (y, r) = (&node.results[0], &node.results[1]);
         let builder = y.builder();

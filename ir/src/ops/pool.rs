@@ -104,7 +104,7 @@ fn build_rule(
     Ok((rule, dims([h, w]), dims([rows, columns])))
 }
 
-/// One for each element of each window.
+/// Counts one for each element of each window.
 fn pool_flops(rule: &Rule, places: &[DimRule]) -> f64 {
     let factors: f64 = rule.factors.iter().map(|factor| factor.size as f64).product();
     let places = places.iter().filter(|dim| matches!(dim, DimRule::Whole(_)));
@@ -128,8 +128,8 @@ pub(crate) fn over_window(
     }
 }
 
-/// What the mean of the window at a place divides by: its elements inside the image, or with `border` also those in
-/// the border.
+/// Returns the divisor of a window's mean at a place: the number of its elements inside the image, or with `border` also of those in the
+/// border.
 pub fn mean_divisor(
     (kernel, window): ([usize; 2], Window),
     border: bool,
@@ -207,7 +207,7 @@ impl Operation for MaxPool {
     }
 }
 
-/// Where the greatest element of a window is, and it itself; a NaN is greater than all.
+/// Finds the position of a window's greatest element, and its value; a NaN is greater than all.
 fn find_greatest(x: &Operand<'_>, how: ([usize; 2], Window), index: &[usize]) -> ([usize; 2], f64) {
     let image = [x.region.global[2], x.region.global[3]];
     let mut found = ([0; 2], f64::NEG_INFINITY);

@@ -50,7 +50,7 @@ pub enum Cell {
 }
 
 impl Cell {
-    /// How many gates it has.
+    /// Returns the number of gates that it has.
     pub fn count_gates(self) -> usize {
         match self {
             Self::Lstm => 4,

@@ -216,7 +216,7 @@ impl RecurrenceGrad {
     }
 }
 
-/// Those of x and of p.
+/// Computes the gradients of x and of p at a step of a GRU.
 fn gru_step_gradients(operands: &[Vec<&[f64]>], at: usize, carried: &mut Carried) -> [Vec<f64>; 2] {
     let [x, p, before] = [1, 2, 3].map(|operand| operands[operand][at]);
     let width = before.len();

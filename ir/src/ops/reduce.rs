@@ -49,7 +49,7 @@ pub struct ArgMax {
 }
 
 impl ReduceFunction {
-    /// How partial results become one.
+    /// Returns the reduction that joins partial results.
     pub fn kind(self) -> ReduceKind {
         match self {
             Self::Sum | Self::Mean => ReduceKind::Sum,
@@ -75,7 +75,7 @@ impl ReduceFunction {
 }
 
 impl Reduce {
-    /// How many elements each result is made of; `shape` is that of the whole operand.
+    /// Returns the number of elements that each result is made of; `shape` is that of the whole operand.
     pub fn count_elements(&self, shape: &[usize]) -> usize {
         self.axes.iter().map(|&axis| shape[axis]).product()
     }

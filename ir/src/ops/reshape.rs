@@ -142,7 +142,7 @@ impl<'a> ShapeReader<'a> {
         side
     }
 
-    /// What remains of the current dim; `None` at the end.
+    /// Returns the part of the current dim that remains; `None` at the end.
     fn remaining_extent(&self) -> Option<usize> {
         (self.dims.len() <= self.shape.len()).then_some(self.rest)
     }

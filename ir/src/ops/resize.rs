@@ -86,10 +86,10 @@ pub enum Coordinates {
     AlignCorners,
 }
 
-/// Of each element of a result, the elements that it is the weighted sum of.
+/// The elements of the operand of which each element of a result is the weighted sum.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Taps {
-    /// Where those of each element begin, and where the last ones end.
+    /// The positions in `taps` at which the taps of each element begin, and at which the last ones end.
     pub starts: Vec<usize>,
     /// Index in the operand, and weight.
     pub taps: Vec<(usize, f64)>,
@@ -192,7 +192,7 @@ impl Taps {
         &self.taps[self.starts[element]..self.starts[element + 1]]
     }
 
-    /// Of each of `from` elements of the operand, the elements of the result that it is part of.
+    /// Returns for each of `from` elements of the operand the elements of the result that it is part of.
     pub fn transpose(&self, from: usize) -> Self {
         let mut readers = vec![Vec::new(); from];
         for element in 0..self.starts.len() - 1 {
@@ -298,7 +298,7 @@ impl Operation for ResizeGrad {
         resize_rule(self.name(), operands, (self.axis, self.extent, &self.sampling))
     }
 
-    /// As of [`Resize`].
+    /// Returns the same number as [`Resize`].
     fn flops_per_point(&self) -> f64 {
         4.0
     }
@@ -351,7 +351,7 @@ mod tests {
         assert_eq!(one(Coordinates::HalfPixelOrFirst), [0.0]);
     }
 
-    /// Which element is nearest for each way to place and each way to round, as onnxruntime has it (`resize_places.py`).
+    /// The nearest element is that of onnxruntime, for each way to place and each way to round (`resize_places.py`).
     #[test]
     fn the_nearest_elements_are_those_of_onnxruntime() {
         let (mut checked, mut wrong) = (0, Vec::new());

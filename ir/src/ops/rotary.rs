@@ -34,7 +34,7 @@ impl Rotary {
         if self.inverse { -angle } else { angle }
     }
 
-    /// Of an element of a head of `width` elements: its pair, and where that pair's two elements are.
+    /// Returns the pair of an element of a head of `width` elements, and the positions of that pair's two elements.
     fn locate_pair(&self, element: usize, width: usize) -> (usize, [usize; 2]) {
         if self.interleaved {
             let pair = element / 2;

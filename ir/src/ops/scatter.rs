@@ -41,7 +41,7 @@ pub enum ScatterFunction {
 }
 
 impl ScatterFunction {
-    /// How a value changes the element at its place.
+    /// Returns the value of an element after a value has been joined to it.
     pub fn join_values(self, there: f64, value: f64) -> f64 {
         match self {
             Self::Set => value,
@@ -83,7 +83,7 @@ impl Scatter {
         [own * &share, given * gather_places(&share, places)]
     }
 
-    /// Of factors of which some are 0: what all others make together.
+    /// Computes the gradients of a product, also where some factors are 0: each is `g` times the product of all other factors.
     fn gradient_of_product(&self, [x, places, values]: [&Tensor; 3], g: &Tensor) -> [Tensor; 2] {
         let dtype = g.ty().dtype;
         let zero = |t: &Tensor| t.equal(&t.scalar_like(0.0)).cast(dtype);
@@ -162,7 +162,7 @@ impl Operation for Scatter {
         Ok(rule)
     }
 
-    /// One step for each value, whereas the points count every place for each.
+    /// Counts one step for each value, whereas the points count every place for each.
     fn flops(&self, rule: &Rule) -> f64 {
         let extents = rule.operands[2].iter().map(|dim| rule.extent(dim) as f64);
         extents.product()

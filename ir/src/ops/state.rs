@@ -52,17 +52,17 @@ impl Blend {
     /// x takes the place of the state.
     pub const REPLACE: Self = Self::with_decay(0.0, 1.0);
 
-    /// This share of the state, and x at this rate.
+    /// Makes an update that keeps this share of the state, and adds x at this rate.
     pub const fn with_decay(decay: f64, rate: f64) -> Self {
         Self { decay: Scalar(decay), rate: Scalar(rate), starts: false }
     }
 
-    /// Its decay and rate at a step, from 0.
+    /// Returns its decay and rate at a step, from 0.
     pub fn at_step(&self, step: u64) -> Self {
         if self.starts && step == 0 { Self::REPLACE } else { *self }
     }
 
-    /// Its decay and rate at an update of this number, from 1.
+    /// Returns its decay and rate at an update of this number, from 1.
     pub fn at_update(&self, number: f64) -> Self {
         self.at_step(if number > 1.0 { 1 } else { 0 })
     }
@@ -72,7 +72,7 @@ impl Blend {
         kept + self.rate.0 * x
     }
 
-    /// Why a state of this element type does not fit.
+    /// Explains why a state of this element type does not fit; `None` if it fits.
     fn find_mismatch(&self, state: DType, x: DType) -> Option<String> {
         if state.is_float() {
             let fits = [state, DType::F32].contains(&x) || state == DType::F32 && x.is_float();

@@ -26,7 +26,7 @@ pub struct TopK {
 }
 
 impl TopK {
-    /// How two elements of a row come one after the other, whatever their places.
+    /// Compares two elements of a row by their order in the result, whatever their places.
     fn compare_elements(&self, a: f64, b: f64) -> Ordering {
         let ascending = a.partial_cmp(&b).unwrap_or(a.is_nan().cmp(&b.is_nan()));
         if self.greatest { ascending.reverse() } else { ascending }

@@ -148,7 +148,7 @@ impl UnaryFunction {
         }
     }
 
-    /// To scale by what is not finite is not linear: of a summand 0 it makes no number.
+    /// Whether the function is linear. Scaling by a number that is not finite is not: it makes no number of a summand 0.
     fn is_linear(self) -> bool {
         match self {
             Self::Neg | Self::Detach => true,

@@ -3,10 +3,10 @@
 //! A variable of half precision has a gradient of its precision or f32. Its states are f32: moments of bfloat16 would not grow,
 //! as a hundredth of them is below their last bit. Updates compute in f32.
 //!
-//! Where the norm of gradients clips them ([`super::ClipFactor`]) or the loss is scaled ([`super::LossScale`]), an update also
-//! takes a `factor`. The gradient is multiplied by it first. A factor of 0 says that the update is not made: the variable and its
-//! states stay as they are. Under loss scaling, updates that correct a bias also take the number of the update, because steps
-//! that are not made must not count. Then each element of the gradient is clipped, if `clip` says so.
+//! If the norm of gradients clips them ([`super::ClipFactor`]) or the loss is scaled ([`super::LossScale`]), an update also takes a
+//! `factor`. The gradient is multiplied by it first. A factor of 0 says that the update is not made: the variable and its states stay as
+//! they are. Under loss scaling, updates that correct a bias also take the number of the update, because steps that are not made must not
+//! count. Then each element of the gradient is clipped, if `clip` says so.
 //!
 //! The learning rate is a function of the training's step ([`LearningRate`]).
 
@@ -315,7 +315,7 @@ mod tests {
         check_scaled(op, operands, &[], expected);
     }
 
-    /// With operands of loss scaling.
+    /// Checks an update with operands of loss scaling.
     fn check_scaled(op: Op, operands: &[f64], scaling: &[f64], expected: &[f64]) {
         let scalar = |&value: &f64| (DType::F32, Array::new([], vec![value]));
         let all = [scalars(operands), scaling.iter().map(scalar).collect()].concat();

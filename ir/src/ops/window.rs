@@ -1,4 +1,4 @@
-//! Where the windows of convolutions and pools lie in an image.
+//! The positions in an image of the windows of convolutions and pools.
 
 use serde::{Deserialize, Serialize};
 

@@ -10,7 +10,7 @@ pub struct ParseError {
     pub line: usize,
     /// The column, in characters, from 1.
     pub column: usize,
-    /// How many characters it concerns, at least 1.
+    /// The number of characters that it concerns, at least 1.
     pub length: usize,
     /// The reason.
     pub message: String,

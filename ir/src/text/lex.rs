@@ -9,7 +9,7 @@ pub(super) struct Token {
     pub span: TextSpan,
 }
 
-/// Where something stands in the text: line and column from 1, length in characters.
+/// A place in the text: line and column from 1, length in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct TextSpan {
     pub line: usize,
@@ -31,7 +31,7 @@ pub(super) enum TokenKind {
     Punctuation(char),
 }
 
-/// How a value is called in the text.
+/// The name or number of a value in the text.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Label {
     /// The user's name.
@@ -41,7 +41,7 @@ pub(super) enum Label {
 }
 
 impl TextSpan {
-    /// From the start of one to the end of another on the same line.
+    /// Returns the span from the start of one to the end of another on the same line.
     pub fn extend_to(self, end: TextSpan) -> TextSpan {
         TextSpan { length: (end.column + end.length).saturating_sub(self.column).max(1), ..self }
     }
@@ -56,7 +56,7 @@ impl TextSpan {
 /// The tokens of line `number`.
 ///
 /// # Errors
-/// Where a character or a string cannot be read.
+/// Returns an error if a character or a string cannot be read.
 pub(super) fn split_tokens(line: &str, number: usize) -> Result<Vec<Token>, ParseError> {
     let mut lexer = Lexer { chars: line.chars().collect(), position: 0, line: number };
     let mut tokens = Vec::new();

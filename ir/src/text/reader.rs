@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 /// JSON, to be read into a type.
 pub(super) struct JsonReader(pub Json);
 
-/// Why it is none of that type.
+/// The reason that JSON is no value of a type.
 #[derive(Debug)]
 pub(super) enum Fault {
     /// A field that the type has, and the JSON has not.

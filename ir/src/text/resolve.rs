@@ -43,7 +43,7 @@ pub fn parse_with(text: &str, dims: &BTreeMap<String, usize>) -> Result<Graph, P
 /// A text that is read, and of which nothing is known of what its symbolic extents stand for.
 pub struct Unresolved<'a> {
     text: Cow<'a, str>,
-    /// Each with its line.
+    /// The statements, each with its line.
     statements: Vec<(usize, Statement)>,
     /// The errors: all that could not be read.
     errors: Vec<ParseError>,
@@ -57,7 +57,7 @@ impl<'a> Unresolved<'a> {
         Self { text, statements, errors }
     }
 
-    /// Its symbolic extents, in order of appearance.
+    /// Returns its symbolic extents, in order of appearance.
     pub fn symbols(&self) -> Vec<String> {
         let mut found = Vec::new();
         for (_, statement) in &self.statements {
@@ -71,7 +71,7 @@ impl<'a> Unresolved<'a> {
         found
     }
 
-    /// Its inputs in order of appearance, and of each dim the symbol that it is, where it is one alone.
+    /// Returns its inputs in order of appearance, and of each dim the symbol that it is, where it is one alone.
     pub fn inputs(&self) -> Vec<(String, Vec<Option<String>>)> {
         let symbol = |dim: &SymbolicExtent| match dim.factors.as_slice() {
             [ExtentFactor::Symbol(name, _)] => Some(name.clone()),
@@ -89,7 +89,7 @@ impl<'a> Unresolved<'a> {
         inputs
     }
 
-    /// Its graph, where `dims` gives symbolic extents their values.
+    /// Returns its graph, where `dims` gives symbolic extents their values.
     ///
     /// # Errors
     /// All that is wrong with the text.

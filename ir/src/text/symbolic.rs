@@ -38,7 +38,7 @@ pub fn print_for_any_batch<E>(
     Ok(pairs.map(|(first, second)| generalize_piece(symbol, first, second)).collect())
 }
 
-/// What stands for a piece of text in both graphs.
+/// Returns the text that stands for a piece of text in both graphs: `symbol`, times a factor, if both are multiples of the batch.
 fn generalize_piece(symbol: &str, first: &str, second: &str) -> Option<String> {
     if first == second {
         return Some(first.into());

@@ -100,7 +100,7 @@ pub(super) fn parse_statements(text: &str) -> (Vec<(usize, Statement)>, Vec<Pars
 struct Parser {
     tokens: Vec<Token>,
     position: usize,
-    /// Just behind the line: where something is missing.
+    /// The place just behind the line: where something is missing.
     end: TextSpan,
     depth: usize,
 }

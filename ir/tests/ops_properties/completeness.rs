@@ -79,7 +79,7 @@ fn check(case: &Case, key: u64, missing: &mut Vec<String>) -> usize {
     tried
 }
 
-/// In every other trial some numbers are 0, and ranks have summands that are 0.
+/// Checks that ranks together compute the whole. In every other trial some numbers are 0, and ranks have summands that are 0.
 fn computes_whole(
     case: &Case,
     (key, trial): (u64, u64),

@@ -1,4 +1,4 @@
-//! Where a function has a kink, a tie or a special value, it behaves as PyTorch does; and what does not fit is said.
+//! Tests of conventions: functions behave as PyTorch's at a kink, a tie or a special value, and operands that do not fit are reported.
 
 use std::collections::BTreeMap;
 

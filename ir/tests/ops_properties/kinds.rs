@@ -1,4 +1,4 @@
-//! What an op says that it is agrees with what it computes.
+//! Tests that the properties that an op declares agree with what it computes.
 
 use graphc_ir::array::Array;
 use graphc_ir::op::Movement;

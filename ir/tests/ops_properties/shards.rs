@@ -11,7 +11,7 @@ use graphc_ir::types::TensorType;
 
 use crate::cases::Case;
 
-/// What evaluation of the cases reads besides operands.
+/// The seed and the step with which cases are evaluated.
 pub const CONTEXT: EvalContext = EvalContext { seed: 11, step: 2 };
 
 /// Numbers for tests, the same on each run.
@@ -25,13 +25,13 @@ impl Random {
         Self { stream: RandomStream { seed: 3, key, step: 0 }, next: 0 }
     }
 
-    /// In [low, high).
+    /// Draws a number in [low, high).
     pub fn uniform(&mut self, low: f64, high: f64) -> f64 {
         self.next += 1;
         low + (high - low) * f64::from(self.stream.uniform(self.next))
     }
 
-    /// In low..high.
+    /// Draws an integer in low..high.
     pub fn integer(&mut self, low: i64, high: i64) -> i64 {
         self.uniform(low as f64, high as f64).floor() as i64
     }
@@ -44,11 +44,11 @@ pub struct Instance<'a> {
     pub arrays: Vec<Array>,
     pub result_types: Vec<TensorType>,
     pub results: Vec<Array>,
-    /// How operands are decomposed into partial sums.
+    /// The decomposition of operands into partial sums.
     pub summands: Summands,
 }
 
-/// How what is whole is decomposed into partial sums.
+/// The decomposition of whole tensors into partial sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Summands {
     /// Ranks have numbers that are drawn, but for one.
@@ -208,7 +208,7 @@ fn decompose(
 struct Recombined {
     sbp: NdSbp,
     hierarchy: Vec<usize>,
-    /// For each position along the partial axes the elements that have come.
+    /// The elements that have come, for each position along the partial axes.
     parts: Vec<(Array, Vec<bool>)>,
 }
 

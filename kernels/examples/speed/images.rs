@@ -69,7 +69,7 @@ fn least(bench: &mut Bench, op: &Op, operands: &[TensorType]) -> f64 {
     bench.least(operands, &results, 0.03, |x, y, cx| call.launch(x, y, cx))
 }
 
-/// How often an element of a window meets the image along one dim.
+/// Counts the pairs of a place and an element of the window that meets the image there, along one dim.
 fn meetings(window: Window, extent: usize, kernel: usize, places: usize) -> usize {
     let places = (0..places)
         .map(|p| (0..kernel).filter(|&k| window.source_index(0, p, k, extent).is_some()).count());

@@ -1,8 +1,8 @@
-//! How fast the main kernels are on this machine, at the sizes of a small GPT and an MLP:
-//! `cargo run --release -p graphc-kernels --example speed -- [THREADS] [half | norm | images | recurrence | attention | products]`. Bytes count
-//! each operand and result once. With `norm` only the passes of batch normalization are timed, with `images` only convolution, beside
-//! a product of large matrices, with `recurrence` recurrent layers, with `attention` and `products` those. With `half` only products, attention and
-//! convolution are timed, of f32, bf16 and f16 in turn: medians, and how many times as fast as f32 each is.
+//! Measures the speed of the main kernels on this machine, at the sizes of a small GPT and an MLP:
+//! `cargo run --release -p graphc-kernels --example speed -- [THREADS] [half | norm | images | recurrence | attention | products]`. Bytes
+//! count each operand and result once. With `norm` only the passes of batch normalization are timed. With `images` only convolution is,
+//! beside a product of large matrices; with `recurrence` recurrent layers; with `attention` and `products` those. With `half` only
+//! products, attention and convolution are timed, of f32, bf16 and f16 in turn: medians, and how many times as fast as f32 each is.
 
 mod images;
 mod normalization;

@@ -1,4 +1,4 @@
-//! How fast recurrent layers are, beside the product of their inputs: the same FLOPs, with no order of steps.
+//! Measures recurrent layers beside the product of their inputs, which has the same FLOPs but no order of steps.
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::{Cell, MatMul, Recurrence, RecurrenceGrad};

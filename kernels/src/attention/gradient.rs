@@ -93,7 +93,7 @@ pub(super) struct AttentionGradInputs<'a, T> {
     scoring: Scoring<'a, T>,
 }
 
-/// What one thread computes, and where it works.
+/// The work of one thread, and its scratch memory.
 struct HeadPiece<'a> {
     /// Every so many heads of keys of all batches, from one on.
     heads: StepBy<Range<usize>>,
@@ -107,7 +107,7 @@ impl<T: Number> AttentionGradInputs<'_, T> {
         [queries * group * width, keys * width, keys * width]
     }
 
-    /// What the products of a block work in.
+    /// Returns the number of `f32` of scratch memory that the products of a block need.
     pub(super) fn scratch_len(&self) -> usize {
         let width = self.space.width;
         let scores = room::<T, T, f32>([KEYS, width, QUERIES], 1);
@@ -147,7 +147,7 @@ impl<T: Number> AttentionGradInputs<'_, T> {
         if self.scoring.is_capped() { 3 * KEYS * APART } else { 2 * KEYS * APART }
     }
 
-    /// The same memory cut in these.
+    /// Cuts the memory of [`Self::score_blocks`] in weights, gradients of scores and slopes.
     pub(super) fn cut_blocks<'s>(&self, blocks: &'s mut [f32]) -> [&'s mut [f32]; 3] {
         let (weights, rest) = blocks.split_at_mut(KEYS * APART);
         let (of_scores, slopes) = rest.split_at_mut(KEYS * APART);
@@ -179,7 +179,8 @@ impl<T: Number> AttentionGradInputs<'_, T> {
         place(of_value, 1.0, dv, keys, width)
     }
 
-    /// The same in memory that has just these; those of queries and keys without the scale.
+    /// Computes the gradients of one head of keys and its group into `to`, which holds just these. Those of queries and keys are without
+    /// the scale.
     fn accumulate_head(
         &self,
         [batch, shared]: [usize; 2],
@@ -222,8 +223,8 @@ impl<T: Number> AttentionGradInputs<'_, T> {
         }
     }
 
-    /// What a query pays to a key, the gradient of the scores, and the slopes of the soft cap, if there is one. Of each query the
-    /// log-sum-exp and the shift are given.
+    /// Computes, for each query and key of a block, the attention weight, the gradient of the score and, if there is a soft cap, its slope.
+    /// `rows` gives the log-sum-exp and the shift of each query.
     pub(super) fn compute_scores(
         &self,
         block: &ScoreBlock,
@@ -293,7 +294,8 @@ impl<T: Number> AttentionGradInputs<'_, T> {
         }
     }
 
-    /// Of each query of a head its log-sum-exp, and what is subtracted from do v: sum(do o) - dl. Memory for two rows is given.
+    /// Computes for each query of a head its log-sum-exp, and the number that is subtracted from do v: sum(do o) - dl. `pair` is memory for
+    /// two rows.
     pub(super) fn prepare_rows(
         &self,
         [batch, head]: [usize; 2],

@@ -33,8 +33,8 @@ use weights::{LANES, SoftmaxState, absorb_scores};
 const QUERIES: usize = 128;
 /// Keys of a block.
 const KEYS: usize = 128;
-/// From the scores of one key to those of the next. (Were it a multiple of 512 bytes, scores of one query would meet in few places of
-/// the nearest cache.)
+/// The distance from the scores of one key to those of the next. (Were it a multiple of 512 bytes, scores of one query would meet in few
+/// places of the nearest cache.)
 const APART: usize = QUERIES + LANES;
 
 /// The kernel of [`Op::Attention`].

@@ -22,7 +22,7 @@ struct BiasUnit<'a, B> {
     to: &'a mut [B],
 }
 
-/// What one thread computes, and where it works.
+/// The work of one thread, and its scratch memory.
 struct BiasPiece<'a, B> {
     units: Vec<BiasUnit<'a, B>>,
     scratch: &'a mut [f32],

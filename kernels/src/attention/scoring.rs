@@ -18,7 +18,7 @@ use crate::view::View;
 /// Biases of as many queries and keys of a block.
 type Tile = [f32; LANES * KEYS];
 
-/// What a scaled product becomes before it is weighed.
+/// The steps from a scaled product of query and key to the score that is weighed: a soft cap and a bias.
 pub(super) struct Scoring<'a, T> {
     cap: Option<f32>,
     bias: Option<BiasRows<'a, T>>,
@@ -27,7 +27,7 @@ pub(super) struct Scoring<'a, T> {
 /// A bias `[batch, heads, queries, keys]`.
 struct BiasRows<'a, T> {
     elements: BiasElements<'a, T>,
-    /// From one index to the next of each dim; 0 where it has extent 1.
+    /// The distance from one index to the next of each dim; 0 where it has extent 1.
     strides: [usize; 4],
 }
 
@@ -37,7 +37,7 @@ enum BiasElements<'a, T> {
 }
 
 impl<'a, T: Number> Scoring<'a, T> {
-    /// That of an op, for a bias of these extents or broadcast to them.
+    /// Takes the soft cap of an op, and a bias of these extents or one that is broadcast to them.
     pub fn new(
         op: Attention,
         bias: Option<&View<'a>>,
@@ -137,7 +137,7 @@ vectorized! {
 }
 
 vectorized! {
-    /// How fast bounded scores of [`LANES`] queries grow with the products that they are made of.
+    /// Computes the derivatives of bounded scores of [`LANES`] queries with respect to the products that they are made of.
     fn fill_slopes(scores: &[f32], slopes: &mut [f32], keys: usize, cap: f32) {
         for (row, slopes) in scores.chunks(APART).zip(slopes.chunks_mut(APART)).take(keys) {
             for (slope, score) in lanes_mut(slopes).iter_mut().zip(row) {

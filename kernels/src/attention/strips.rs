@@ -17,10 +17,10 @@ const STRIP: usize = 32;
 pub(super) struct Strips {
     pub queries: usize,
     pub keys: usize,
-    /// How many keys the first query sees, where each later one sees one more: below 0 where queries see none at first.
+    /// The number of keys that the first query sees. Each later query sees one more. It is below 0 where the first queries see none, and
     /// `None` where all see all.
     pub ahead: Option<isize>,
-    /// How many of the keys that a query sees, the last ones, it sees at most.
+    /// The most keys that a query sees: the last ones of those that `ahead` lets it see.
     pub window: Option<usize>,
 }
 
@@ -73,7 +73,7 @@ impl Strips {
         })
     }
 
-    /// How many keys a query sees.
+    /// Returns the number of keys that a query sees without regard to the window.
     fn count_seen(self, query: usize) -> usize {
         let seen = |ahead: isize| (ahead + query as isize).clamp(0, self.keys as isize) as usize;
         self.ahead.map_or(self.keys, seen)

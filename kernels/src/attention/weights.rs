@@ -15,23 +15,23 @@ pub(super) struct LaneGroup {
     /// Keys that any of the strip's queries sees, and all of the block.
     pub keys: usize,
     pub all: usize,
-    /// From the scores of one key to those of the next.
+    /// The distance from the scores of one key to those of the next.
     pub apart: usize,
-    /// How many keys the first query sees, where each later one sees one more; below 0 where it is not the first that sees any.
+    /// The number of keys that the first query sees. Each later query sees one more. It is below 0 where the first queries see none.
     pub seen: isize,
-    /// How many of these, the last ones, each query sees at most.
+    /// The most keys that a query sees: the last ones of those that `seen` lets it see.
     pub window: Option<usize>,
 }
 
 impl LaneGroup {
-    /// How many keys each query sees, if there are so many.
+    /// Returns for each query the number of keys up to which it sees, which may be more than there are.
     #[inline(always)]
     fn seen_keys(self) -> [i32; LANES] {
         let seen = self.seen.clamp(-(LANES as isize), self.keys as isize) as i32;
         std::array::from_fn(|lane| seen + lane as i32)
     }
 
-    /// How many of the first keys each query does not see.
+    /// Returns for each query the number of first keys that it does not see, because they lie before its window.
     #[inline(always)]
     fn passed_keys(self) -> [i32; LANES] {
         let passed = self.window.map_or(isize::MIN, |window| self.seen - window as isize);

@@ -62,7 +62,7 @@ fn group_into_classes(
     classes
 }
 
-/// Where an element of the window meets the image.
+/// The places, sources and number of the meetings of one element of the window with the image.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct WindowMeeting {
     pub place: usize,
@@ -70,7 +70,7 @@ pub(super) struct WindowMeeting {
     pub count: usize,
 }
 
-/// Where each element of the window meets the image along a dim of these extents (image, kernel, places).
+/// Finds the meetings of each element of the window with the image along a dim of these extents (image, kernel, places).
 pub(super) fn find_meetings(
     window: &Window,
     dim: usize,

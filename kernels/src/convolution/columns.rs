@@ -180,7 +180,7 @@ impl ConvolutionSpace {
         }
     }
 
-    /// For each place a row of what a range of its window's elements, tap by tap, meets in a group's channels.
+    /// Writes for each place a row of the elements of a group's channels that a range of its window's elements meets, tap by tap.
     fn lay_out<T: Number>(
         &self,
         x: &[T],

@@ -22,8 +22,8 @@ const NEAR: usize = 1 << 15;
 const SHARES: usize = 4;
 /// Channels of one vector.
 const VECTOR: usize = 16;
-/// Into how many slabs images are cut whose sums are added up at last: threads share them, and what is added to what does not
-/// depend on how many threads there are.
+/// The number of slabs into which images are cut, whose sums are added up at last. Threads share the slabs. The number is fixed, because
+/// the order of a sum must not depend on the number of threads.
 const SLABS: usize = 8;
 
 /// y from x and k.
@@ -68,7 +68,7 @@ pub(super) fn compute_input_grad<T: Number>(
     )
 }
 
-/// By rows, and by places of a row, what is read: elements of the window and their sources.
+/// The elements of the window that are read, and their sources: by rows, and by places of a row.
 type Readers = [Vec<Vec<(usize, usize)>>; 2];
 
 fn find_readers(classes: &[Vec<PlaceClass>; 2]) -> Readers {
@@ -293,7 +293,7 @@ vectorized! {
     }
 }
 
-/// The same for `N` channels; gives their number.
+/// Adds the sums of one tap over the places of an image, for `N` channels from `channel` on. Returns `N`.
 #[inline(always)]
 fn over_places<const N: usize>(
     space: &ConvolutionSpace,

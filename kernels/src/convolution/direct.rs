@@ -127,7 +127,7 @@ fn y_side(space: &ConvolutionSpace, group: usize) -> ImageSide {
     ImageSide { extents: space.shown, width, first, count: space.outputs }
 }
 
-/// From x to y, with the classes of either direction.
+/// Prepares the gathering from x to y, with the classes of either direction.
 fn build_gather(
     space: &ConvolutionSpace,
     group: usize,

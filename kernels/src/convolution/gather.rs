@@ -28,7 +28,7 @@ const NEAR: usize = 1 << 18;
 const KEPT: usize = 1 << 16;
 /// Shares of the work for each thread: who is done sooner takes another.
 pub(super) const SHARES: usize = 4;
-/// So few rows read kernels where they lie.
+/// The most rows for which kernels are read where they lie.
 const LITTLE: usize = 96;
 
 /// Images in memory, and which channels of them take part.
@@ -48,7 +48,7 @@ impl ImageSide {
         self.extents[0] * self.extents[1] * self.width
     }
 
-    /// From one row, and one place, to the next.
+    /// Returns the distances from one row, and from one place, to the next.
     pub fn place_steps(&self) -> [usize; 2] {
         [self.extents[1] * self.width, self.width]
     }
@@ -59,7 +59,7 @@ pub(super) struct ConvolutionGather {
     pub batch: usize,
     pub from: ImageSide,
     pub to: ImageSide,
-    /// Of h and w.
+    /// The classes of places along h and along w.
     pub classes: [Vec<PlaceClass>; 2],
     /// Height and width of the kernels.
     pub kernel: [usize; 2],
@@ -99,7 +99,7 @@ struct PackedFactors<'a> {
     packed: &'a [f32],
     /// Rows of a panel.
     depth: usize,
-    /// From row to row, of kernels that are not packed.
+    /// The distance from row to row, of kernels that are not packed.
     stride: Option<usize>,
 }
 
@@ -116,7 +116,7 @@ impl PackedFactors<'_> {
     }
 }
 
-/// How kernels are packed.
+/// The order in which kernels are packed.
 #[derive(Clone, Copy)]
 pub(super) enum KernelPacking {
     ByOutputs,
@@ -141,12 +141,12 @@ struct GatherUnit {
 /// The taps and places of a pair of classes.
 struct SharedTaps {
     taps: Vec<Tap>,
-    /// Where the first tap's source and the result begin, of each row of places and of each place in a row.
+    /// The positions of the first tap's source and of the result, for each row of places and for each place in a row.
     places: [Vec<(usize, usize)>; 2],
 }
 
 impl ConvolutionGather {
-    /// Of each tap its place among those that some result needs.
+    /// Numbers the taps that some result needs. Returns for each tap its number among these.
     pub fn slots(&self) -> Vec<Option<usize>> {
         let used = self.classes.each_ref().map(|classes| {
             let taps = classes.iter().flat_map(|class| &class.taps);
@@ -219,13 +219,13 @@ impl ConvolutionGather {
         to.finish_in((pool, parts), words)
     }
 
-    /// How much memory [`ConvolutionGather::compute_result`] works in for what follows the result.
+    /// Returns the number of words of memory that the chain behind [`ConvolutionGather::compute_result`] works in.
     pub fn scratch_words(parts: usize, to: ResultSink<'_>) -> usize {
         parts * SHARES * to.scratch_words()
     }
 
-    /// How many images, or bands of rows of one image, are computed before what follows reads them from the cache; `None`
-    /// where all at once stay in it, or nothing follows.
+    /// Chooses the number of images, or of bands of one image, that are computed before the chain behind the result reads them from the
+    /// cache. It is `None` where all images together stay in the cache, or no chain follows.
     fn choose_piece_size(&self, to: ResultSink<'_>, packed: usize, parts: usize) -> Option<Each> {
         let size = self.from.image_len() + self.to.image_len();
         if !to.is_followed() || self.batch * size <= KEPT * parts {
@@ -390,7 +390,7 @@ impl ConvolutionGather {
         unsafe { multiply_strip(&strip) };
     }
 
-    /// Which image, row of places and place in the row a row is.
+    /// Splits the index of a row into the image, the row of places and the place in that row.
     fn split_row_index(row: usize, [down, right]: [usize; 2]) -> [usize; 3] {
         [row / right / down, row / right % down, row % right]
     }
@@ -452,7 +452,8 @@ fn pack_kernels(
     })
 }
 
-/// How many pieces threads share, up to `most`, where there is work for `enough`: as many for each thread.
+/// Returns the number of pieces that threads share: `enough`, but at most `most`, rounded down to a multiple of the number of threads and
+/// at least one for each of them. Where `most` is 1, it is 1.
 fn balance_pieces(enough: usize, most: usize, threads: usize) -> usize {
     if most == 1 { 1 } else { (enough.min(most) / threads).max(1) * threads }
 }

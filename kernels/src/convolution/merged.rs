@@ -9,7 +9,7 @@ use crate::error::KernelError;
 use crate::parallel;
 use crate::threads::ThreadPool;
 
-/// Fewer channels than this are merged.
+/// The number of channels below which they are merged.
 const FEW: usize = 16;
 
 /// A convolution whose kernels' columns are channels.

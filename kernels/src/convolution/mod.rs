@@ -46,7 +46,7 @@ pub(crate) fn convolution(
     to_sink(op, operands, (y.shape, ResultSink::from_parts(y.parts())), cx)
 }
 
-/// The same, to a result of some shape, of which other kernels read each part as soon as it is there.
+/// Computes [`Op::Convolution`] to a result of a given shape, of which other kernels read each part as soon as it has been written.
 pub(crate) fn to_sink(
     op: &Op,
     operands: &[View<'_>],
@@ -202,7 +202,7 @@ pub(crate) fn group_stride(groups: usize, dim: usize, [shape, whole]: [&[usize];
     if groups > 1 && (own == 0 || own > one) { one } else { own }
 }
 
-/// Of images with their channels last.
+/// Convolves images with their channels last.
 fn convolve_images<T: Number>(
     space: &ConvolutionSpace,
     x: &[T],

@@ -24,16 +24,17 @@ const PLACES: usize = 128;
 const ROWS: usize = 48;
 /// Numbers of both factors that stay in the cache while all taps go by.
 const NEAR: usize = 3 << 16;
-/// So few units of work are too few for threads to share. Then images are shared, where the sums of each slab of them are at
-/// most so many numbers.
+/// The number of units of work that are enough for threads to share. With fewer, images are shared instead, where the sums of each slab of
+/// them are at most [`SMALL`].
 const FEW_UNITS: usize = 8;
 const SMALL: usize = 1 << 16;
-/// The same where both factors are more numbers than the second cache holds: threads that share taps would each read all of them
-/// from memory. (Two threads, 8 images of 128 x 128: 32 channels by 32 10.4 ms with taps, 5.7 with images; of 64 x 64, 64 by 128, whose
-/// sums are 73,728 numbers, 11.5 and 9.8.)
+/// Both factors are far where they are more numbers than this: they do not stay in the second cache. Threads that share taps would each
+/// read all of them from memory, so images are shared, where the sums of each slab are at most [`SMALL_OF_FAR`]. (Two threads, 8 images of
+/// 128 x 128: 32 channels by 32 10.4 ms with taps, 5.7 with images; of 64 x 64, 64 by 128, whose sums are 73,728 numbers, 11.5 and 9.8.)
 const FAR: usize = 1 << 20;
 const SMALL_OF_FAR: usize = 1 << 17;
-/// Into how many slabs images are cut that threads share. What is added to what must not depend on how many threads there are.
+/// The number of slabs into which images are cut for threads to share. It is fixed, because the order of a sum must not depend on the
+/// number of threads.
 const SLABS: usize = 4;
 
 /// Sums over places of images.
@@ -42,8 +43,8 @@ pub(super) struct KernelSums {
     /// The image, whose channels are columns of the result, and the gradient, whose channels are its rows.
     pub x: ImageSide,
     pub y: ImageSide,
-    /// Of h and w for each element of the window the places at which it meets the image: the first one, its source, and
-    /// how many there are.
+    /// The places at which each element of the window meets the image, along h and along w: the first one, its source, and how many there
+    /// are.
     pub meetings: [Vec<WindowMeeting>; 2],
     pub strides: [usize; 2],
 }
@@ -82,7 +83,7 @@ impl KernelSums {
         self.meetings[0].len() * self.meetings[1].len()
     }
 
-    /// Of each tap its place among those that meet the image anywhere.
+    /// Numbers the taps that meet the image anywhere. Returns for each tap its number among these.
     pub fn slots(&self) -> Vec<Option<usize>> {
         let mut next = 0..;
         let [down, right] = &self.meetings;
@@ -103,7 +104,7 @@ impl KernelSums {
         slots.iter().flatten().count() * self.x.count * self.y.count
     }
 
-    /// How many slabs of images have sums of their own.
+    /// Returns the number of slabs of images that have sums of their own.
     fn slabs(&self, slots: &[Option<usize>]) -> usize {
         let units = slots.iter().flatten().count() * self.y.count.div_ceil(ROWS);
         let are_far = self.batch * (self.x.image_len() + self.y.image_len()) > FAR;
@@ -264,7 +265,7 @@ impl KernelSums {
         }
     }
 
-    /// All places at which a tap meets images: where the first lies, and loops as few as possible.
+    /// Finds all places at which a tap meets images: where the first lies, and loops as few as possible.
     fn nest_loops(&self, images: &Range<usize>, [h, w]: [WindowMeeting; 2]) -> ([usize; 2], Nest) {
         let [x, y] = [self.x.place_steps(), self.y.place_steps()];
         let base = [

@@ -13,12 +13,12 @@ pub(super) struct Kernels<'a> {
     pub data: &'a [f32],
     pub outputs: usize,
     pub inputs: usize,
-    /// Of each tap its place among those that are used.
+    /// The number of each tap among those that are used.
     pub slots: &'a [Option<usize>],
 }
 
 impl Kernels<'_> {
-    /// Some inputs of a panel of outputs: `[slot][input][output]`.
+    /// Packs some inputs of a panel of outputs: `[slot][input][output]`.
     ///
     /// # Safety
     /// The processor has AVX-512 F, and nobody else reaches these inputs of the panel.
@@ -50,7 +50,7 @@ impl Kernels<'_> {
         }
     }
 
-    /// Some outputs of a panel of inputs: `[slot][output][input]`.
+    /// Packs some outputs of a panel of inputs: `[slot][output][input]`.
     ///
     /// # Safety
     /// The processor has AVX-512 F, and nobody else reaches these outputs of the panel.

@@ -39,7 +39,7 @@ pub(crate) struct ConvolutionSpace {
 }
 
 impl ConvolutionSpace {
-    /// From the shapes of x, k and y.
+    /// Takes the extents from the shapes of x, k and y.
     pub fn new(
         op: &'static str,
         window: Window,

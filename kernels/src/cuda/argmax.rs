@@ -8,7 +8,7 @@ use super::rows::DimRows;
 use super::source::element_type;
 use crate::error::KernelError;
 
-/// One op; of any element type.
+/// Prepares the call of an `ArgMax` op, of any element type.
 pub(super) fn prepare_argmax(op: &ArgMax, operands: &[Shard]) -> Result<Call, KernelError> {
     let x = &operands[0];
     if op.axis >= x.shape().len() {

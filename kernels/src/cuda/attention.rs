@@ -26,7 +26,7 @@ const WIDEST_GRADIENT: usize = 128;
 const COLUMNS: usize = 256;
 const COLUMNS_OF_GRADIENT: usize = 128;
 
-/// One op.
+/// Prepares the call of an `Attention` op.
 pub(super) fn prepare_attention(
     op: &Attention,
     operands: &[Shard],
@@ -119,7 +119,7 @@ struct BiasShard {
     /// Its place among the operands.
     place: usize,
     dtype: DType,
-    /// From one index to the next of batch, heads, queries and keys; 0 where it has extent 1.
+    /// The distance from one index to the next of batch, heads, queries and keys; 0 where it has extent 1.
     strides: [usize; 4],
 }
 

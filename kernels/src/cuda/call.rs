@@ -22,7 +22,7 @@ pub struct Call {
 /// A word of 64 bits of a call's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// How many bytes behind [`Argument::Registers`] the content of a register lies, which is at one place in every step.
+    /// The distance in bytes from [`Argument::Registers`] to the content of a register, which has one address in every step.
     Place(CallRegister),
     /// A number.
     Number(u64),
@@ -37,14 +37,14 @@ pub enum Launch {
     Product(MatrixProduct),
     /// Fills memory with bytes of 0.
     Clear {
-        /// Where.
+        /// The memory.
         place: LaunchMemory,
-        /// How many.
+        /// The number of bytes.
         bytes: usize,
     },
     /// Copies the first operand to the first result, unless they are the same memory.
     Copy {
-        /// How many.
+        /// The number of bytes.
         bytes: usize,
     },
 }
@@ -62,7 +62,7 @@ pub struct Kernel {
     pub block: [u32; 3],
     /// Bytes of shared memory besides what the source declares.
     pub shared: u32,
-    /// In the order of the function's parameters.
+    /// The arguments, in the order of the function's parameters.
     pub arguments: Vec<Argument>,
 }
 
@@ -71,7 +71,7 @@ pub struct Kernel {
 pub enum Argument {
     /// An address, 64 bits.
     Address(LaunchMemory),
-    /// Where the shard begins along a dim of the whole tensor, `long long`. It differs between microbatches.
+    /// The first index of the shard along a dim of the whole tensor, `long long`. It differs between microbatches.
     Origin(CallRegister, usize),
     /// `const Now*`: the step and the job's seed.
     Now,
@@ -122,15 +122,15 @@ pub struct MatrixProduct {
     pub b: Matrix,
     /// The result, row-major and dense.
     pub out: Matrix,
-    /// How many products in a row, each factor's matrix a stride after the one before.
+    /// The number of products in a row. Each one's matrices lie a stride after those of the one before.
     pub batch: usize,
-    /// Of each such row where the first matrices of both factors and of the result begin, in elements.
+    /// For each such row, the positions in elements at which the first matrices of both factors and of the result begin.
     pub starts: Vec<[usize; 3]>,
-    /// Where a factor is what.
+    /// The memory of both factors and of the result.
     pub operands: Operands,
     /// The epilogue of sums, before they are rounded and written.
     pub epilogue: Epilogue,
-    /// What makes it where no library does, in the place of [`own_product`](super::own_product); none where nothing is better.
+    /// The launches that compute it where no library does, instead of [`own_product`](super::own_product); empty where nothing is better.
     pub instead: Vec<Launch>,
 }
 
@@ -139,7 +139,7 @@ pub struct MatrixProduct {
 pub struct Epilogue {
     /// A matrix like the result, row-major and dense; it may be the result's memory.
     pub added: Option<LaunchMemory>,
-    /// As many elements as the result has columns.
+    /// A vector that is added to each row: it has as many elements as the result has columns.
     pub bias: Option<LaunchMemory>,
     /// The function.
     pub activation: Activation,
@@ -186,7 +186,7 @@ pub enum Summed {
     Second,
 }
 
-/// How a factor's matrices are stored.
+/// The storage of the matrices of a factor or of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Matrix {
     /// Whether it is stored column by column, e.g. because it is the transpose of what is stored.
@@ -202,7 +202,7 @@ pub struct Matrix {
 pub struct Operands {
     /// The type of the factors' elements.
     pub dtype: graphc_ir::types::DType,
-    /// That of the result's: the same, or f32.
+    /// The type of the result's elements: that of the factors, or f32.
     pub made: graphc_ir::types::DType,
     /// The first factor.
     pub a: LaunchMemory,
@@ -216,12 +216,12 @@ pub struct Operands {
 /// the device's memory, so a launch is the same in every step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Numbers {
-    /// Nothing.
+    /// No numbers.
     #[default]
     None,
-    /// Those of an update.
+    /// The numbers of an update.
     Update(Box<Op>),
-    /// The same in each step, e.g. weights of an interpolation.
+    /// The same numbers in each step, e.g. weights of an interpolation.
     Table(Vec<f32>),
 }
 
@@ -266,7 +266,7 @@ impl Launch {
         Self::Copy { bytes: result.elements() * result.dtype().size() }
     }
 
-    /// The same with so many rows of blocks.
+    /// Sets the number of rows of blocks of a kernel's grid.
     pub(super) fn with_rows(mut self, rows: usize) -> Self {
         if let Self::Kernel(kernel) = &mut self {
             kernel.grid[1] = rows as u32;

@@ -14,7 +14,7 @@ const THREADS: usize = 256;
 /// Elements of a row from which a block sums it, if they lie side by side.
 const LONG: usize = 64;
 
-/// One op.
+/// Prepares the call of a `CumulativeSum` op.
 pub(super) fn cumulative_sum(op: &CumulativeSum, operands: &[Shard]) -> Result<Call, KernelError> {
     let x = &operands[0];
     if op.axis >= x.shape().len() {

@@ -32,7 +32,7 @@ struct StepRef<'a> {
     args: &'a [FusedArg],
 }
 
-/// One op alone.
+/// Prepares the call of one elementwise op alone.
 pub(super) fn prepare_single(
     op: &Op,
     operands: &[Shard],
@@ -43,7 +43,7 @@ pub(super) fn prepare_single(
         .prepare_call()
 }
 
-/// What a value, by its name, of one element type is as one of another, in C++.
+/// Returns the C++ expression that casts a value, given by its name, from one element type to another.
 pub(super) fn cast_expression(value: &str, from: DType, to: DType) -> Result<String, KernelError> {
     let value = value::StepValue { name: value.to_owned(), dtype: from };
     value::step_expression(&Op::Cast(Cast { dtype: to }), &[value], to)
@@ -73,7 +73,7 @@ struct ElementwiseChain<'a> {
     shape: Vec<usize>,
     /// The extents of the whole values.
     global: Vec<usize>,
-    /// Of each operand its stride along each dim of the shape.
+    /// The strides of each operand along the dims of the shape.
     strides: Vec<Vec<usize>>,
 }
 
@@ -145,7 +145,7 @@ impl<'a> ElementwiseChain<'a> {
         arguments
     }
 
-    /// One kernel that writes these results.
+    /// Returns one kernel that writes these results.
     fn kernel(&self, outputs: &[usize]) -> Result<Launch, KernelError> {
         let args = outputs.iter().map(|&output| FusedArg::Step(self.outputs[output]));
         let needed = self.find_needed(args);
@@ -207,8 +207,8 @@ impl<'a> ElementwiseChain<'a> {
         Ok(())
     }
 
-    /// How many elements a thread takes at once: 16 bytes of the widest type, where each operand's elements lie side by side then, or
-    /// are all the same.
+    /// Returns the number of elements that a thread takes at once: 16 bytes of the widest type, if each operand's elements then lie side by
+    /// side or are all the same, otherwise fewer.
     fn access_width(&self, needed: &NeededValues, outputs: &[usize]) -> usize {
         let of_operands = self.operands.iter().zip(&needed.operands).filter(|(_, needed)| **needed);
         let of_operands = of_operands.map(|(operand, _)| operand.dtype().size());

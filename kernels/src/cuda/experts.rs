@@ -13,7 +13,7 @@ const THREADS: usize = 256;
 /// Pieces of scratch begin at multiples of this.
 const ALIGNED: usize = 256;
 
-/// One op.
+/// Prepares the call of a `Dispatch` op.
 pub(super) fn prepare_dispatch(
     op: &Dispatch,
     operands: &[Shard],
@@ -29,7 +29,7 @@ pub(super) fn prepare_dispatch(
     Ok(space.prepare_parts(kernel, &results[0], arguments))
 }
 
-/// One op.
+/// Prepares the call of a `Combine` op.
 pub(super) fn prepare_combine(operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
     let (tokens, places) =
         ((CallRegister::Result(0), &results[0]), (CallRegister::Operand(0), &operands[0]));
@@ -42,7 +42,7 @@ pub(super) fn prepare_combine(operands: &[Shard], results: &[Shard]) -> Result<C
     Ok(space.prepare_parts(kernel, &results[0], arguments))
 }
 
-/// One op.
+/// Prepares the call of a `CombineWeightsGrad` op.
 pub(super) fn weights_grad(operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
     let (tokens, places) =
         ((CallRegister::Operand(2), &operands[2]), (CallRegister::Operand(0), &operands[0]));
@@ -148,7 +148,7 @@ impl CudaExpertExtents {
         (8 * self.groups * self.tokens * self.choices).next_multiple_of(ALIGNED)
     }
 
-    /// Whose the places are, behind those.
+    /// Returns the address of the choices that own the places, which lies in the scratch behind the places.
     fn owners(&self) -> Argument {
         Argument::scratch(self.of_slots())
     }

@@ -56,7 +56,7 @@ fn prepare_full(out: &Shard, value: f64) -> Call {
     prepare_same_value(out.dtype(), out.elements(), value)
 }
 
-/// One value everywhere in the first result.
+/// Prepares the call that writes one value everywhere in the first result.
 pub(super) fn prepare_same_value(dtype: DType, elements: usize, value: f64) -> Call {
     let (size, bits) = (dtype.size(), element_bits(dtype, value));
     if elements == 0 {
@@ -118,7 +118,7 @@ fn prepare_random(distribution: Distribution, key: u64, step: &str, out: &Shard)
     Call::from_launches(launch_elements(ElementText::from_expression(out, element), out))
 }
 
-/// What an element is, as text: a table in front of the kernel, the type of elements, and an expression of a position `p`.
+/// The text of an element: a table in front of the kernel, the type of elements, and an expression of a position `p`.
 struct ElementText {
     table: String,
     ty: &'static str,
@@ -149,7 +149,7 @@ fn launch_elements(of: ElementText, out: &Shard) -> Vec<Launch> {
     vec![Launch::kernel(source, "elements", elements.div_ceil(THREADS), THREADS, arguments)]
 }
 
-/// One op.
+/// Prepares the call of a `Dropout` op.
 pub(super) fn prepare_dropout(op: &DropoutOp, operands: &[Shard], results: &[Shard]) -> Call {
     let (x, elements) = (&operands[0], operands[0].elements());
     if !op.can_drop() {
@@ -176,7 +176,7 @@ pub(super) fn prepare_dropout(op: &DropoutOp, operands: &[Shard], results: &[Sha
     Call::from_launches(vec![Launch::kernel(source, "dropout", blocks, THREADS, arguments)])
 }
 
-/// One op; of any element type.
+/// Prepares the call of a `Triangle` op, of any element type.
 pub(super) fn prepare_triangle(op: &Triangle, operands: &[Shard]) -> Result<Call, KernelError> {
     let (x, elements) = (&operands[0], operands[0].elements());
     let &[.., rows, columns] = x.shape() else {

@@ -31,10 +31,10 @@ struct CudaGatherPlaces {
     extent: usize,
     /// Elements of a row.
     width: usize,
-    /// Which operand has them.
+    /// The operand that holds them.
     operand: usize,
     indices: IndexShard,
-    /// Where the shard's rows begin.
+    /// The index of the shard's first row.
     first: Argument,
 }
 
@@ -115,13 +115,13 @@ impl CudaGatherPlaces {
     }
 }
 
-/// One op; of any element type.
+/// Prepares the call of a `Gather` op, of any element type.
 pub(super) fn prepare_gather(operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
     let rows = (CallRegister::Operand(0), &operands[0]);
     Ok(CudaGatherPlaces::new("gather", "index", operands, 1, rows)?.prepare_take(&results[0]))
 }
 
-/// One op; of any element type.
+/// Prepares the call of an `Embedding` op, of any element type.
 pub(super) fn prepare_embedding(
     operands: &[Shard],
     results: &[Shard],
@@ -130,20 +130,20 @@ pub(super) fn prepare_embedding(
     Ok(CudaGatherPlaces::of_table(operands, 1, table)?.prepare_take(&results[0]))
 }
 
-/// One op.
+/// Prepares the call of an `EmbeddingGrad` op.
 pub(super) fn embedding_grad(operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
     let places = CudaGatherPlaces::of_table(operands, 0, (CallRegister::Result(0), &results[0]))?;
     Put::for_sum(places, &results[0]).prepare_call()
 }
 
-/// One op.
+/// Prepares the call of a `ScatterSum` op.
 pub(super) fn scatter_sum(operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
     let rows = (CallRegister::Result(0), &results[0]);
     let places = CudaGatherPlaces::new("scatter_sum", "index", operands, 0, rows)?;
     Put::for_sum(places, &results[0]).prepare_call()
 }
 
-/// One op; of any element type.
+/// Prepares the call of a `Scatter` op, of any element type.
 pub(super) fn prepare_scatter(
     op: &Scatter,
     operands: &[Shard],
@@ -166,7 +166,7 @@ pub(super) fn prepare_scatter(
 struct Put<'a> {
     places: CudaGatherPlaces,
     out: &'a Shard,
-    /// Which operand has the values.
+    /// The operand that holds the values.
     values: usize,
     /// Whether rows begin with those of the first operand, and what is joined to them is rounded each time.
     from_x: bool,
@@ -174,7 +174,7 @@ struct Put<'a> {
     join: &'static str,
 }
 
-/// Where lists begin in the scratch.
+/// The bytes of the scratch at which the lists begin.
 struct ScatterLists {
     rows: usize,
     counts: usize,
@@ -195,7 +195,7 @@ impl<'a> Put<'a> {
     }
 
     /// # Errors
-    /// Where there are more positions than lists of them hold.
+    /// Returns an error if there are more positions than lists of them hold.
     fn prepare_call(self) -> Result<Call, KernelError> {
         if self.out.elements() == 0 {
             return Ok(self.places.indices.prepare_check());

@@ -82,11 +82,11 @@ fn select_places(all: &[Shard], places: &[usize]) -> Option<Vec<Shard>> {
     places.iter().map(|&place| all.get(place).cloned()).collect()
 }
 
-/// Where the memory of a call is in another one's.
+/// The memory of another call that stands for the operands, results and scratch of a call.
 pub(super) struct Renaming<'a> {
     pub(super) operands: &'a [LaunchMemory],
     pub(super) results: &'a [LaunchMemory],
-    /// Where the memory to work in begins.
+    /// The byte at which the scratch memory begins.
     pub(super) scratch: usize,
 }
 

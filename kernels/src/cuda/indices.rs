@@ -44,7 +44,7 @@ impl IndexShard {
         }
     }
 
-    /// What a kernel needs to say that an index is out of range.
+    /// Returns the arguments with which a kernel reports an index that is out of range.
     pub(super) fn fault_arguments() -> [Argument; 2] {
         [Argument::Fault, Argument::Call]
     }

@@ -13,7 +13,7 @@ use crate::error::KernelError;
 /// Threads of a block.
 const THREADS: usize = 256;
 
-/// One op.
+/// Prepares the call of a `CrossEntropy` op.
 pub(super) fn cross_entropy(op: &CrossEntropy, operands: &[Shard]) -> Result<Call, KernelError> {
     let x = &operands[0];
     let (rows, labels) = score_rows("cross_entropy", x, (operands, 1), op.classes)?;
@@ -39,7 +39,7 @@ pub(super) fn cross_entropy(op: &CrossEntropy, operands: &[Shard]) -> Result<Cal
     Ok(labels.prepare_call(vec![launch]))
 }
 
-/// One op.
+/// Prepares the call of a `CrossEntropyGrad` op.
 pub(super) fn cross_entropy_grad(
     op: &CrossEntropyGrad,
     operands: &[Shard],
@@ -72,7 +72,7 @@ pub(super) fn cross_entropy_grad(
     Ok(labels.prepare_call(vec![launch]))
 }
 
-/// One op.
+/// Prepares the call of a `Pick` op.
 pub(super) fn prepare_pick(op: &Pick, operands: &[Shard]) -> Result<Call, KernelError> {
     let x = &operands[0];
     let (rows, labels) = score_rows("pick", x, (operands, 1), op.classes)?;
@@ -92,7 +92,7 @@ pub(super) fn prepare_pick(op: &Pick, operands: &[Shard]) -> Result<Call, Kernel
     Ok(labels.prepare_call(vec![launch]))
 }
 
-/// One op.
+/// Prepares the call of a `PickGrad` op.
 pub(super) fn pick_grad(operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
     let dx = &results[0];
     let (rows, labels) = score_rows("pick_grad", dx, (operands, 0), None)?;
@@ -116,7 +116,7 @@ pub(super) fn pick_grad(operands: &[Shard], results: &[Shard]) -> Result<Call, K
     Ok(labels.prepare_call(vec![launch]))
 }
 
-/// One op.
+/// Prepares the call of a `LabelRank` op.
 pub(super) fn label_rank(op: &LabelRank, operands: &[Shard]) -> Result<Call, KernelError> {
     let x = &operands[0];
     let (rows, labels) = score_rows("label_rank", x, (operands, 1), op.classes)?;
@@ -174,7 +174,7 @@ fn score_rows(
     Ok((DimRows::along_last(scores), labels))
 }
 
-/// How many scores of a label stand before their padding, where an op says so; otherwise all.
+/// Returns the number of scores of a label that stand before its padding: `classes` where the op gives it, otherwise all.
 fn count_classes(scores: &Shard, classes: Option<usize>) -> usize {
     classes.unwrap_or(whole_extent(scores))
 }
@@ -187,7 +187,7 @@ fn define_classes(source: KernelSource, scores: &Shard, classes: Option<usize>) 
     source.define("CLASSES", count).define("IS_CLASS(place)", is_class)
 }
 
-/// How many scores of a label the whole has.
+/// Returns the number of scores that a label has in the whole tensor.
 fn whole_extent(scores: &Shard) -> usize {
     scores.global.last().copied().unwrap_or(0)
 }

@@ -90,7 +90,7 @@ impl Shard {
 /// The call of an op on a CUDA device, for shards of these types.
 ///
 /// # Errors
-/// Where the op does not take such elements, or has no kernel for them.
+/// Returns an error if the op does not take such elements, or has no kernel for them.
 pub fn prepare_op(op: &Op, operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
     let types: Vec<&TensorType> = operands.iter().map(|operand| &operand.ty).collect();
     let given = op.operation().infer_dtypes(&types);
@@ -171,7 +171,7 @@ pub fn prepare_op(op: &Op, operands: &[Shard], results: &[Shard]) -> Result<Call
 /// The call of a chain of elementwise ops, or of a convolution and elementwise ops.
 ///
 /// # Errors
-/// Where the types do not fit the chain, or a step has no kernel.
+/// Returns an error if the types do not fit the chain, or a step has no kernel.
 pub fn prepare_fused(
     fused: &FusedOp,
     operands: &[Shard],

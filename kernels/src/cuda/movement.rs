@@ -36,15 +36,15 @@ struct MovementDim {
 /// Elements of one operand that go to one result.
 struct MovementWalk {
     dims: Vec<MovementDim>,
-    /// Where the first element is on both sides.
+    /// The position of the first element on both sides.
     from: usize,
     to: usize,
-    /// Which operand and which result.
+    /// The numbers of the operand and of the result.
     operand: usize,
     result: usize,
 }
 
-/// One op.
+/// Prepares the call of a `Transpose` op.
 pub(super) fn prepare_transpose(op: &Transpose, operands: &[Shard], results: &[Shard]) -> Call {
     let (from, to) =
         (row_major_strides(operands[0].shape()), row_major_strides(results[0].shape()));
@@ -62,7 +62,7 @@ pub(super) fn prepare_transpose(op: &Transpose, operands: &[Shard], results: &[S
     }
 }
 
-/// One op.
+/// Prepares the call of a `Slice` op.
 pub(super) fn prepare_slice(op: &Slice, operands: &[Shard], results: &[Shard]) -> Call {
     let (from, to) =
         (row_major_strides(operands[0].shape()), row_major_strides(results[0].shape()));
@@ -77,7 +77,7 @@ pub(super) fn prepare_slice(op: &Slice, operands: &[Shard], results: &[Shard]) -
     Call::from_launches(launch_walks(vec![walk], results[0].dtype().size()))
 }
 
-/// One op.
+/// Prepares the call of an `Expand` op.
 pub(super) fn prepare_expand(operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
     let (x, out) = (operands[0].shape(), results[0].shape());
     let misfit = || KernelError::bad_call("expand", format!("{x:?} into {out:?}"));
@@ -86,7 +86,7 @@ pub(super) fn prepare_expand(operands: &[Shard], results: &[Shard]) -> Result<Ca
     Ok(Call::from_launches(launch_walks(vec![walk], results[0].dtype().size())))
 }
 
-/// One op.
+/// Prepares the call of a `Concat` op.
 pub(super) fn prepare_concat(op: &Concat, operands: &[Shard], results: &[Shard]) -> Call {
     let to = row_major_strides(results[0].shape());
     let mut place = 0;
@@ -100,7 +100,7 @@ pub(super) fn prepare_concat(op: &Concat, operands: &[Shard], results: &[Shard])
     Call::from_launches(launch_walks(walks, results[0].dtype().size()))
 }
 
-/// One op.
+/// Prepares the call of a `Split` op.
 pub(super) fn prepare_split(op: &Split, operands: &[Shard], results: &[Shard]) -> Call {
     let from = row_major_strides(operands[0].shape());
     let mut place = 0;
@@ -153,7 +153,7 @@ impl MovementWalk {
         }
     }
 
-    /// The same walk over words of `width` elements.
+    /// Converts the walk to one over words of `width` elements.
     fn in_words(mut self, width: usize) -> Self {
         if width > 1 {
             (self.from, self.to) = (self.from / width, self.to / width);
@@ -171,7 +171,7 @@ impl MovementWalk {
         self.dims.iter().map(|dim| dim.extent).collect()
     }
 
-    /// Where element `i` is on each side, as expressions.
+    /// Returns the positions of element `i` on both sides, as C++ expressions.
     fn positions(&self) -> [String; 2] {
         let side = |start: usize, stride: fn(&MovementDim) -> usize| {
             let strides: Vec<usize> = self.dims.iter().map(stride).collect();
@@ -180,7 +180,7 @@ impl MovementWalk {
         [side(self.from, |dim| dim.from), side(self.to, |dim| dim.to)]
     }
 
-    /// One past the greatest position on either side.
+    /// Returns one past the greatest position on either side.
     fn end(&self) -> usize {
         let side = |start: usize, stride: fn(&MovementDim) -> usize| {
             start + self.dims.iter().map(|dim| dim.extent * stride(dim)).sum::<usize>()
@@ -197,7 +197,7 @@ fn launch_walks(mut walks: Vec<MovementWalk>, size: usize) -> Vec<Launch> {
     walks.chunks(WALKS).map(|walks| launch_kernel(walks, size * width)).collect()
 }
 
-/// One kernel, of which row `w` of blocks does walk `w`.
+/// Makes one kernel, of which row `w` of blocks does walk `w`.
 fn launch_kernel(walks: &[MovementWalk], bytes: usize) -> Launch {
     let word = word_type(bytes);
     let most = walks.iter().map(MovementWalk::elements).max().unwrap_or(0);

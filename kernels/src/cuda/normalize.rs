@@ -7,7 +7,7 @@ use super::call::{Argument, Call};
 use super::rows::DimRows;
 use crate::error::KernelError;
 
-/// One op.
+/// Prepares the call of a `Normalize` op.
 pub(super) fn prepare_normalize(op: &Normalize, operands: &[Shard]) -> Result<Call, KernelError> {
     let Some(rows) = normalized_rows(&operands[0])? else { return Ok(Call::empty()) };
     let x = operands[0].dtype();
@@ -25,7 +25,7 @@ pub(super) fn prepare_normalize(op: &Normalize, operands: &[Shard]) -> Result<Ca
     Ok(Call::from_launches(vec![launch]))
 }
 
-/// One op.
+/// Prepares the call of a `NormalizeGrad` op.
 pub(super) fn normalize_grad(op: &NormalizeGrad, operands: &[Shard]) -> Result<Call, KernelError> {
     let Some(rows) = normalized_rows(&operands[0])? else { return Ok(Call::empty()) };
     let y = operands[0].dtype();

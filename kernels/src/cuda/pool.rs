@@ -13,7 +13,7 @@ const THREADS: usize = 256;
 /// Bytes that a thread reads at once.
 const ACCESS: usize = 16;
 
-/// One op.
+/// Prepares the call of a pooling op or of its gradient.
 pub(super) fn prepare_pool(
     op: &Op,
     operands: &[Shard],
@@ -51,11 +51,11 @@ pub(super) fn prepare_pool(
     Ok(call)
 }
 
-/// What a pool does.
+/// The parameters of a pooling op.
 struct PoolSpec {
     kernel: [usize; 2],
     window: Window,
-    /// Of a mean: whether borders count.
+    /// Whether a mean counts borders; `None` for the greatest element.
     mean: Option<bool>,
     channels_last: bool,
     backward: bool,
@@ -139,7 +139,7 @@ impl PoolSpec {
         }
     }
 
-    /// How many channels a thread computes at once.
+    /// Returns the number of channels that a thread computes at once.
     fn channels_per_thread(&self, channels: usize, size: usize) -> usize {
         let fits = |width: &usize| self.channels_last && channels.is_multiple_of(*width);
         (0..=3).map(|at| (ACCESS / size) >> at).find(fits).unwrap_or(1)

@@ -70,12 +70,12 @@ pub fn prepare_fill(dtype: DType, elements: usize, value: f64) -> Call {
     super::fill::prepare_same_value(dtype, elements, value)
 }
 
-/// Where a rectangle lies in a tensor.
+/// The position of a rectangle in a tensor.
 struct RectangleSide {
     strides: Vec<usize>,
     /// The position of its first element.
     start: usize,
-    /// Of the whole tensor.
+    /// The number of elements of the whole tensor.
     elements: usize,
 }
 
@@ -95,7 +95,7 @@ impl RectangleSide {
     }
 }
 
-/// How many elements a thread moves at once.
+/// Returns the number of elements that a thread moves at once.
 fn access_width(dtype: DType, from: &RectangleSide, to: &RectangleSide, extent: &[usize]) -> usize {
     let mut width = ACCESS / dtype.size();
     while width > 1 && !(from.allows(extent, width) && to.allows(extent, width)) {

@@ -17,7 +17,7 @@ const SAMPLES: usize = 8;
 /// Samples from which a thread takes four.
 const MANY: usize = 64;
 
-/// One op.
+/// Prepares the call of a `Recurrence` op.
 pub(super) fn prepare_recurrence(
     op: &Recurrence,
     operands: &[Shard],

@@ -19,7 +19,7 @@ const MANY_CHUNKS: usize = 32;
 /// Functions by which kernels join chunks.
 pub(super) const JOIN: &str = include_str!("cu/join.cuh");
 
-/// One op.
+/// Prepares the call of a `Reduce` op.
 pub(super) fn prepare_reduce(
     op: &Reduce,
     operands: &[Shard],
@@ -48,7 +48,7 @@ struct ElementFunction {
     arguments: Vec<Argument>,
 }
 
-/// Which elements make which result.
+/// The dims of an operand that a reduction keeps and those that it reduces.
 pub(super) struct ReductionGeometry {
     function: ReduceFunction,
     /// Extents and strides of the dims that stay, and of those that go.
@@ -59,7 +59,7 @@ pub(super) struct ReductionGeometry {
     dtype: DType,
 }
 
-/// How the work is shared.
+/// The division of a reduction's work among threads and chunks.
 pub(super) struct ReductionShares {
     /// Threads that make one result, or as many as are made at once.
     pub(super) lanes: usize,
@@ -69,7 +69,7 @@ pub(super) struct ReductionShares {
 }
 
 impl ReductionShares {
-    /// How many results a block joins: few where there are many chunks.
+    /// Returns the number of results that a block joins from their chunks: few where there are many chunks.
     pub(super) fn results_per_block(&self) -> usize {
         if self.chunks >= MANY_CHUNKS { THREADS / MANY_CHUNKS } else { THREADS }
     }
@@ -116,7 +116,7 @@ impl ReductionGeometry {
         stride(&self.reduced) <= stride(&self.kept)
     }
 
-    /// How many elements of one result, or of neighbouring results, lie side by side: at most `most`, a power of two.
+    /// Returns the number of elements of one result, or of neighbouring results, that lie side by side: at most `most`, a power of two.
     pub(super) fn side_by_side(&self, most: usize) -> usize {
         let (extents, strides) = if self.lanes_are_inner() { &self.reduced } else { &self.kept };
         let inner =
@@ -165,12 +165,12 @@ impl ReductionGeometry {
         matches!(self.function, ReduceFunction::Sum | ReduceFunction::Mean)
     }
 
-    /// What a sum is divided by.
+    /// Returns the number that a sum is divided by: 1 if it is no mean.
     pub(super) fn divisor(&self) -> usize {
         if self.function == ReduceFunction::Mean { self.whole } else { 1 }
     }
 
-    /// How `a` and `b` are combined.
+    /// Returns the C++ expression that combines `a` and `b`.
     pub(super) fn combination(&self) -> &'static str {
         match self.function {
             ReduceFunction::Sum | ReduceFunction::Mean => "((a) + (b))",

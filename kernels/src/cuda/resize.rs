@@ -13,7 +13,7 @@ const THREADS: usize = 256;
 /// Bytes that a thread reads at once.
 const ACCESS: usize = 16;
 
-/// One op.
+/// Prepares the call of a resizing op or of its gradient.
 pub(super) fn prepare_resize(
     op: &Op,
     operands: &[Shard],

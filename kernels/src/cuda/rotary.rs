@@ -12,7 +12,7 @@ const THREADS: usize = 256;
 /// Bytes of the sine and the cosine of a pair.
 const TURN: usize = 8;
 
-/// One op. Frequencies are worked out here and stand in the source.
+/// Prepares the call of a `Rotary` op. Frequencies are worked out here and stand in the source.
 pub(super) fn prepare_rotary(op: &Rotary, operands: &[Shard]) -> Result<Call, KernelError> {
     let x = &operands[0];
     let &[.., time, heads, head] = x.shape() else {

@@ -24,11 +24,11 @@ const STEPS: usize = 4;
 /// Rows along one dim of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct DimRows {
-    /// How many.
+    /// The number of rows.
     pub(super) count: usize,
     /// Elements of a row.
     pub(super) extent: usize,
-    /// How far these are apart.
+    /// The distance between neighbouring elements of a row.
     pub(super) inner: usize,
 }
 

@@ -17,17 +17,17 @@ const STEPS: usize = 16;
 const SQUARE: &str = "((x) * (x))";
 const NON_FINITE: &str = "((x) - (x) == 0.0f ? 0.0f : 1.0f)";
 
-/// One op.
+/// Prepares the call of a `SquareSum` op.
 pub(super) fn square_sum(operands: &[Shard], results: &[Shard]) -> Call {
     prepare_fold(SQUARE, &operands[0], &results[0])
 }
 
-/// One op.
+/// Prepares the call of a `NonFinite` op.
 pub(super) fn non_finite(operands: &[Shard], results: &[Shard]) -> Call {
     prepare_fold(NON_FINITE, &operands[0], &results[0])
 }
 
-/// The same op of several tensors of one element type; `None` where there is no such call.
+/// Prepares the same op of several tensors of one element type as one call; `None` if the op has no such call.
 pub(super) fn prepare_folds(op: &Op, members: &[Vec<Shard>]) -> Option<Call> {
     let value = match op {
         Op::SquareSum(_) => SQUARE,
@@ -101,7 +101,7 @@ fn build_source(value: &str, dtype: DType, elements: usize) -> KernelSource {
         .define_index(elements + THREADS * STEPS * width)
 }
 
-/// One op.
+/// Prepares the call of a `ClipFactor` op.
 pub(super) fn clip_factor(op: &ClipFactor, operands: &[Shard]) -> Call {
     let source = KernelSource::new(include_str!("cu/clip_factor.cu"))
         .define_double("MAX", op.max.0)
@@ -111,7 +111,7 @@ pub(super) fn clip_factor(op: &ClipFactor, operands: &[Shard]) -> Call {
     Call::from_launches(vec![Launch::kernel(source, "clip_factor", 1, 1, arguments)])
 }
 
-/// One op.
+/// Prepares the call of a `LossScale` op.
 pub(super) fn loss_scale(op: &LossScale, operands: &[Shard]) -> Call {
     let source = KernelSource::new(include_str!("cu/loss_scale.cu"))
         .define_double("GROWTH", op.growth.0)
@@ -124,7 +124,7 @@ pub(super) fn loss_scale(op: &LossScale, operands: &[Shard]) -> Call {
     Call::from_launches(vec![Launch::kernel(source, "loss_scale", 1, 1, arguments)])
 }
 
-/// One op.
+/// Prepares the call of a `SkipStep` op.
 pub(super) fn skip_step() -> Call {
     let source = KernelSource::new(include_str!("cu/skip_step.cu"));
     let mut arguments = vec![Argument::operand(0), Argument::operand(1), Argument::Now];

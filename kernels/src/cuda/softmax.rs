@@ -7,7 +7,7 @@ use super::call::{Argument, Call};
 use super::rows::DimRows;
 use crate::error::KernelError;
 
-/// One op.
+/// Prepares the call of a softmax or of its logarithm.
 pub(super) fn prepare_softmax(op: &Op, operands: &[Shard]) -> Result<Call, KernelError> {
     let kernel = (include_str!("cu/softmax.cu"), "softmax");
     match op {
@@ -17,7 +17,7 @@ pub(super) fn prepare_softmax(op: &Op, operands: &[Shard]) -> Result<Call, Kerne
     }
 }
 
-/// One op.
+/// Prepares the call of the gradient of a softmax or of its logarithm.
 pub(super) fn softmax_grad(op: &Op, operands: &[Shard]) -> Result<Call, KernelError> {
     let kernel = (include_str!("cu/softmax_grad.cu"), "softmax_grad");
     match op {

@@ -7,7 +7,7 @@ use graphc_ir::types::DType;
 use super::Shard;
 use super::call::{Argument, CallRegister, Kernel, Launch};
 
-/// What all kernels begin with.
+/// The text that all kernels begin with.
 const COMMON: &str = include_str!("cu/common.cuh");
 
 /// The source of one kernel: macros, then the file that uses them.
@@ -29,7 +29,7 @@ impl KernelSource {
         self
     }
 
-    /// More of the file.
+    /// Appends more text to the file.
     pub(super) fn followed_by(mut self, body: &str) -> Self {
         self.body = format!("{}\n{body}", self.body);
         self
@@ -139,8 +139,8 @@ pub(super) fn index_type(elements: usize) -> &'static str {
     if elements < 1 << 31 { "u32" } else { "u64" }
 }
 
-/// Where the element of a row-major `index` over `extents` lies, if each dim has the given stride (0 where it repeats): a sum of
-/// quotients and remainders by constants.
+/// Returns the C++ expression of the position of the element with a row-major `index` over `extents`, where each dim has the given stride
+/// (0 where it repeats). It is a sum of quotients and remainders by constants.
 pub(super) fn position_expression(extents: &[usize], strides: &[usize], index: &str) -> String {
     let mut terms = Vec::new();
     let runs = join_runs(extents, strides);
@@ -173,9 +173,9 @@ pub(super) fn access_width(size: usize, divides: impl IntoIterator<Item = usize>
     width
 }
 
-/// Where the elements of a shard are in the whole tensor.
+/// The position of a shard's elements in the whole tensor.
 pub(super) struct Whole {
-    /// Of dims of which a shard has a part: what they are called as parameters, each behind a comma.
+    /// The parameters for the dims of which a shard has a part, each behind a comma.
     pub(super) parameters: String,
     /// The arguments for them.
     pub(super) arguments: Vec<Argument>,

@@ -8,14 +8,14 @@ use super::rows::DimRows;
 use super::source::KernelSource;
 use crate::error::KernelError;
 
-/// So many of a row are found one after the other.
+/// The most elements of a row that are found one after the other.
 const FEW: usize = 8;
 /// Elements of a row that is sorted in shared memory at most.
 const SORTED: usize = 2048;
 /// Threads of a block that sorts at most.
 const THREADS: usize = 512;
 
-/// One op; of any element type.
+/// Prepares the call of a `TopK` op, of any element type.
 pub(super) fn top_k(op: &TopK, operands: &[Shard]) -> Result<Call, KernelError> {
     let x = &operands[0];
     if x.shape().last().is_none_or(|&extent| op.count > extent) {

@@ -51,11 +51,11 @@ struct CudaUpdateRule {
     /// Operands that are not scalars: the variable, the gradient, and states.
     tensors: usize,
     clip: Option<Scalar>,
-    /// Where numbers follow from others on the device.
+    /// The numbers that the device works out from others; `None` if all come from the host.
     rates: Option<rates::DeviceRates>,
 }
 
-/// One op.
+/// Prepares the call of an `SgdUpdate` op.
 pub(super) fn prepare_sgd(op: &SgdUpdate, operands: &[Shard]) -> Call {
     sgd_rule(op).of_one(operands)
 }
@@ -69,7 +69,7 @@ fn sgd_rule(op: &SgdUpdate) -> CudaUpdateRule {
     CudaUpdateRule { step, op: Op::SgdUpdate(op.clone()), tensors, clip: op.clip, rates: None }
 }
 
-/// One op.
+/// Prepares the call of an `AdamUpdate` op.
 pub(super) fn prepare_adam(op: &AdamUpdate, operands: &[Shard]) -> Call {
     adam_rule(op, operands.len()).of_one(operands)
 }
@@ -83,7 +83,7 @@ fn adam_rule(op: &AdamUpdate, operands: usize) -> CudaUpdateRule {
     CudaUpdateRule { step, op: Op::AdamUpdate(op.clone()), tensors: 4, clip: op.clip, rates }
 }
 
-/// One op.
+/// Prepares the call of an `RmspropUpdate` op.
 pub(super) fn prepare_rmsprop(op: &RmspropUpdate, operands: &[Shard]) -> Call {
     rmsprop_rule(op).of_one(operands)
 }
@@ -101,7 +101,7 @@ fn rmsprop_rule(op: &RmspropUpdate) -> CudaUpdateRule {
     CudaUpdateRule { step, op: Op::RmspropUpdate(op.clone()), tensors, clip: op.clip, rates: None }
 }
 
-/// One op.
+/// Prepares the call of a `LambDirection` op.
 pub(super) fn lamb_direction(op: &LambDirection, operands: &[Shard]) -> Call {
     direction_rule(op, operands.len()).of_one(operands)
 }
@@ -117,7 +117,7 @@ fn direction_rule(op: &LambDirection, operands: usize) -> CudaUpdateRule {
     CudaUpdateRule { step, op: Op::LambDirection(op.clone()), tensors: 4, clip: op.clip, rates }
 }
 
-/// One op; its two scalars are sums of squares.
+/// Prepares the call of a `LambUpdate` op; its two scalars are sums of squares.
 pub(super) fn prepare_lamb(op: &LambUpdate, operands: &[Shard]) -> Call {
     let step = KernelSource::new(include_str!("cu/along.cu"));
     let rates = Some(rates::of_step());
@@ -217,12 +217,12 @@ impl<'a> Update<'a> {
 }
 
 impl CudaUpdateRule {
-    /// One update in a launch of its own.
+    /// Prepares one update in a launch of its own.
     fn of_one(self, operands: &[Shard]) -> Call {
         Update::new(operands, &self).prepare_call(self)
     }
 
-    /// Where a kernel finds the numbers of its step.
+    /// Returns the argument by which a kernel finds the numbers of its step.
     fn numbers(&self) -> Argument {
         match self.rates {
             Some(_) => Argument::scratch(0),

@@ -106,7 +106,7 @@ fn apply_bounded(
 }
 
 vectorized! {
-    /// One operation of two operands, of which the first is what `out` has where there is no `a`.
+    /// Computes one operation of two operands, of which the first is what `out` has where there is no `a`.
     pub(super) fn of_two(of: &BoundedArithmetic, a: Option<&[f32]>, b: &[f32], out: &mut [f32]) {
         match of.first {
             Operator::Add => apply_bounded(of, a, b, out, |a, b| a + b),
@@ -159,7 +159,7 @@ fn bounded_three(
 }
 
 vectorized! {
-    /// Two operations of three operands, of which the first is what `out` has where there is none.
+    /// Computes two operations of three operands, of which the first is what `out` has where there is none.
     pub(super) fn of_three(of: &BoundedArithmetic, x: Three<'_>, out: &mut [f32]) {
         match of.first {
             Operator::Add => apply_third_operand(of, x, out, |a, b| a + b),

@@ -18,7 +18,7 @@ use crate::view::{View, ViewMut};
 const PIECE: usize = 1 << 14;
 /// Accumulators that fill vectors.
 const LANES: usize = 16;
-/// As many accumulators as make rows that are worth a loop.
+/// The number of accumulators that makes rows worth a loop.
 const WORTHWHILE: usize = 64;
 /// Rows that are read at once.
 const AT_ONCE: usize = 4;
@@ -28,9 +28,9 @@ const AT_ONCE: usize = 4;
 pub(super) struct StepFold {
     /// The chain's result.
     pub(super) output: usize,
-    /// Where its accumulators begin among those of a piece.
+    /// The position of its first accumulator among those of a piece.
     pub(super) offset: usize,
-    /// How many accumulators it has: one for each element of the result, or several.
+    /// The number of its accumulators: one for each element of the result, or several.
     pub(super) width: usize,
     kept: usize,
     after: usize,

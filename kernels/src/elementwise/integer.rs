@@ -15,7 +15,7 @@ pub(crate) trait Integer: Element + Ord + Into<i64> {
     /// The low bits.
     fn wrap(value: i64) -> Self;
 
-    /// What changes nothing.
+    /// Returns the identity of a reduction: the value that changes no other one.
     fn identity(kind: ReduceKind) -> Self;
 }
 

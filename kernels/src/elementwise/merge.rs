@@ -26,7 +26,7 @@ impl BoundedArithmetic {
         (self.low, self.high) != (f32::NEG_INFINITY, f32::INFINITY)
     }
 
-    /// The same of both first numbers exchanged.
+    /// Exchanges the operands of the first operation.
     pub(super) fn swap_operands(self) -> Self {
         let first = match self.first {
             Operator::Sub => Operator::From,
@@ -71,7 +71,7 @@ impl Framed {
         has_frame.then_some(Self { function, before: 1.0, offset: NO_OFFSET, scale: 1.0 })
     }
 
-    /// The same and one more operation behind it, where the frame has a place for that.
+    /// Appends one more operation, if the frame has a place for it.
     fn followed_by(self, function: UnaryFunction) -> Option<Self> {
         let is_offset = self.offset.to_bits() != NO_OFFSET.to_bits();
         match function {
@@ -113,7 +113,7 @@ pub(super) struct MergedStep<'a> {
 /// The steps, as few as can be, and which of them give the results.
 ///
 /// # Errors
-/// Where a step refers to what is not there, or does not take what it is given.
+/// Returns an error if a step refers to a value that does not exist, or does not take its arguments.
 pub(super) fn merge_steps<'a>(
     steps: &[StepRef<'a>],
     outputs: &[usize],
@@ -180,7 +180,7 @@ fn step_of(arg: FusedArg) -> Option<usize> {
     }
 }
 
-/// One operation without bounds.
+/// Returns the op as one operation without bounds, if it is one.
 fn read_arithmetic(op: &Op) -> Option<BoundedArithmetic> {
     let Op::Binary(binary) = op else { return None };
     let first = match binary.function {

@@ -74,7 +74,7 @@ impl Chain {
     /// A chain whose operands broadcast to the shape of the results that are no sums.
     ///
     /// # Errors
-    /// Where the types do not fit the chain.
+    /// Returns an error if the types do not fit the chain.
     pub(crate) fn of(
         op: &FusedOp,
         operands: &[TensorType],
@@ -84,10 +84,10 @@ impl Chain {
         Self::new(&steps, &op.outputs, operands, results)
     }
 
-    /// One unary, binary, where or cast.
+    /// Prepares one unary, binary, where or cast.
     ///
     /// # Errors
-    /// Where the types do not fit the op.
+    /// Returns an error if the types do not fit the op.
     pub(crate) fn single(
         op: &Op,
         operands: &[TensorType],
@@ -132,7 +132,7 @@ impl Chain {
     /// Evaluates the chain.
     ///
     /// # Errors
-    /// Where the views are not of the types that it was worked out for.
+    /// Returns an error if the views are not of the types that it was worked out for.
     pub(crate) fn evaluate(
         &self,
         operands: &[View<'_>],
@@ -213,7 +213,7 @@ impl Chain {
     /// The chain for some operands, of which one is being made where a result will be.
     ///
     /// # Errors
-    /// Where the operands are not of the types that it was worked out for, or there are other results.
+    /// Returns an error if the operands are not of the types that it was worked out for, or there are other results.
     pub(crate) fn following<'a>(
         &'a self,
         operands: &'a [View<'a>],
@@ -315,7 +315,7 @@ impl Outputs<'_, '_> {
         }
     }
 
-    /// How a result lies to the operands.
+    /// Returns how the memory of a result overlaps that of the operands.
     fn meeting(
         &self,
         output: usize,
@@ -346,7 +346,7 @@ impl Buffers<'_> {
         (flat, Others { before, after, dtypes: self.dtypes })
     }
 
-    /// All buffers, to be read.
+    /// Returns all buffers, to be read.
     fn all(&self) -> Others<'_> {
         Others { before: self.words, after: &[], dtypes: self.dtypes }
     }

@@ -11,7 +11,7 @@ use crate::error::KernelError;
 use crate::precision::Float;
 use crate::view::{Element, Flat, View};
 
-/// How the elements of an operand repeat over the result.
+/// The way in which the elements of an operand repeat over the result.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum BroadcastPattern {
     /// One operand element for each of the result.

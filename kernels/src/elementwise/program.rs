@@ -13,7 +13,7 @@ use super::merge::{
 use super::operand::{BroadcastPattern, long_row};
 use crate::error::KernelError;
 
-/// From where a step reads an argument.
+/// The place from which a step reads an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ArgumentSource {
     /// A block of the operand where it lies.
@@ -24,7 +24,7 @@ pub(super) enum ArgumentSource {
     Buffer(usize),
 }
 
-/// Where a step writes its value.
+/// The target to which a step writes its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StepPlace {
     /// A buffer.
@@ -46,7 +46,7 @@ pub(super) struct ChainStep {
     pub(super) op: Op,
     /// Its short arithmetic, of several steps, where it is such.
     pub(super) arithmetic: Option<BoundedArithmetic>,
-    /// The same of a function in its frame.
+    /// Its function with what is done before and behind it, where it is such.
     pub(super) framed: Option<Framed>,
     pub(super) args: Vec<ArgumentSource>,
     pub(super) place: StepPlace,
@@ -59,21 +59,21 @@ pub(super) struct ChainStep {
 pub(super) struct ResultCopy {
     pub(super) output: usize,
     pub(super) buffer: usize,
-    /// Only where [`ResultOverlap::Late`].
+    /// Whether the copy is made only where the overlap is [`ResultOverlap::Late`].
     pub(super) if_late: bool,
 }
 
 /// A chain worked out.
 #[derive(Debug)]
 pub(super) struct ChainProgram {
-    /// In order of evaluation.
+    /// The steps, in order of evaluation.
     pub(super) steps: Vec<ChainStep>,
     /// The buffer of each operand that is not read where it lies.
     pub(super) gathered: Vec<Option<usize>>,
     /// Element type of each buffer.
     pub(super) buffers: Vec<DType>,
     pub(super) copies: Vec<ResultCopy>,
-    /// Of each result what is read when it is written.
+    /// The operands that are read when each result is written.
     reads: Vec<OperandReads>,
     /// The reductions that it ends in.
     pub(super) folds: Vec<StepFold>,
@@ -117,7 +117,7 @@ impl ChainProgram {
 }
 
 impl ChainProgram {
-    /// How a result lies to the operands of which some are its memory.
+    /// Returns how a result overlaps the operands. `is_result` says of an operand whether it has the result's memory.
     pub(super) fn find_overlap(
         &self,
         output: usize,
@@ -136,7 +136,7 @@ impl ChainProgram {
     }
 }
 
-/// How a result lies to the operands that are read, where they lie, when it is written or later.
+/// The overlap of a result with the operands that are read, where they lie, when the result is written or later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResultOverlap {
     /// None of them is its memory.

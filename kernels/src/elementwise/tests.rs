@@ -18,7 +18,7 @@ fn chain(function: BinaryFunction, args: [usize; 3], is_long: bool) -> Chain {
     Chain::of(&FusedOp { steps, outputs }, &vec![ty.clone(); 3], &[ty]).expect("a chain")
 }
 
-/// What a chain gives where its result is the memory of operand 0, and how they meet.
+/// Evaluates a chain whose result has the memory of operand 0. Returns the result and the overlap that was found.
 fn in_place(chain: &Chain, numbers: &[Vec<f32>; 3]) -> (Vec<f32>, ResultOverlap) {
     let shape = [COUNT];
     let mut first = numbers[0].clone();
@@ -68,7 +68,7 @@ fn an_argument_is_replaced_where_nothing_else_reads_it() {
     }
 }
 
-/// What a chain of functions, one behind the other, gives of numbers, and how many loops it has.
+/// Applies functions one after the other to numbers, as one chain. Returns the results and the number of the chain's loops.
 fn through(functions: &[UnaryFunction], numbers: &[f32]) -> (Vec<f32>, usize) {
     let step = |(index, &function): (usize, &UnaryFunction)| FusedStep {
         op: Op::Unary(Unary { function }),

@@ -10,11 +10,11 @@ use crate::parallel::{RowOutput, over_rows};
 use crate::precision::Float;
 use crate::simd::vectorized;
 
-/// What no element of a window has as its number.
+/// The number of a place whose window has no greatest element: no element has it.
 const NONE: f32 = -1.0;
 
 impl PoolExtents {
-    /// All rows of windows, shared among threads.
+    /// Pools all rows of windows, shared among threads.
     pub(super) fn pool_last<T: Float>(
         &self,
         x: &[T],
@@ -56,7 +56,7 @@ impl PoolExtents {
         }
     }
 
-    /// All images, shared among threads: windows of one overlap.
+    /// Computes the gradients of all images, shared among threads: windows of one overlap.
     pub(super) fn pool_grad_last<T: Float>(
         &self,
         x: &[T],
@@ -88,7 +88,7 @@ impl PoolExtents {
         })
     }
 
-    /// What one row of windows adds to the gradient of its image.
+    /// Adds the contribution of one row of windows to the gradient of their image.
     fn row_grad_last<T: Float>(
         &self,
         x: Option<&[T]>,
@@ -120,7 +120,7 @@ impl PoolExtents {
         });
     }
 
-    /// Of each channel of each place which element of the window is the first greatest, row-major; a NaN is greater than all.
+    /// Finds for each channel of each place the first greatest element of the window, row-major; a NaN is greater than all.
     fn first_greatest<T: Float>(
         &self,
         x: &[T],
@@ -203,7 +203,7 @@ struct Runs {
 }
 
 vectorized! {
-    /// What is greater takes the place of what is there; a NaN stays.
+    /// Replaces elements by those of `x` that are greater; a NaN stays.
     fn raise_to_greater(runs: Runs, x: &[f32], y: &mut [f32]) {
         let x = x.get(runs.from..).unwrap_or_default().chunks(runs.step);
         for (y, x) in y[runs.places].chunks_exact_mut(runs.len).zip(x) {
@@ -226,7 +226,7 @@ vectorized! {
 }
 
 vectorized! {
-    /// As [`raise_to_greater`], and of what is greatest its number in the window.
+    /// Replaces elements by greater ones like [`raise_to_greater`], and records the number in the window of each greatest element.
     fn choose_greatest(runs: Runs, own: f32, x: &[f32], best: &mut [f32], number: &mut [f32]) {
         let x = x.get(runs.from..).unwrap_or_default().chunks(runs.step);
         let best = best[runs.places.clone()].chunks_exact_mut(runs.len);

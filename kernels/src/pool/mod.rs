@@ -91,7 +91,7 @@ pub(crate) fn pool_grad<T: Float>(
 struct PoolExtents {
     kernel: [usize; 2],
     window: Window,
-    /// Of a mean: whether borders count.
+    /// Whether a mean counts borders; `None` for the greatest element.
     mean: Option<bool>,
     channels_last: bool,
     channels: usize,
@@ -167,7 +167,7 @@ impl PoolExtents {
         }
     }
 
-    /// Where the first greatest element of a window is, and it itself; a NaN is greater than all.
+    /// Returns the position of the first greatest element of a window, and its value; a NaN is greater than all.
     fn greatest(&self, x: &[f32], place: usize) -> (usize, f32) {
         let mut found = None;
         self.over_window(place, |element| {
@@ -180,7 +180,7 @@ impl PoolExtents {
         found.unwrap_or((0, f32::NEG_INFINITY))
     }
 
-    /// What a mean divides by at a place.
+    /// Returns the number that a mean divides by at a place.
     fn divisor(&self, place: usize, border: bool) -> f32 {
         let place = [place / self.shown[1], place % self.shown[1]];
         mean_divisor((self.kernel, self.window), border, place, self.image) as f32

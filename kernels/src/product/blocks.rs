@@ -22,7 +22,7 @@ pub(super) struct ProductTask<'a> {
     target: BlockTarget,
 }
 
-/// Where a block begins, and how many rows and columns it has.
+/// The position and the extents of a block, in rows and columns.
 #[derive(Clone, Copy)]
 pub(super) struct ProductBlock {
     pub start: [usize; 2],
@@ -43,7 +43,7 @@ pub(super) struct ProductPlace {
     pub pointer: Pointer,
     pub rows: usize,
     pub columns: usize,
-    /// From one row to the next; columns are neighbours.
+    /// The distance from one row to the next; columns are neighbours.
     pub stride: usize,
 }
 
@@ -58,7 +58,7 @@ unsafe impl Send for BlockTarget {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for BlockTarget {}
 
-/// See [`super::multiply`], of which this is the part for half precision.
+/// Multiplies matrices of half precision: a part of [`super::multiply`].
 pub(super) fn multiply_blocks(
     method: Method,
     (extents, scale): ([usize; 3], f32),
@@ -85,7 +85,7 @@ pub(super) fn multiply_blocks(
     task.share_blocks(hands);
 }
 
-/// How many `f32` a product on so many threads works in.
+/// Returns the number of `f32` of scratch memory that a product on so many threads needs.
 pub(super) fn scratch_len(extents: [usize; 3], method: Method, threads: usize) -> usize {
     let block = extents_of_block(method, extents, threads);
     let parts = threads.min(count_blocks(extents, block));
@@ -110,7 +110,7 @@ fn extents_of_block(method: Method, [rows, _, columns]: [usize; 3], threads: usi
     block
 }
 
-/// How many blocks there are.
+/// Returns the number of blocks of a product.
 fn count_blocks([rows, _, columns]: [usize; 3], block: [usize; 2]) -> usize {
     rows.div_ceil(block[0]) * columns.div_ceil(block[1])
 }
@@ -155,7 +155,7 @@ impl ProductTask<'_> {
         }
     }
 
-    /// Where a block of the product lies.
+    /// Returns the memory of a block of the product.
     pub fn place(
         &self,
         ProductBlock { start, extents: [rows, columns] }: ProductBlock,

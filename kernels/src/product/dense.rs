@@ -31,8 +31,8 @@ pub(super) const DEPTH: usize = 512;
 const COLUMNS: usize = 512;
 /// Rows of the first factor that are packed at a time, where they are.
 pub(super) const ROWS: usize = STRIP;
-/// The same where each part of the product is read at once, and something beside it, so that caches keep all of them. (Of 24 to 240 the
-/// fastest in 2048 x 128 x 2048.)
+/// Rows of the first factor that are packed at a time where each part of the product is read at once together with other matrices, so that
+/// caches keep all of them. (Of 24 to 240 the fastest in 2048 x 128 x 2048.)
 const FEW_ROWS: usize = 96;
 /// Matrices that are read behind parts of a product, at most, and asked for before.
 const MOST_BESIDE: usize = 3;
@@ -43,12 +43,12 @@ pub(super) const SHARES: usize = 4;
 /// Rows that are asked for ahead of the one that is packed: where they lie a multiple of 4 KiB apart, all meet in places of the nearest
 /// cache for 8 lines. (Of 4, 8, 16 and 32: 128 x 2048 x 2048 is 1.07 to 1.09 times as fast as without, but for 32.)
 const AHEAD: usize = 8;
-/// How far apart columns of the first factor may lie, whose rows are no rows in memory, and be read where they are. (The gradients of
-/// attention are 1.01 to 1.03 times as fast as with packing, a gradient of 256 rows 1.01.)
+/// The greatest distance between columns of the first factor at which they are read in place, where the factor's rows are not contiguous.
+/// (The gradients of attention are 1.01 to 1.03 times as fast as with packing, a gradient of 256 rows 1.01.)
 const NEAR: usize = 256;
 /// Columns of a panel.
 const PANEL: usize = 64;
-/// Of fewer rows packing would take longer than the product.
+/// The number of rows below which packing would take longer than the product.
 const FEW: usize = 16;
 
 /// Whether products of these extents and layouts, of both factors and the result, are computed here.
@@ -64,7 +64,7 @@ pub(super) fn scratch_len(extents: [usize; 3], threads: usize) -> usize {
     threads.max(1) * room_of_one(extents)
 }
 
-/// Either factor may be the second one, as the product may be written by columns.
+/// Returns the numbers that one thread works in. Either factor may be the second one, as the product may be written by columns.
 fn room_of_one([rows, inner, columns]: [usize; 3]) -> usize {
     let longer = rows.max(columns);
     let columns = inner.min(DEPTH) * longer.min(COLUMNS).next_multiple_of(LANES);
@@ -78,7 +78,7 @@ pub(super) struct DenseProduct<'a> {
     pub scale: f32,
     pub factors: [(&'a [f32], Layout); 2],
     pub to: VectorTarget<'a>,
-    /// Where the result begins, and how far a row lies from the one before.
+    /// The position at which the result begins, and the distance from each row to the next.
     pub at: usize,
     pub stride: usize,
     pub add: bool,
@@ -148,7 +148,7 @@ struct BesideMatrix {
 }
 
 impl BesideMatrix {
-    /// Of matrices their parts that begin at an element.
+    /// Takes the parts of matrices that begin at an element.
     fn from_parts(
         parts: &[OutputParts<'_>],
         start: usize,
@@ -193,7 +193,7 @@ impl<'a> Rooms<'a> {
     }
 }
 
-/// So many places, each time as many as are taken at once.
+/// Cuts an extent in ranges of `step` places; the last may be shorter.
 pub(super) fn cut_steps(extent: usize, step: usize) -> impl Iterator<Item = Range<usize>> {
     (0..extent).step_by(step).map(move |start| start..extent.min(start + step))
 }
@@ -260,8 +260,8 @@ impl<'a> DenseProduct<'a> {
         }
     }
 
-    /// The same by blocks of columns, into an area of as many numbers: each part of the product is given away when it is there,
-    /// and another may take its place. The part of the whole that this is begins at a row and a column; rows of the whole are longer.
+    /// Computes the product by blocks of columns into `area`. Each part is handed to `then` when it is computed, and the next may take its
+    /// place. The part of the whole product begins at the row `top` and the column `left`; rows of the whole have `whole` elements.
     fn in_turn(
         &self,
         [top, left]: [usize; 2],
@@ -435,7 +435,7 @@ impl<'a> PanelSource<'a> {
         PrefetchLines { first: self.data.as_ptr(), stride, each, count: rows * each }
     }
 
-    /// Of a matrix whose rows are contiguous.
+    /// Packs a matrix whose rows are contiguous.
     ///
     /// # Safety
     /// The processor has AVX-512 F.
@@ -447,7 +447,7 @@ impl<'a> PanelSource<'a> {
         copy_rows(self.data, self.layout.row, count, AHEAD, to);
     }
 
-    /// Of a matrix whose columns are contiguous.
+    /// Packs a matrix whose columns are contiguous.
     ///
     /// # Safety
     /// The processor has AVX-512 F.

@@ -93,7 +93,7 @@ fn request_amx() -> bool {
 
 /// The registers of this thread, while they are configured.
 pub(super) struct TileRegisters {
-    /// They are this thread's own.
+    /// Marks that the registers are this thread's own.
     of_thread: PhantomData<*const ()>,
 }
 

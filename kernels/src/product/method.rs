@@ -14,7 +14,7 @@ pub(super) enum Method {
     /// Pairs of `bf16`, which AVX-512 BF16 multiplies and adds.
     #[cfg(target_arch = "x86_64")]
     Pairs,
-    /// The same pairs, which AMX multiplies.
+    /// Pairs of `bf16`, which AMX multiplies.
     #[cfg(target_arch = "x86_64")]
     Matrices,
 }
@@ -33,7 +33,7 @@ fn best_method() -> Method {
     Method::Widened
 }
 
-/// Which is the fastest for `bf16` on this processor.
+/// Returns the fastest method for `bf16` on this processor.
 #[cfg(target_arch = "x86_64")]
 fn best_method() -> Method {
     use super::matrices;

@@ -45,9 +45,9 @@ pub(crate) use tiles::transposed_numbers as transposed;
 /// A matrix in memory: the strides between its rows and between its columns, in elements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
-    /// From one row to the next.
+    /// The distance from one row to the next.
     pub row: usize,
-    /// From one column to the next.
+    /// The distance from one column to the next.
     pub column: usize,
 }
 
@@ -77,11 +77,11 @@ pub(crate) enum Write {
     Add,
 }
 
-/// Who multiplies, and where.
+/// The threads that multiply, and the memory that they work in.
 pub(crate) struct Hands<'a> {
     /// The threads, or the caller's alone.
     pub pool: Option<&'a ThreadPool>,
-    /// How many they are.
+    /// The number of threads.
     pub threads: usize,
     /// Memory to work in: at least what [`room`] says, of any content.
     pub room: &'a mut [f32],
@@ -108,7 +108,7 @@ pub(crate) trait Number: Float {
     /// Elements of a type that is known when the program runs.
     fn data(elements: &[Self]) -> Data<'_>;
 
-    /// The same, to write.
+    /// Returns elements of a type that is known when the program runs, to be written.
     fn data_mut(elements: &mut [Self]) -> DataMut<'_>;
 }
 
@@ -179,7 +179,7 @@ impl Number for f16 {
     }
 }
 
-/// How many `f32` a product on so many threads works in.
+/// Returns the number of `f32` of scratch memory that a product on so many threads needs.
 pub(crate) fn room<A: Number, B: Number, R: Number>(extents: [usize; 3], threads: usize) -> usize {
     let types = (A::data(&[]), B::data(&[]), R::data(&[]));
     match types {
@@ -196,8 +196,8 @@ pub(crate) fn room<A: Number, B: Number, R: Number>(extents: [usize; 3], threads
 /// Writes `scale` times the product of `[rows, inner]` and `[inner, columns]` to `out`; extents are at least 1. Of half
 /// precision the rows of the product are contiguous.
 ///
-/// Where the processor's own products of `bf16` are used they take subnormal numbers for 0, and round `f32` factors to
-/// `bf16`. Every element is summed in an order that follows from the extents alone.
+/// The processor's own products of `bf16`, where they are used, take subnormal numbers for 0, and round `f32` factors to `bf16`. Every
+/// element is summed in an order that follows from the extents alone.
 pub(crate) fn multiply<A: Number, B: Number, R: Number>(
     extents: [usize; 3],
     scale: f32,
@@ -233,7 +233,7 @@ pub(crate) struct Made<'a> {
     pub start: usize,
     /// Its columns.
     pub columns: usize,
-    /// From one row of the product to the next.
+    /// The distance from one row of the product to the next.
     pub stride: usize,
     /// Its elements, row by row.
     pub elements: &'a [f32],
@@ -289,7 +289,7 @@ pub(crate) fn in_turn(
 }
 
 impl DataMut<'_> {
-    /// No elements of the same type.
+    /// Returns no elements, of the same type.
     fn kind(&self) -> Data<'static> {
         match self {
             Self::Single(_) => Data::Single(&[]),

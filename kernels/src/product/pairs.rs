@@ -28,7 +28,7 @@ pub(super) fn multiply_tiles(a: &[f32], b: &[f32], steps: usize, (sums, add): (&
     }
 }
 
-/// The same for [`ROWS`] rows, from one of the tiles' on.
+/// Adds the product for [`ROWS`] rows of a row of tiles, from its row `start` on, to their sums, or replaces the sums by it.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bf16")]
 fn multiply_rows<const N: usize>(

@@ -22,7 +22,7 @@ const LEAST: usize = 32;
 /// and a thread that is held up has the others take the block that it has not begun.
 const BLOCK: usize = 1 << 23;
 
-/// How a product is cut.
+/// The division of a product into parts.
 #[derive(Clone, Copy)]
 struct ProductCut {
     /// 0 between rows, 1 between columns.
@@ -65,7 +65,7 @@ impl ProductCut {
         Self { side, parts: if threads > 1 { wanted.min(most).max(1) } else { 1 }, unit }
     }
 
-    /// Where a part begins, and its extents.
+    /// Returns the start and the extents of a part.
     fn cut_part(self, [rows, inner, columns]: [usize; 3], part: usize) -> ([usize; 2], [usize; 3]) {
         let whole = [rows, columns][self.side];
         let units = split_range(whole.div_ceil(self.unit), self.parts, part);
@@ -77,7 +77,7 @@ impl ProductCut {
     }
 }
 
-/// See [`super::multiply_single`], of which this is the part for `f32`.
+/// Multiplies matrices of `f32`: a part of [`super::multiply_single`].
 pub(super) fn multiply_single(
     extents: [usize; 3],
     scale: f32,

@@ -9,7 +9,7 @@ use super::method::Method;
 use super::{Hands, Layout, Number, Write, blocks, multiply, room};
 use crate::threads::ThreadPool;
 
-/// All methods for products of `bf16`.
+/// Returns all methods for products of `bf16`.
 fn methods() -> Vec<Method> {
     #[cfg_attr(not(target_arch = "x86_64"), allow(unused_mut, reason = "there is one method"))]
     let mut methods = vec![Method::Widened];
@@ -34,7 +34,7 @@ fn numbers<T: Number>(count: usize, key: u64) -> (Vec<T>, Vec<f64>) {
     (rounded, doubles)
 }
 
-/// The same rows and columns, their places in memory as `kind` says: by row, by column, every third place, with gaps.
+/// Lays out rows and columns in memory as `kind` says: by row, by column, every third place, with gaps.
 fn layout([rows, columns]: [usize; 2], kind: usize) -> Layout {
     match kind {
         0 => Layout::rows(columns),

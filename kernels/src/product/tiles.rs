@@ -13,7 +13,7 @@ pub(super) const DEPTH: usize = 32;
 /// Words of a tile.
 pub(super) const TILE: usize = LANES * DEPTH / 2;
 
-/// In which order a tile has its words.
+/// The order in which a tile has its words.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     /// All pairs of a lane, then the next lane: the first factor.
@@ -136,7 +136,7 @@ fn load_scattered(
     values
 }
 
-/// Up to 16 elements as `bf16`, and 0 behind them.
+/// Loads up to 16 elements as `bf16`, and 0 behind them.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
 fn load_sixteen(data: Data<'_>, start: usize, count: usize) -> __m256i {
@@ -157,7 +157,7 @@ fn load_sixteen(data: Data<'_>, start: usize, count: usize) -> __m256i {
     }
 }
 
-/// As many ones.
+/// Returns a mask of `count` ones.
 #[inline(always)]
 pub(super) fn mask_first(count: usize) -> __mmask16 {
     ((1u32 << count) - 1) as __mmask16

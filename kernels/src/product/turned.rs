@@ -18,7 +18,7 @@ use crate::vectors::{LANES, VectorTarget};
 
 /// Rows at most: of more, packing is worth it.
 const MOST_ROWS: usize = 96;
-/// Of fewer columns there is little to pack.
+/// The number of columns below which there is little to pack.
 const FEW_COLUMNS: usize = 64;
 /// Places along the inner extent at most, so that all of the small factor stays in the second cache.
 const LONGEST: usize = 2048;
@@ -83,7 +83,7 @@ pub(super) fn multiply_turned(
     debug_assert!(shared.is_ok(), "parts give no errors");
 }
 
-/// Where a panel of the small factor lies, at places along the inner extent that are summed in one go.
+/// Returns the range of a panel of the packed small factor, at places along the inner extent that are summed in one go.
 fn panel_range(depth: &Range<usize>, panel: Panel, width: usize) -> Range<usize> {
     let start = depth.start * width + panel.start * LANES * depth.len();
     start..start + panel.vectors * LANES * depth.len()

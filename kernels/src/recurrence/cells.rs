@@ -4,7 +4,7 @@ use crate::math;
 use crate::simd::vectorized;
 
 vectorized! {
-    /// Of gates i, o, f and g.
+    /// Computes a step of an LSTM with gates i, o, f and g.
     pub(super) fn lstm_cell(x: &[f32], p: &[f32], state: &mut [f32], kept: &mut [f32]) {
         let width = state.len();
         let ([xi, xo, xf, xg], [pi, po, pf, pg]) = (split_gates(x, width), split_gates(p, width));
@@ -18,7 +18,7 @@ vectorized! {
 }
 
 vectorized! {
-    /// Of gates z, r and m.
+    /// Computes a step of a GRU with gates z, r and m.
     pub(super) fn gru_cell(x: &[f32], p: &[f32], state: &mut [f32]) {
         let width = state.len();
         let ([xz, xr, xm], [pz, pr, pm]) = (split_gates(x, width), split_gates(p, width));
@@ -129,7 +129,7 @@ vectorized! {
 }
 
 vectorized! {
-    /// As [`tanh_grad`], of the greater of a number and 0.
+    /// Computes the gradient of a cell like [`tanh_grad`], of the greater of a number and 0.
     pub(super) fn relu_grad(y: &[f32], state: &mut [f32], out: &mut [f32]) {
         for ((state, y), out) in state.iter_mut().zip(y).zip(out) {
             *out = if *y > 0.0 { *state } else { 0.0 };

@@ -136,7 +136,7 @@ impl RecurrenceBackward<'_> {
         }
     }
 
-    /// What an LSTM keeps before a step of a sample.
+    /// Returns the content that an LSTM keeps before a step of a sample.
     fn kept_before(&self, sample: usize, step: usize) -> &[f32] {
         let RecurrenceExtents { time, width, .. } = self.extents;
         let (all, at) = match self.op.step_before(step, time) {

@@ -59,10 +59,10 @@ struct RecurrenceExtents {
     width: usize,
 }
 
-/// Where a kernel works besides operands and results.
+/// The threads and the scratch memory of a kernel.
 struct RecurrenceWork<'a> {
     pool: Option<&'a ThreadPool>,
-    /// Of a product.
+    /// The threads that compute a product.
     threads: usize,
     /// The state, or its gradient, of all samples.
     state: &'a mut [f32],
@@ -72,7 +72,7 @@ struct RecurrenceWork<'a> {
     gates: &'a mut [f32],
     /// The weights as the product of a step reads them fastest: by rows of the state. The gradient has no use for it.
     weights: &'a mut [f32],
-    /// Of a product.
+    /// The scratch memory of a product.
     room: &'a mut [f32],
 }
 
@@ -89,7 +89,7 @@ impl RecurrenceExtents {
         self.cell.count_gates() * self.width
     }
 
-    /// In how many samples a thread computes cells at a time.
+    /// Returns the number of samples for which a thread computes cells at a time.
     fn samples_per_piece(&self, work: &RecurrenceWork<'_>) -> usize {
         let large = work.pool.is_some() && self.batch * self.gates_width() >= WORTHWHILE;
         if large { self.batch.div_ceil(work.threads.max(1)) } else { self.batch }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Crew;
 use crate::explore::explore;
 
-/// Two helpers, and two callers of two tasks each: every part is done once, before its call returns, and helpers end.
+/// Every part is done once, before its call returns, and helpers end: with two helpers, and two callers of two tasks each.
 fn tasks_of_two_callers() {
     let crew = Arc::new(Crew::new(3, Duration::ZERO));
     let helper = |index| {

@@ -44,7 +44,7 @@ impl TaskGate {
         self.word.fetch_sub(1, Ordering::Release);
     }
 
-    /// Nobody enters any more.
+    /// Closes the gate: nobody enters any more.
     pub(super) fn shut(&self) {
         self.word.fetch_and(!OPEN, Ordering::Relaxed);
     }
@@ -55,7 +55,7 @@ impl TaskGate {
         self.word.load(Ordering::Acquire) & INSIDE == 0
     }
 
-    /// There is no further task.
+    /// Ends the gate: there is no further task.
     pub(super) fn end(&self) {
         point();
         self.word.store(Self::ENDED << NUMBER, Ordering::Relaxed);

@@ -58,9 +58,9 @@ struct Crew {
     parts: ThreadParts,
     /// The [`Work`] of the open task, which lies on the caller's stack.
     work: AtomicPtr<()>,
-    /// Where helpers sleep.
+    /// The waiting points of the helpers.
     sleepers: Box<[PoolSleeper]>,
-    /// How long a thread looks before it yields.
+    /// The time for which a thread looks for work before it yields.
     spin: Duration,
 }
 
@@ -70,11 +70,11 @@ struct Work<'a> {
 }
 
 impl ThreadPool {
-    /// So many threads, the caller of [`ThreadPool::run`] included. A helper looks for work for `spin` before it sleeps:
-    /// 0 where others need the cores. Helpers are named by their numbers, from 1.
+    /// Starts a pool of so many threads, the caller of [`ThreadPool::run`] included. A helper looks for work for `spin` before it sleeps: 0
+    /// where others need the cores. Helpers are named by their numbers, from 1.
     ///
     /// # Errors
-    /// Where the system gives no threads.
+    /// Returns an error if the system cannot start a thread.
     pub fn new(
         threads: usize,
         spin: Duration,
@@ -91,7 +91,7 @@ impl ThreadPool {
         Ok(pool)
     }
 
-    /// How many threads there are, the caller included.
+    /// Returns the number of threads, the caller included.
     pub fn threads(&self) -> usize {
         self.crew.parts.threads()
     }

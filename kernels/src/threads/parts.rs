@@ -17,7 +17,7 @@ pub(super) struct ThreadParts {
 struct Next(AtomicUsize);
 
 impl ThreadParts {
-    /// For so many threads.
+    /// Makes the state for so many threads.
     pub(super) fn for_threads(threads: usize) -> Self {
         Self { count: AtomicUsize::new(0), next: (0..threads).map(|_| Next::default()).collect() }
     }

@@ -16,7 +16,7 @@ pub(super) struct PoolSleeper {
 }
 
 impl PoolSleeper {
-    /// To be called after each change of what the sleeper may wait for.
+    /// Wakes the sleeper if it sleeps. It is to be called after each change of what the sleeper may wait for.
     pub(super) fn wake(&self) {
         // Either this fence comes before the sleeper's, and it sees the change before it sleeps, or after, and this
         // thread sees that it sleeps.
@@ -27,7 +27,7 @@ impl PoolSleeper {
         }
     }
 
-    /// Of several changes the first wakes: a thread that was woken looks for all of them.
+    /// Wakes the thread once. The first of several changes does so, and the thread that was woken looks for all of them.
     #[cold]
     fn rouse(&self) {
         if !self.asleep.swap(false, Ordering::Relaxed) {

@@ -9,7 +9,7 @@ fn pool(threads: usize, spin: u64) -> ThreadPool {
         .expect("threads start")
 }
 
-/// How often each part of a task was done.
+/// Counts how many times each part of a task was done.
 fn counted(pool: &ThreadPool, count: usize) -> Vec<usize> {
     let done: Vec<AtomicUsize> = (0..count).map(|_| AtomicUsize::new(0)).collect();
     pool.run(count, &|part| {

@@ -60,7 +60,7 @@ impl<'a> UpdateTensors<'a> {
         Self { parted: Some(parted), ..Self::of_types::<f32, f32>() }
     }
 
-    /// The same where the first result is of type `O`, not the variable's.
+    /// Sets the type of the first result to `O`, which need not be the variable's.
     pub(super) fn with_result_of<O: Float>(self) -> Self {
         Self { result: write_block::<O>, ..self }
     }
@@ -145,7 +145,7 @@ pub(super) fn over_blocks<const N: usize, const R: usize>(
     })
 }
 
-/// The same where the gradient is there part by part.
+/// Updates blocks as the gradient becomes ready, part by part.
 fn over_parts<const N: usize, const R: usize>(
     given: UpdateTensors<'_>,
     parted: &dyn PartedGradient,

@@ -276,7 +276,7 @@ fn read_number(scalar: &View<'_>) -> Result<f32, KernelError> {
 
 /// The changes of a gradient before it is used.
 struct GradientChange {
-    /// By what it is multiplied; 0 where the update is not made.
+    /// The factor of the gradient; 0 where the update is not made.
     factor: Option<f32>,
     /// The greatest absolute value of an element.
     clip: Option<f32>,

@@ -36,7 +36,7 @@ pub(super) struct AdamRates {
 }
 
 impl AdamRates {
-    /// Everything that does not depend on the element, in `f64`, of update `count`, from 1.
+    /// Computes the numbers of update `count`, from 1, that do not depend on the element, in `f64`.
     pub(super) fn from_op(op: &AdamUpdate, lr: f64, count: f64) -> Self {
         let (beta1, beta2) = (op.beta1.0, op.beta2.0);
         let decay = op.weight_decay.0;

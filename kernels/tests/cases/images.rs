@@ -47,8 +47,8 @@ pub fn setting(image: [usize; 4], outputs: usize, kernel: usize, stride: usize) 
     Setting { image, outputs, kernel, window, groups: 1, channels_last: true }
 }
 
-/// What tiles hold only in part, steps and holes of the window, both layouts, groups of many, few and single channels;
-/// images of one place, where windows of one element meet it, or meet padding alone.
+/// Returns settings with extents that fill tiles only in part, steps and holes of the window, both layouts, and groups of many, few and
+/// single channels. Some images have one place, where windows of one element meet it, or meet padding alone.
 fn settings() -> Vec<Setting> {
     let uneven = Window { strides: [2, 1], pads: [2, 0, 1, 1], dilations: [1, 2] };
     let beside = Window { strides: [3; 2], pads: [1; 4], dilations: [1; 2] };
@@ -108,7 +108,7 @@ fn parts_of_groups(to: &mut Examples) {
     }
 }
 
-/// So many places that tiles are the largest.
+/// Adds a convolution of so many places that tiles are the largest.
 fn large(to: &mut Examples, dtype: DType) {
     let (x, k) = (ty(dtype, &[2, 92, 93, 8]), ty(dtype, &[68, 8, 1, 2]));
     let op = Convolution { window: Window::PLAIN, groups: 1, channels_last: true };

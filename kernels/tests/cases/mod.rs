@@ -51,8 +51,8 @@ impl Examples {
         self.both_filled(op, types, tolerance, &mut ordinary);
     }
 
-    /// The same with operands that `fill` fills. Of types other than f32, and where
-    /// kernels are not told where shards begin, it is one or the other.
+    /// Adds an op like [`Self::both`], with operands that `fill` fills. For types other than f32, and where kernels are not told where
+    /// shards begin, it is drawn which of the two ranks the op is on.
     pub fn both_filled(
         &mut self,
         op: Op,
@@ -87,7 +87,7 @@ impl Examples {
     }
 }
 
-/// All examples.
+/// Returns all examples.
 pub fn all() -> Vec<Example> {
     let rooms = [
         attention::examples,

@@ -103,7 +103,7 @@ fn parts(to: &mut Examples) {
     to.whole(Op::Concat(Concat { axis: 1 }), &many, 0.0);
 }
 
-/// What is another tensor with the same elements.
+/// Adds ops whose result has the same elements as the operand.
 fn copies(to: &mut Examples) {
     let placement = Placement::mesh(&[1]).expect("a mesh");
     let ops = [

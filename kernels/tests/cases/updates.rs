@@ -35,7 +35,7 @@ pub fn examples() -> Vec<Example> {
     std::mem::take(&mut to.all)
 }
 
-/// Each optimizer in one form.
+/// Makes examples of each optimizer in one form.
 pub fn few() -> Vec<Example> {
     let to = &mut Examples::new(8);
     to.placed = false;

@@ -57,7 +57,7 @@ pub fn rectangle(
     Executed { call, case, placed: vec![InPlace::new(0, 1)], right }
 }
 
-/// What a microbatch does with an accumulator: the first overwrites it, later ones are added to it.
+/// Returns the calls by which microbatches fill an accumulator: the first overwrites it, later ones are added to it.
 pub fn accumulations(of: &TensorType) -> [Executed; 2] {
     let case =
         filled_case(&[of.clone(), of.clone()], std::slice::from_ref(of), &mut Random::new(2));

@@ -16,11 +16,11 @@ use graphc_kernels::cuda::{
 use crate::cases::Example;
 use crate::common::{Case, Memory, bytes, memory, other_ways, pairs, shard};
 
-/// How kernels are compiled: as devices compile them.
+/// The options with which kernels are compiled, as devices compile them.
 const OPTIONS: [&str; 3] = ["--fmad=false", "--std=c++17", "-default-device"];
 /// The architecture of the card.
 const ARCHITECTURE: &str = "sm_90";
-/// Which call of the device this is.
+/// The number of the call among those of the device.
 const CALL: u32 = 7;
 /// Bytes of an account of faults.
 const ACCOUNT: usize = 32;
@@ -39,7 +39,7 @@ pub struct Bench {
     modules: HashMap<String, Module>,
 }
 
-/// What a kernel said that it found: the kind, the index and its position.
+/// The fault that a kernel reports: the kind, the index and its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     pub call: u32,
@@ -68,7 +68,7 @@ pub fn bench() -> Option<Bench> {
     Some(Bench { card: Card::new(1), modules: HashMap::new() })
 }
 
-/// What a call is for a case.
+/// Prepares the call of a case.
 pub fn prepare(case: &Case) -> Result<Call, KernelError> {
     let operands: Vec<Shard> = case.operands.iter().map(|(region, _)| shard(region)).collect();
     let results: Vec<Shard> = case.results.iter().map(shard).collect();
@@ -102,7 +102,7 @@ impl Bench {
         self.execute(&call, case, pairs, cx)
     }
 
-    /// What a call makes of the operands of a case, as its results.
+    /// Executes a call on the operands of a case, and returns the results.
     pub fn execute(
         &mut self,
         call: &Call,
@@ -132,7 +132,7 @@ impl Bench {
         }
     }
 
-    /// What was put into an account of faults.
+    /// Returns the fault that was put into an account, if there is one.
     fn fault(&mut self, addresses: &Addresses) -> Option<Fault> {
         let account = self.read(addresses.account, ACCOUNT);
         let word = |at: usize| u32::from_le_bytes(account[at..at + 4].try_into().expect("4 bytes"));
@@ -284,7 +284,7 @@ impl Bench {
         }
     }
 
-    /// What becomes of the sums of a product.
+    /// Applies the epilogue of a product to its sums.
     fn end(&mut self, product: &MatrixProduct, addresses: &Addresses, sums: &mut [f64]) {
         let (dtype, columns) = (product.operands.dtype, product.columns);
         let epilogue = product.epilogue;
@@ -374,7 +374,7 @@ impl Addresses {
     }
 }
 
-/// Where the shards of a case begin.
+/// The indices in the whole tensors at which the shards of a case begin.
 struct Origins<'a>(&'a Case);
 
 impl Origins<'_> {

@@ -12,7 +12,7 @@ use crate::cases::FLOATS;
 use crate::chains::{evaluated, rounded};
 use crate::common::{Case, Memory, Random, ordinary, shard};
 
-/// How large chains are: at most so many elements, and the extents that dims have.
+/// The size of random chains: the most elements, and the extents that dims may have.
 pub struct Size<'a> {
     pub most: usize,
     pub extents: &'a [usize],
@@ -54,7 +54,7 @@ struct Growing {
     shape: Vec<usize>,
     operands: Vec<TensorType>,
     steps: Vec<FusedStep>,
-    /// What steps may read, and of which type it is.
+    /// The values that steps may read, each with its type.
     values: Vec<(FusedArg, DType)>,
 }
 
@@ -75,7 +75,7 @@ impl Growing {
         chain
     }
 
-    /// One operand of the chain's shape, and some that are spread over it.
+    /// Adds one operand of the chain's shape, and some that are spread over it.
     fn operands(&mut self) {
         let main = self.random.of(&FLOATS);
         for operand in 0..1 + self.random.below(4) {
@@ -98,7 +98,7 @@ impl Growing {
         self.steps.len() - 1
     }
 
-    /// Some value of floating-point numbers, of a type if one is given.
+    /// Draws some value of floating-point numbers, of a type if one is given.
     fn value(&mut self, wanted: Option<DType>) -> (FusedArg, DType) {
         let fits = |dtype: DType| wanted.map_or(dtype.is_float(), |wanted| dtype == wanted);
         let fitting: Vec<_> = self.values.iter().filter(|value| fits(value.1)).copied().collect();
@@ -159,7 +159,7 @@ impl Growing {
         outputs
     }
 
-    /// All dims but a run of them.
+    /// Draws all dims but a run of them.
     fn axes(&mut self) -> Vec<usize> {
         let rank = self.shape.len();
         let first = self.random.below(rank);
@@ -169,7 +169,7 @@ impl Growing {
     }
 }
 
-/// How far an element may be from the right one, before it is rounded.
+/// Returns the error that an element may have before it is rounded.
 fn room(op: &Op, right: f64, amount: Option<&f64>) -> f64 {
     match op {
         Op::Reduce(_) => 1e-5 * amount.copied().unwrap_or(0.0),
@@ -184,7 +184,7 @@ pub struct Chain {
     pub call: Call,
     /// The op only names it.
     pub case: Case,
-    /// Of each result the right values, and how far it may be from each before it is rounded.
+    /// The right values of each result, and the error that each value may have before it is rounded.
     pub right: Vec<[Vec<f64>; 2]>,
 }
 

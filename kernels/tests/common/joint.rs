@@ -31,7 +31,7 @@ pub fn resized(case: &Case, own: usize, elements: usize) -> Case {
     Case { op: case.op.clone(), operands, results }
 }
 
-/// Several updates as one: the operands and results of all, and which results lie where operands did.
+/// Joins several updates as one: the operands and results of all, and which results lie where operands did.
 pub fn joint(members: &[Case]) -> (Case, Vec<InPlace>) {
     let (mut all, mut pairs) =
         (Case { operands: vec![], results: vec![], ..members[0].clone() }, vec![]);

@@ -288,7 +288,7 @@ impl Case {
     }
 }
 
-/// How far a result may be from the exact number where what was computed in `f32` is within `tolerance`, and rounded once.
+/// Returns the error that a result may have that was computed in `f32` within `tolerance` and rounded once.
 pub fn rounded_room(dtype: DType, tolerance: f64, found: f64, exact: f64) -> f64 {
     // Half the distance of neighbours, about a number or below the least normal one.
     let (ulp, least) = match dtype {

@@ -16,9 +16,9 @@ use crate::common::{Case, Memory, Random, ordinary, shard};
 /// Element types, and how far results may be from those of the ops, which round after each step.
 pub const TYPES: [(DType, f64); 3] = [(DType::F32, 1e-5), (DType::BF16, 3e-2), (DType::F16, 4e-3)];
 
-/// How far elements of products of any size may be from those of the ops in f32, as a share of the greatest, besides what they are rounded
-/// by: each is rounded at most [`ROUNDINGS`] times, by a library once, and where it refuses the product's end as a product and a
-/// chain, whose greatest step is of the size of its result. Sums are of rounded elements.
+/// Returns the error that an element of a product may have beside the same ops in f32, as a share of the greatest element, and without the
+/// error of rounding to `dtype`. An element is rounded at most [`ROUNDINGS`] times. A library rounds once; where it refuses the epilogue,
+/// there is a product and then a chain, whose greatest step is of the size of its result. Sums are of rounded elements.
 pub fn unrounded_room(dtype: DType, is_sum: bool) -> f64 {
     match (dtype, is_sum) {
         (DType::F32, _) => 1e-5,
@@ -27,10 +27,10 @@ pub fn unrounded_room(dtype: DType, is_sum: bool) -> f64 {
     }
 }
 
-/// How often an element is rounded to its type.
+/// The number of times that an element is rounded to its type, at most.
 pub const ROUNDINGS: f64 = 3.0;
 
-/// What a register has, and where it lies in its tensor.
+/// The content of a register, and its place in its tensor.
 pub type Held = (Region, Memory);
 
 /// The extents of a product [rows, inner] x [columns, inner]'; rows are two dims.
@@ -74,7 +74,7 @@ pub struct Joined {
     pub call: Call,
     /// The op only names it: both factors and the chain's operands, all results.
     pub case: Case,
-    /// What the ops give one after the other.
+    /// The results of the ops one after the other.
     pub right: Vec<Vec<f64>>,
 }
 
@@ -104,7 +104,7 @@ impl Chained {
         self.joined(dtype, dtype, multiply)
     }
 
-    /// The same call, and what the ops give in f32, of which nothing is rounded to the type of the factors.
+    /// Returns the same call as [`Self::join`], and the results of the ops in f32, where nothing is rounded to the type of the factors.
     pub fn join_unrounded(
         &self,
         dtype: DType,
@@ -143,7 +143,7 @@ impl Chained {
         (factors, self.others.iter().map(|shape| filled(shape)).collect())
     }
 
-    /// What the steps give one after the other, in the type of the product.
+    /// Evaluates the steps one after the other, in the type of the product.
     fn evaluate(&self, op: MatMul, product: &Held, others: &[Held]) -> Vec<Vec<f64>> {
         let others = others.iter().map(|other| held_as(product.0.dtype, other));
         let operands = std::iter::once(product.clone()).chain(others).collect();
@@ -189,7 +189,7 @@ impl Chained {
     }
 }
 
-/// The same numbers in memory of another type.
+/// Returns the same numbers in memory of another type.
 fn held_as(dtype: DType, (of, memory): &Held) -> Held {
     (Region { dtype, ..of.clone() }, Memory::of(dtype, &memory.values()))
 }
@@ -281,7 +281,7 @@ pub fn with_other_sums(of: Extents) -> Chained {
 pub struct SummedFactor {
     pub op: MatMul,
     pub factors: [Held; 2],
-    /// Which factor is summed.
+    /// The factor that is summed: 0 or 1.
     pub factor: usize,
     /// The dim that is summed.
     pub axis: usize,

@@ -7,7 +7,7 @@ use graphc_ir::types::DType;
 /// A rectangle of a tensor: the extents of the tensor, and where it begins.
 pub type Part = ([usize; 3], [usize; 3]);
 
-/// What is there, joined with a rectangle of other memory.
+/// Joins a rectangle of one memory with a rectangle of another, and returns the latter memory.
 pub fn joined(
     [from, to]: [&[f64]; 2],
     [(of_from, from_start), (of_to, to_start)]: [Part; 2],
@@ -26,7 +26,7 @@ pub fn joined(
     found
 }
 
-/// What an element becomes: what comes, or both joined.
+/// Returns the value that an element becomes: the one that comes, or both joined.
 pub fn join(dtype: DType, kind: Option<ReduceKind>, there: f64, comes: f64) -> f64 {
     match kind {
         None => comes,
@@ -41,6 +41,6 @@ pub fn join(dtype: DType, kind: Option<ReduceKind>, there: f64, comes: f64) -> f
 pub const WIDE: ([Part; 2], [usize; 3]) =
     ([([3, 5, 16], [1, 0, 8]), ([2, 6, 8], [0, 2, 0])], [2, 4, 8]);
 
-/// The same of odd rows.
+/// Two places and an extent whose rows are no whole words.
 pub const ODD: ([Part; 2], [usize; 3]) =
     ([([2, 3, 7], [0, 1, 2]), ([4, 2, 5], [2, 0, 1])], [2, 2, 3]);

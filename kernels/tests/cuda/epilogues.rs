@@ -19,7 +19,7 @@ fn error(chained: &Chained, bench: &mut Bench, dtype: DType) -> Option<(Call, f6
     Some((call, apart))
 }
 
-/// How far results are from the right ones, in whichever way the call is made; of sums as a share of what is summed.
+/// Returns the greatest error of the results, over all ways in which the call can be made; that of sums is a share of what is summed.
 fn apart(bench: &mut Bench, call: &Call, case: &Case, right: &[Vec<f64>]) -> f64 {
     let ways = other_ways(call);
     assert_eq!(ways.len(), if product_end_of(call).is_empty() { 1 } else { 2 });
@@ -27,7 +27,7 @@ fn apart(bench: &mut Bench, call: &Call, case: &Case, right: &[Vec<f64>]) -> f64
     all.map(|call| one_apart(bench, call, case, right)).fold(0.0, f64::max)
 }
 
-/// What stands behind the product of a call where the library makes it without its end.
+/// Returns the launches behind the product of a call where the library makes it without its epilogue.
 fn product_end_of(call: &Call) -> Vec<Launch> {
     let Launch::Product(product) = &call.launches[0] else { panic!("{:?}", call.launches) };
     product_end(product)
@@ -82,7 +82,7 @@ fn check_rounded(
 
 const ROW: &[usize] = &[9];
 const ALL: &[usize] = &[3, 5, 9];
-/// Of rows that can be kept.
+/// A shape whose rows can be kept.
 const WIDE: &[usize] = &[3, 5, 24];
 
 /// Chains that are joined: the call has one launch and the values of the ops.

@@ -20,7 +20,7 @@ fn sums_and_products() {
     check(&cases::sums::examples());
 }
 
-/// As many products as a large card has multiprocessors have large tiles.
+/// Kernels of graphc's own multiply as many matrices with large tiles as a large card has multiprocessors.
 #[test]
 fn large_products_by_own_kernels() {
     check(&cases::sums::tiled());

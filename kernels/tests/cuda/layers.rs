@@ -166,7 +166,7 @@ fn reducing(axes: &[usize], other: &[usize]) -> FusedOp {
     }
 }
 
-/// The same, computed in the order in which it stands there.
+/// Computes the results of [`reducing`] step by step.
 fn reduced(case: &Case, axes: &[usize], other: &[usize]) -> Vec<Vec<f64>> {
     let shape = &case.operands[0].0.global;
     let (rows, columns, dtype) = (shape[0], shape[1], case.operands[0].0.dtype);

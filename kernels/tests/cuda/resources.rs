@@ -17,7 +17,7 @@ use graphc_kernels::cuda::{Call, Kernel, Launch, join_alike};
 const ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90a", "sm_100", "sm_120"];
 const OPTIONS: [&str; 3] = ["--fmad=false", "--std=c++17", "-default-device"];
 
-/// All kernels by their sources, and the op of each.
+/// Returns all kernels by their sources, and the op of each.
 fn kernels() -> BTreeMap<String, (&'static str, Kernel)> {
     let mut all = BTreeMap::new();
     for cases::Example { case, .. } in cases::all() {
@@ -37,7 +37,7 @@ fn kernels() -> BTreeMap<String, (&'static str, Kernel)> {
     all
 }
 
-/// Those that are tried: of each kernel of an op the longest source, or all.
+/// Returns the kernels that are tried: of each kernel of an op the longest source, or all.
 fn tried() -> Vec<(&'static str, Kernel)> {
     let all = kernels();
     if std::env::var_os("GRAPHC_DOUBLE_ALL").is_some() {
@@ -61,7 +61,7 @@ fn mark(source: &str, architecture: &str) -> PathBuf {
     folder.join(format!("{:016x}", hasher.finish()))
 }
 
-/// What is wrong with a kernel on an architecture.
+/// Returns what is wrong with a kernel on an architecture; `None` if nothing is.
 fn trouble(kernel: &Kernel, architecture: &str) -> Option<String> {
     let mark = mark(&kernel.source, architecture);
     if mark.exists() {

@@ -1,4 +1,4 @@
-//! What tests draw: types, and cases by seeds.
+//! Random cases for tests: types, and repetition over seeds.
 
 use crate::common::Random;
 use graphc_ir::types::{DType, TensorType};

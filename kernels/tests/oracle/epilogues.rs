@@ -68,7 +68,7 @@ fn chain(head: Op, kept: bool) -> FusedOp {
     }
 }
 
-/// The same behind a result that is there.
+/// Returns the chain without its convolution, whose result is operand 0.
 fn rest(head: &FusedOp) -> FusedOp {
     let arg = |arg: &FusedArg| match *arg {
         S(0) => X(0),

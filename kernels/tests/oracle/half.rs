@@ -11,7 +11,7 @@ use graphc_ir::ops::*;
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 
-/// How many variants [`Op`] has.
+/// The number of variants of [`Op`].
 const OPS: usize = 71;
 
 /// The number of an op's variant, from 0 to `OPS - 1`: who adds a variant adds its number, and examples below.
@@ -137,7 +137,7 @@ fn indices(place: usize, range: usize) -> impl FnMut(&mut Random, usize, DType) 
     }
 }
 
-/// What keeps roots and powers defined.
+/// Draws numbers for which roots and powers are defined.
 fn positive(random: &mut Random, operand: usize, dtype: DType) -> f64 {
     ordinary(random, operand, dtype).abs() + 0.25
 }

@@ -62,7 +62,7 @@ fn attention_to_other_scores() {
     });
 }
 
-/// Of a query whose keys are all hidden the result and the gradients are 0; where low numbers hide them, all keys weigh the same.
+/// If all keys of a query are hidden, the result and the gradients are 0; if low numbers hide them, all keys weigh the same.
 #[test]
 fn queries_whose_keys_a_bias_hides() {
     const LENGTH: usize = 20;

@@ -36,7 +36,8 @@ fn states_decay_are_replaced_or_counted_up() {
     }
 }
 
-/// With the scalars of steps that may be left out: a factor of 0 or 1, and the number of the update, for an average that starts too.
+/// Checks an op with the scalars of steps that may be left out: a factor of 0 or 1, and the number of the update, for an average that
+/// starts too.
 fn guarded(op: Op, types: &[TensorType], random: &mut Random) {
     let scalar = TensorType::new(DType::F32, []);
     for (scalars, starts) in [(1, false), (2, false), (2, true)] {

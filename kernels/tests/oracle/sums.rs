@@ -12,8 +12,8 @@ use graphc_kernels::{KernelContext, Scratch, ThreadPool, View, ViewMut, prepare_
 
 type Value = (Region, Array);
 
-/// What the backward pass of normalization and relu sums: of (dy, y, x, mean, 0) the gradient that passes, its sum, the mean
-/// of its products with x - mean, and the sum of x.
+/// Builds the sums of the backward pass of normalization and relu. Its operands are (dy, y, x, mean, 0). It gives the gradient that passes,
+/// its sum, the mean of its products with x - mean, and the sum of x.
 fn chain(axes: &[usize], keep_dims: bool) -> FusedOp {
     use FusedArg::{Operand as X, Step as S};
     let step = |op: Op, args: &[FusedArg]| FusedStep { op, args: args.to_vec() };
@@ -36,7 +36,7 @@ fn chain(axes: &[usize], keep_dims: bool) -> FusedOp {
     }
 }
 
-/// Half of a tensor of this shape, cut along the first dim, so that means divide by more than what is here.
+/// Returns half of a tensor of this shape, cut along the first dim, so that means divide by more than what is here.
 fn half_of(dtype: DType, shape: &[usize]) -> Region {
     let mut global = shape.to_vec();
     let mut origin = vec![0; shape.len()];

@@ -1,4 +1,4 @@
-//! How the command line is read.
+//! Reads the command line.
 
 use anyhow::Result;
 use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
@@ -7,7 +7,7 @@ use super::Cli;
 use crate::cli::output::print_message;
 use crate::cli::run_file::{Arguments, merge_arguments};
 
-/// What may be said. A negative number behind an option is its value, and is refused with what the option takes.
+/// Builds the command line's parser. A negative number behind an option is its value, and is refused with what the option takes.
 pub fn build_command() -> Command {
     take_negative_numbers(Cli::command())
 }
@@ -20,10 +20,10 @@ fn take_negative_numbers(command: Command) -> Command {
     command.mut_args(take).mut_subcommands(take_negative_numbers)
 }
 
-/// What is said, in a run file too.
+/// Reads the arguments, with those of a run file.
 ///
 /// # Errors
-/// A [`clap::Error`] where it is not what may be said, or asks for help; another where a run file is none.
+/// A [`clap::Error`] if the arguments do not fit or ask for help; another error if a run file is broken.
 pub fn read_matches() -> Result<ArgMatches> {
     let Arguments { all, file } = merge_arguments(&build_command(), std::env::args_os().collect())?;
     let matches = build_command().try_get_matches_from(all);
@@ -35,10 +35,10 @@ pub fn read_matches() -> Result<ArgMatches> {
     Ok(matches?)
 }
 
-/// What is said, as the commands take it.
+/// Reads the arguments into the types of the commands.
 ///
 /// # Errors
-/// As [`matches`].
+/// As [`read_matches`].
 pub fn read_command_line() -> Result<Cli> {
     let cli = Cli::from_arg_matches(&read_matches()?);
     Ok(cli.map_err(|error| error.format(&mut build_command()))?)

@@ -8,10 +8,10 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, Error, ValueEnum};
 use graphc_ir::plan::Loss;
 
-/// What comes before the name of an output.
+/// The text that comes before the name of an output.
 const OUTPUT: &str = "output:";
 
-/// What a training makes small.
+/// The number that a training minimises.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LossChoice {
     /// A loss on the first output.
@@ -70,7 +70,7 @@ impl TypedValueParser for LossParser {
     }
 }
 
-/// What is said of an output without a name.
+/// Returns the error about an output without a name.
 fn nameless_output(command: &Command, arg: Option<&Arg>) -> Error {
     let mut error = Error::new(ErrorKind::InvalidValue).with_cmd(command);
     let option = arg.map_or("--loss <LOSS>".to_owned(), ToString::to_string);

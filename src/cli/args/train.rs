@@ -31,7 +31,7 @@ pub enum AccumulationChoice {
 }
 
 impl AccumulationChoice {
-    /// As the command line has it.
+    /// Returns its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -146,7 +146,7 @@ pub enum BestBy {
 }
 
 impl BestBy {
-    /// What evaluations call it.
+    /// Returns the name that evaluations give it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Loss => "loss",

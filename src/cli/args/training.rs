@@ -64,7 +64,7 @@ pub enum Measure {
 }
 
 impl Measure {
-    /// What the plan counts for it.
+    /// Returns the metric that the plan counts for it.
     pub fn metric(self) -> Option<Metric> {
         match self {
             Self::Top1 => Some(Metric::Top1),
@@ -135,7 +135,7 @@ impl TrainingArgs {
         Ok(())
     }
 
-    /// All but the speed is measured against labels, whether the plan counts it or not.
+    /// Checks that there are labels where they are needed: all but the speed is measured against labels, whether the plan counts it or not.
     pub fn check_measures(&self, loss: Option<Loss>) -> Result<()> {
         let Some(first) = self.measure.iter().find(|&&measure| measure != Measure::Speed) else {
             return Ok(());
@@ -148,7 +148,7 @@ impl TrainingArgs {
         Ok(())
     }
 
-    /// One of the options that only an optimizer has a use for, if it is given.
+    /// Returns one of the options that only an optimizer has a use for, if it is given.
     fn given_option(&self) -> Option<&'static str> {
         let all = [
             ("--lr-schedule", self.lr_schedule.is_some()),

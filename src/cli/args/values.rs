@@ -1,4 +1,4 @@
-//! How values of the command line are read.
+//! Parses values of the command line.
 
 use clap::ValueEnum;
 use graphc_compiler::cluster::FRAMEWORKS;

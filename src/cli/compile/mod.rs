@@ -53,7 +53,7 @@ pub fn run_compile(args: &CompileArgs) -> Result<()> {
     }
 }
 
-/// Where a page was asked for and there is no plan: the page that shows why. That it cannot be written is said beside the error.
+/// Writes the page that shows why there is no plan, where a page was asked for. If it cannot be written, that is said beside the error.
 fn show_why(args: &CompileArgs, error: &anyhow::Error) {
     let (Some(path), Some(error)) = (&args.report, error.downcast_ref::<CompileError>()) else {
         return;

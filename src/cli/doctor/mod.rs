@@ -19,7 +19,7 @@ use super::args::{DeviceName, DoctorArgs, Format};
 use super::output::print_escaped;
 use models::{Case, DoctorModel};
 
-/// What was looked at, and what came out.
+/// A thing that was looked at, and its result.
 struct DoctorLine {
     what: String,
     result: Result<String>,
@@ -60,7 +60,7 @@ pub fn run_doctor(args: &DoctorArgs) -> Result<()> {
     }
 }
 
-/// Every model in f32 and in mixed precision on one device; with two, divided between them.
+/// Lists every model in f32 and in mixed precision on one device; with two, divided between them.
 fn list_cases(devices: usize) -> Vec<Case> {
     let mut cases = Vec::new();
     for model in DoctorModel::ALL {

@@ -42,7 +42,7 @@ pub(super) enum DoctorModel {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case {
     pub(super) model: DoctorModel,
-    /// Of mixed precision.
+    /// The element type of mixed precision.
     pub(super) precision: Option<DType>,
     pub(super) ranks: usize,
     pub(super) stages: usize,
@@ -118,7 +118,7 @@ impl DoctorModel {
         Ok(g.finish()?)
     }
 
-    /// Each kind of optimizer is that of a model.
+    /// Returns the optimizer of the model's trial; the models together have each kind.
     fn optimizer(self) -> Optimizer {
         let adam =
             AdamOptions { lr: 0.01, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };

@@ -1,7 +1,7 @@
 //! Accounts of the end of a job: each rank of `graphc train` and `run` hands its own over instead of printing it, and the
 //! launch prints one.
 //!
-//! Where the job's coordinator could give all ranks one they are the same. Where rank 0 is gone each knows its own part.
+//! The accounts of all ranks are the same if the job's coordinator could give them one. If rank 0 is gone, each rank knows its own part.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -13,12 +13,12 @@ use graphc_runtime::job::JobError;
 /// The variable that says where accounts go.
 pub const VARIABLE: &str = "GRAPHC_ACCOUNTS";
 
-/// Where the ranks of this launch put their accounts: memory without a name, which they open through `/proc`, so that nothing is
-/// left behind. None where the system has none: then ranks print.
+/// The memory in which the ranks of this launch put their accounts. It has no name and ranks open it through `/proc`, so nothing is left
+/// behind. It is `None` where the system has no such memory: then ranks print.
 pub struct Accounts(Option<File>);
 
 impl Accounts {
-    /// None yet.
+    /// Makes the memory, without accounts yet.
     pub fn new() -> Self {
         Self(create_memory_file())
     }

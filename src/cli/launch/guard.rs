@@ -33,7 +33,7 @@ impl Guard {
     /// afterwards, a process that `launch` has just started when it is killed could leave others behind.
     ///
     /// # Errors
-    /// Where the system has no file descriptor left.
+    /// Returns an error if the system has no file descriptor left.
     pub fn watch(&self, command: &mut Command) -> Result<()> {
         let Some(pipe) = &self.process.stdin else { return Ok(()) };
         let pipe = pipe.as_fd().try_clone_to_owned().context("cannot share the guard's pipe")?;
@@ -87,7 +87,7 @@ impl Drop for Guard {
     }
 }
 
-/// What the guard does.
+/// Runs the guard: it reads the numbers of process groups that begin and end, and at the end of its input kills those that are left.
 pub fn run_guard() {
     let mut groups = HashSet::new();
     for line in std::io::stdin().lock().lines() {

@@ -80,7 +80,7 @@ impl RankOutput {
     /// Copies what a child prints until it, and all that hold its ends of the pipes, have ended.
     ///
     /// # Errors
-    /// Where the system has no threads for that.
+    /// Returns an error if the system has no threads for that.
     pub fn copy_from(child: &mut Child, sinks: Sinks) -> Result<Self> {
         let tail = Arc::new(Mutex::new(VecDeque::new()));
         let (sender, done) = channel();

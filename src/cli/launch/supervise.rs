@@ -19,19 +19,19 @@ use super::print_note;
 use super::process::{Process, describe_exit};
 use super::world::Seat;
 
-/// Between two looks at what is ending: orphans of a rank send no signal.
+/// The time between two looks at what is ending: orphans of a rank send no signal.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// After which a process that was killed is left to the system: it hangs inside the kernel.
+/// The time after which a process that was killed is left to the system: it hangs inside the kernel.
 const UNKILLABLE: Duration = Duration::from_secs(5);
 
-/// How an attempt ended.
+/// The end of an attempt.
 pub enum AttemptOutcome {
     /// All processes with exit status 0.
     Done,
     /// One process failed first.
     Failed(RankFailure),
-    /// By this signal.
+    /// A signal interrupted it.
     Interrupted(i32),
 }
 
@@ -86,7 +86,7 @@ pub fn wait_between_attempts(signals: &Receiver<i32>, pause: Duration) -> Option
     }
 }
 
-/// What is done about the processes.
+/// The state of the processes under supervision.
 #[derive(Clone, Copy, PartialEq)]
 enum SupervisorPhase {
     Running,

@@ -17,7 +17,7 @@ pub struct World {
     pub seats: Vec<Seat>,
     /// Ranks of this machine.
     pub local_size: usize,
-    /// Which machine this is.
+    /// The number of this machine.
     pub node: usize,
     /// Machines of the job.
     pub nodes: usize,
@@ -32,13 +32,13 @@ pub struct World {
 /// A rank to be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seat {
-    /// Among all ranks.
+    /// The rank among all ranks.
     pub rank: usize,
-    /// Among the ranks of this machine.
+    /// The rank among the ranks of this machine.
     pub local_rank: usize,
 }
 
-/// More ranks than any machine has cores and cards: each is a process.
+/// The most ranks of a machine: more than any has cores and cards, as each is a process.
 const MOST_LOCAL_RANKS: usize = 1024;
 
 /// The variable that holds the secret of a job.

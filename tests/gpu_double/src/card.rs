@@ -39,7 +39,7 @@ pub enum Argument {
     Bytes(Vec<u8>),
 }
 
-/// Why a launch was not done.
+/// The reason that a launch was not done.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[allow(missing_docs)]
 pub enum Refusal {

@@ -20,7 +20,7 @@ const NAMES: [&str; 8] = [
 /// The library as cargo builds it.
 const FILE: &str = "libgpu_double.so";
 
-/// What the environment of a program must have so that it finds the double.
+/// The environment variables by which a program finds the double.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Env {
     /// Names and values.

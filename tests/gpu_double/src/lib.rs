@@ -4,8 +4,8 @@
 //! cuBLASLt and NCCL. A program that opens those libraries by name runs on it unchanged. Its kernels are the PTX that
 //! NVRTC made of their sources, executed thread by thread.
 //!
-//! What a card would do wrong silently is an error here: reads of what nothing wrote, accesses outside of allocations,
-//! races between threads, and operations of streams that no event orders. See docs/gpu.md.
+//! Mistakes that a card would make silently are errors here: reads of what nothing wrote, accesses outside of allocations, races between
+//! threads, and operations of streams that no event orders. See docs/gpu.md.
 //!
 //! Unsafe code is here because the double is C's interface from end to end. Its libraries (`driver`, `nvrtc`, `nvtx`,
 //! `cublaslt`, `nccl`) take pointers of the caller and call functions of NVIDIA's compiler, and `memory/storage` holds

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 /// The file that gets a line for each range that begins: how many are open in the thread, and its text.
 const FILE: &str = "GPU_DOUBLE_RANGES";
 
-/// What is asked for: the table of functions that give tables, and of these that of the module with plain functions.
+/// The numbers by which a program asks for the table of functions that give tables, and for the module with plain functions.
 const CALLBACKS: u32 = 1;
 const CORE: i32 = 1;
 const RANGE_PUSH: usize = 9;

@@ -23,9 +23,9 @@ pub(crate) fn advance() {
 
 /// Something that a stream does when all before it there is done.
 pub trait Work: Send {
-    /// What it is called in messages.
+    /// Returns its name in messages.
     fn name(&self) -> &str;
-    /// What it is called in the account of what was executed, where it has a line there.
+    /// Returns its name in the account of what was executed; `None` if it has no line there.
     fn accounted(&self) -> Option<String> {
         None
     }
@@ -35,13 +35,13 @@ pub trait Work: Send {
     }
     /// Does it, or a part of it, if it can. Called until it is not [`Poll::NotYet`]; other streams go on meanwhile.
     fn poll(&mut self, memory: &mut Access<'_>) -> Poll;
-    /// It was appended to a stream that will do it, not to a graph: now is its place among the calls of the program.
+    /// Notes that it was appended to a stream that will do it, not to a graph: now is its place among the calls of the program.
     fn appended(&mut self) {}
-    /// The same from its beginning: one for each replay of a captured graph.
+    /// Returns the same work from its beginning: one for each replay of a captured graph.
     fn again(&self) -> Box<dyn Work>;
 }
 
-/// What became of a poll.
+/// The result of a poll.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Poll {
     /// It is done.

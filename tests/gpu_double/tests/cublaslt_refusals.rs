@@ -24,7 +24,7 @@ const NOT_SUPPORTED: i32 = 15;
 type Set = unsafe extern "C" fn(*mut c_void, i32, *const c_void, usize) -> i32;
 type Get = unsafe extern "C" fn(*mut c_void, i32, *mut c_void, usize, *mut usize) -> i32;
 
-/// Each attribute takes exactly its size, gives it back, and says it where 0 bytes are asked for.
+/// Checks that each attribute takes exactly its size, gives it back, and says it where 0 bytes are asked for.
 fn check_sizes(descriptor: *mut c_void, set: Set, get: Get, sizes: &[(i32, usize)]) {
     for attribute in -1..45 {
         let known = sizes.iter().find(|(number, _)| *number == attribute).map(|(_, size)| *size);

@@ -344,7 +344,7 @@ fn an_end_before_a_recording_is_told() {
     tells(error, &["graphs keep 1 operations of the communicator"]);
 }
 
-/// As NCCL 2.30 answers without a card.
+/// Calls of a null communicator fail as NCCL 2.30 answers without a card.
 #[test]
 fn null_is_no_communicator() {
     let error = alone("null_is_no_communicator", || {

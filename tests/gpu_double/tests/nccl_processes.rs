@@ -15,7 +15,7 @@ use programs::{download, part, process, said, synchronize, upload};
 /// The id of a test's communicator, handed to its processes.
 const ID: &str = "GPU_DOUBLE_TEST_ID";
 
-/// This process's rank, if it is one.
+/// Returns this process's rank, if it is one.
 fn me() -> Option<usize> {
     part().map(|rank| rank.parse().expect("a rank"))
 }
@@ -37,7 +37,7 @@ fn start(name: &str, ranks: usize) -> Vec<Child> {
     (0..ranks).map(start).collect()
 }
 
-/// All ranks end well; gives what they said.
+/// Waits until all ranks have ended well; gives what they said.
 fn finish(children: Vec<Child>) -> Vec<String> {
     let outputs = children.into_iter().map(|child| child.wait_with_output().expect("its end"));
     outputs.map(|output| said(&output)).collect()
@@ -130,7 +130,7 @@ fn a_rank_dies(name: &str, dying: usize) {
     assert_ne!(synchronize(me.stream), 0);
 }
 
-/// What a rank says when it waits for one that is about to die.
+/// The line that a rank prints when it waits for one that is about to die.
 const WAITS: &str = "rank waits";
 
 #[test]

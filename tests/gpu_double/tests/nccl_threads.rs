@@ -12,7 +12,7 @@ fn values(rank: usize, count: usize) -> Vec<f32> {
     (0..count).map(|place| ((rank * 7 + place * 3) % 11) as f32 + 1.0).collect()
 }
 
-/// What all ranks have at a place, joined in the order of ranks.
+/// Joins the values of all ranks at each place, in the order of ranks.
 fn joined(ranks: usize, count: usize, join: impl Fn(f32, f32) -> f32) -> Vec<f32> {
     let all: Vec<_> = (0..ranks).map(|rank| values(rank, count)).collect();
     let at = |place: usize| all.iter().map(|values| values[place]).reduce(&join);

@@ -21,7 +21,7 @@ fn model() -> Graph {
     layers(GraphBuilder::new("layers"))
 }
 
-/// The same with a state that steps update, as running statistics are.
+/// Builds the same layers with a state that steps update, as running statistics are.
 fn model_with_state() -> Graph {
     let g = GraphBuilder::new("layers");
     let state =
@@ -41,7 +41,7 @@ fn layers(g: GraphBuilder) -> Graph {
     g.finish().expect("a graph")
 }
 
-/// Each gradient in a bucket of its own, so that the first is that of the last layer.
+/// Makes data parallelism with each gradient in a bucket of its own, so that the first is that of the last layer.
 fn ddp(group: &Group) -> Result<DataParallel, DataParallelError> {
     let options = DataParallelOptions { bucket_bytes: 1, ..DataParallelOptions::default() };
     DataParallel::new(group, model(), &BTreeMap::new(), &options)
@@ -52,11 +52,11 @@ fn feeds(rank: usize) -> BTreeMap<String, HostTensor> {
     BTreeMap::from([("x".to_owned(), HostTensor::from_f32([4, 8], &x).expect("as many"))])
 }
 
-/// What happened on a rank, in order: gradients that came, and how many reductions had begun and were done then.
+/// The events of a rank in order: gradients that came, and the numbers of reductions that had begun and were done then.
 type Events = Vec<(String, (usize, usize))>;
 
-/// One step in which each rank's worker, on the way to the first layer, does not go on before the last layer's gradient was
-/// reduced. So where reductions only began after the backward pass, it would not end.
+/// Trains one step in which each rank's worker, on the way to the first layer, does not go on before the last layer's gradient was reduced.
+/// So where reductions only began after the backward pass, it would not end.
 fn held_step(ddp: &mut DataParallel, rank: usize) -> (Events, Vec<HostTensor>) {
     let (reducer, events) = (Arc::new(ddp.reducer()), Arc::new(Mutex::new(Events::new())));
     let ready = {
@@ -99,7 +99,7 @@ fn buckets_are_reduced_while_the_backward_pass_goes_on() {
     }
 }
 
-/// Where in the order of the plan's one rank an actor stands.
+/// Returns the position of an actor in the order of the plan's one rank.
 fn place(plan: &Plan, is_it: impl Fn(&graphc_ir::plan::Actor) -> bool) -> usize {
     let (program, stream) = (&plan.programs[0], &plan.programs[0].streams[0]);
     let blocks = stream.order.iter().flat_map(|item| &stream.blocks[item.block as usize]);

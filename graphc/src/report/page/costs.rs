@@ -19,7 +19,7 @@ pub struct StepCosts {
     pub peaks: BTreeMap<String, f64>,
     /// Bytes per second of device memory.
     pub bandwidth: f64,
-    /// By class of ranks.
+    /// The costs by class of ranks.
     pub classes: Vec<Class>,
 }
 
@@ -28,9 +28,9 @@ pub struct StepCosts {
 pub struct Class {
     /// The first rank.
     pub rank: u32,
-    /// Their number.
+    /// The number of the ranks.
     pub ranks: usize,
-    /// Their stage.
+    /// The stage of the ranks.
     pub stage: usize,
     /// Seconds with a kernel.
     pub compute: f64,
@@ -63,7 +63,7 @@ pub fn sum_costs(plan: &Plan, ran: &[&Ran<'_>], step_seconds: f64) -> StepCosts 
     }
 }
 
-/// Each axis: its extent in a stage, and whether the group of the first rank lies in several nodes.
+/// Returns for each axis its extent in a stage, and whether the group of the first rank lies in several nodes.
 fn axis_extents(plan: &Plan) -> Vec<(usize, bool)> {
     let mut hierarchy = plan.mesh.clone();
     if let Some(first) = hierarchy.first_mut() {

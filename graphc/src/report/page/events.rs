@@ -11,9 +11,9 @@ pub struct Ran<'a> {
     pub class: ClassReport,
     /// The number of their program.
     pub index: usize,
-    /// Their program.
+    /// The program of the ranks.
     pub program: &'a Program,
-    /// By stream: its events in order.
+    /// The events of each stream in order.
     pub streams: Vec<Vec<Event>>,
 }
 
@@ -33,7 +33,7 @@ pub struct Event {
 }
 
 impl Ran<'_> {
-    /// Its events of all streams, by start.
+    /// Returns its events of all streams, by start.
     pub fn by_start(&self) -> Vec<Event> {
         let mut all: Vec<Event> = self.streams.iter().flatten().copied().collect();
         all.sort_by(|a, b| a.start.total_cmp(&b.start));

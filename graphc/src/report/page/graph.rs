@@ -19,13 +19,13 @@ pub type OpRow = (String, Option<usize>, usize, Vec<(usize, usize)>, Vec<usize>)
 /// The ops of the forward pass.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ops {
-    /// In the order in which they are computed.
+    /// The ops, in the order in which they are computed.
     pub ops: Vec<OpRow>,
 }
 
 /// Numbers of tensors, of layouts and of parts, which rows refer to.
 pub struct PageNumbers<'a> {
-    /// Of each tensor that the plan lists, by name: its number, and that of its layout.
+    /// The number of each tensor that the plan lists, and that of its layout, by the tensor's name.
     pub tensors: BTreeMap<&'a str, (usize, usize)>,
     /// Layouts.
     pub layouts: &'a mut InternTable<String>,

@@ -28,7 +28,7 @@ pub struct Memory {
     pub limit_bytes: Option<u64>,
     /// Names of what bytes are for, in the order of [`Moment`]s.
     pub kinds: [&'static str; 9],
-    /// By program, those that are shown.
+    /// The programs that are shown.
     pub programs: Vec<Filled>,
     /// Programs that are left out.
     pub left_out: usize,
@@ -119,13 +119,13 @@ fn choose_positions(events: &[Event], totals: &[u64], most: usize) -> Vec<usize>
 struct Sweep<'a> {
     program: &'a Program,
     uses: Vec<Use>,
-    /// By position: registers of which a content begins there, and ends behind it.
+    /// The registers of which a content begins at a position, and those of which one ends behind it, by position.
     begins: Vec<Vec<usize>>,
     ends: Vec<Vec<usize>>,
     next: usize,
     /// Bytes by kind at the position before `next`.
     kinds: [u64; 9],
-    /// By register: contents that are alive.
+    /// The number of contents that are alive, by register.
     alive: Vec<u32>,
     /// Bytes and register of all that are alive.
     by_size: BTreeSet<(u64, usize)>,

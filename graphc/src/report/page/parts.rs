@@ -27,7 +27,7 @@ pub struct ModelPart {
 
 /// The parts of all values.
 pub struct Parts {
-    /// By value.
+    /// The part of the model of each value.
     pub of_values: Vec<ModelPart>,
     by_name: BTreeMap<String, ValueId>,
 }
@@ -96,7 +96,7 @@ fn gradient_summands(decisions: &Decisions, gradient: ValueId) -> Vec<ValueId> {
     all
 }
 
-/// What an update reads and writes is of the module of the variable that is trained.
+/// Assigns the tensors that an update reads and writes to the module of the variable that is trained.
 fn name_states(decisions: &Decisions, node: &Node, parts: &mut [ModelPart]) {
     let trained = node.operands.iter().find_map(|value| {
         let known = decisions.training.gradients.iter().find(|pair| pair.0 == *value);

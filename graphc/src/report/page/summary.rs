@@ -37,7 +37,7 @@ pub struct Summary {
     pub bubble_fraction: f64,
     /// Shares of rank time: kernels, communication beside none, waiting.
     pub shares: [f64; 3],
-    /// Of communication the share under kernels.
+    /// The share of communication that runs under kernels.
     pub overlap: f64,
     /// The share of the machines' peak that the model's own FLOPs take.
     pub mfu: Option<f64>,

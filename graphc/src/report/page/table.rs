@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 /// Things, each once.
 pub struct InternTable<T> {
-    /// By number.
+    /// The entries, by number.
     pub all: Vec<T>,
     known: BTreeMap<T, usize>,
 }

@@ -35,7 +35,7 @@ pub struct Timeline {
     pub doings: [&'static str; 6],
     /// Names of passes.
     pub passes: [&'static str; 3],
-    /// By program its actors; empty of programs that are not shown.
+    /// The actors of each program; empty for programs that are not shown.
     pub actors: Vec<Vec<ActorRow>>,
     /// Ranks that behave alike.
     pub rows: Vec<TimelineRow>,
@@ -52,13 +52,13 @@ pub type ActorRow = (String, usize, Option<usize>, usize, Option<usize>, Option<
 pub struct TimelineRow {
     /// The first of them.
     pub rank: u32,
-    /// Their number.
+    /// The number of the ranks.
     pub ranks: usize,
-    /// Their stage.
+    /// The stage of the ranks.
     pub stage: usize,
-    /// Their program.
+    /// The program of the ranks.
     pub program: usize,
-    /// By stream.
+    /// The lanes, by stream.
     pub streams: Vec<Lane>,
 }
 
@@ -67,7 +67,7 @@ pub struct TimelineRow {
 pub struct Lane {
     /// Blocks: their actors.
     pub blocks: Vec<Vec<usize>>,
-    /// Of each block and actor: start from the block's start, and end, in ticks, at the first run.
+    /// For each block and actor, its start from the block's start, and its end, in ticks, at the first run.
     pub base: Vec<Vec<(i64, i64)>>,
     /// Runs of blocks.
     pub items: Vec<Item>,
@@ -77,9 +77,9 @@ pub struct Lane {
 /// all that follows comes later, ticks that it takes longer).
 pub type Item = (u32, u32, i64, Vec<(usize, i64, i64)>);
 
-/// What names actors: what they do, the parts of the model, and the numbers of parts and of tensors.
+/// The names of actors: what they do, the parts of the model, and the numbers of parts and of tensors.
 pub struct Names<'a> {
-    /// What makes each tensor.
+    /// The ops that make each tensor.
     pub makers: &'a Makers,
     /// The parts of the model.
     pub parts: &'a Parts,

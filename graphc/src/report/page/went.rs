@@ -26,7 +26,7 @@ const PACE: &str = "samples/s";
 pub struct Went {
     /// Steps that were kept.
     pub steps: Vec<u64>,
-    /// By name: the number of each kept step, null where it has none.
+    /// The numbers of each kept step by name, null where a step has none.
     pub curves: BTreeMap<String, Vec<Option<f64>>>,
     /// Steps of the file.
     pub count: usize,
@@ -50,7 +50,7 @@ pub struct RunPace {
 pub struct MeasuredCosts {
     /// Seconds of a step: predicted and measured.
     pub step: (f64, f64),
-    /// By op, collectives by kind: name, predicted and measured seconds of a step, the mean of all ranks.
+    /// The rows by op, and of collectives by kind: name, predicted and measured seconds of a step, the mean of all ranks.
     pub rows: Vec<(String, f64, f64)>,
     /// Single actors: name, predicted and measured seconds of one action.
     pub actors: Vec<(String, f64, f64)>,
@@ -162,7 +162,7 @@ fn finite_numbers(value: &Value) -> Vec<(String, f64)> {
 /// Puts measured seconds beside what the plan predicts.
 ///
 /// # Errors
-/// Where they are of another plan.
+/// Returns an error if the measured seconds are of another plan.
 pub fn compare_measured(
     plan: &Plan,
     step_seconds: f64,

@@ -25,7 +25,7 @@ pub struct Why {
     pub tensor: String,
     /// The layouts in which it may be made.
     pub choices: Vec<Reason>,
-    /// Those that the backward pass may read it in; empty where that is no choice.
+    /// The layouts that the backward pass may read it in; empty where that is no choice.
     pub backward: Vec<Reason>,
     /// The number of layouts for which there was no time.
     pub unplanned: usize,
@@ -41,7 +41,7 @@ pub struct Time {
 }
 
 impl Time {
-    /// So much from now on; without end where nothing is said.
+    /// Begins the time now; it has no end if `within` is `None`.
     pub fn from_now(within: Option<Duration>) -> Self {
         Self { begun: Instant::now(), within }
     }
@@ -98,7 +98,7 @@ pub fn price_wishes(
     wishes.take_while(|_| time.is_left()).map(price).collect()
 }
 
-/// Each wish by name, with the options that leave it out.
+/// Returns each wish by name, with the options that leave it out.
 fn leave_out_wishes(options: &CompileOptions) -> Vec<(String, CompileOptions)> {
     let mut all = Vec::new();
     for (index, pin) in options.pins.iter().enumerate() {

@@ -37,7 +37,7 @@ impl AttentionScores<'_> {
         head / (self.q.region.global[2] / self.k.region.global[2])
     }
 
-    /// Of a query [b, t, head] and a key; -inf where the query does not see it.
+    /// Returns the score of a query [b, t, head] and a key; -inf where the query does not see it.
     pub fn score_at(&self, row: &[usize], key: usize) -> f64 {
         if !self.op.sees(row[1], key) {
             return f64::NEG_INFINITY;
@@ -51,7 +51,7 @@ impl AttentionScores<'_> {
         if sum == f64::NEG_INFINITY { sum } else { sum.max(FLOOR) }
     }
 
-    /// How fast a score grows with the scaled product of query and key.
+    /// Returns the derivative of a score with respect to the scaled product of query and key.
     pub fn slope_at(&self, row: &[usize], key: usize) -> f64 {
         self.op.soft_cap.map_or(1.0, |cap| 1.0 - (self.capped_product(row, key) / cap.0).powi(2))
     }
@@ -68,14 +68,14 @@ impl AttentionScores<'_> {
     }
 }
 
-/// What a query pays to a key, and the gradient of the score.
+/// The attention weight of a query and a key, and the gradient of its score.
 #[derive(Clone, Copy)]
 pub(super) struct GradientTerm {
     /// p.
     pub weight: f64,
     /// ds of the score that softmax reads.
     pub of_score: f64,
-    /// The same of the scaled product.
+    /// The gradient of the scaled product of query and key.
     pub of_product: f64,
 }
 
@@ -97,7 +97,7 @@ impl<'a> GradientTerms<'a> {
         Self { scores, operands, of_l, known: RefCell::default() }
     }
 
-    /// Of a query [b, t, head] and a key.
+    /// Returns the term of a query [b, t, head] and a key.
     pub fn term_at(&self, row: &[usize], key: usize) -> GradientTerm {
         let place = [row[0], row[1], row[2], key];
         if let Some(&known) = self.known.borrow().get(&place) {

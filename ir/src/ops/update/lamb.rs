@@ -56,7 +56,7 @@ impl LambDirection {
 }
 
 impl LambUpdate {
-    /// What the direction is multiplied by at a learning rate: it times the ratio of the norms, whose squares are given.
+    /// Returns the factor of the direction at a learning rate: the rate times the ratio of both norms, whose squares are given.
     pub fn direction_rate(lr: f64, [variable, direction]: [f64; 2]) -> f64 {
         if variable > 0.0 && direction > 0.0 { lr * (variable / direction).sqrt() } else { lr }
     }

@@ -110,7 +110,7 @@ fn batch_norms() -> Vec<Case> {
     of_given.into_iter().map(given).chain(of_own.into_iter().map(own)).collect()
 }
 
-/// Of each filter and kind of places, larger and smaller.
+/// Makes cases of each filter and kind of places, larger and smaller.
 fn resizes() -> Vec<Case> {
     let filters = [
         (Filter::Floor, Coordinates::Asymmetric),

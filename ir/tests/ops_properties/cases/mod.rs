@@ -34,7 +34,7 @@ pub struct Sample {
     pub domain: Domain,
 }
 
-/// From where numbers are drawn.
+/// The range from which numbers are drawn.
 #[derive(Clone, Copy)]
 pub enum Domain {
     /// Between 0.1 and 2, of either sign: no kink at 0 is near.
@@ -148,7 +148,7 @@ pub fn each_shape(case: impl Fn(&[usize], bool) -> Vec<Case>) -> Vec<Case> {
     SHAPES.iter().flat_map(|&(shape, complete)| case(shape, complete)).collect()
 }
 
-/// All cases.
+/// Returns all cases.
 pub fn all() -> Vec<Case> {
     [
         sources::cases(),

@@ -91,7 +91,7 @@ fn picks() -> Vec<Case> {
     })
 }
 
-/// How many classes there are where the last score is padding.
+/// Returns the number of classes where the last score is padding.
 fn but_one(scores: usize) -> usize {
     (scores - 1).max(1)
 }

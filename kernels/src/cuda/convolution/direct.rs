@@ -31,7 +31,7 @@ fn prepare_images(work: &ConvolutionWork) -> Call {
     )])
 }
 
-/// How many channels a thread computes at once.
+/// Returns the number of channels that a thread computes at once.
 fn channels_per_thread(work: &ConvolutionWork) -> usize {
     let most = 16 / work.dtype.size();
     let channels = work.space.input_channels();

@@ -47,7 +47,7 @@ fn count_rows(work: &ConvolutionWork) -> usize {
     space.batch * each
 }
 
-/// Its elements.
+/// Returns the number of elements of the matrix of windows.
 fn count_elements(work: &ConvolutionWork) -> usize {
     let space = &work.space;
     let each = if work.kind == ConvolutionKind::InputGrad { space.outputs } else { space.inputs };

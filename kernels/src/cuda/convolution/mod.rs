@@ -32,7 +32,7 @@ const BUSY: usize = 1 << 18;
 /// Channels of a group below which tiles would be empty for the most part.
 const FEW: usize = 8;
 
-/// One op.
+/// Prepares the call of a convolution or of one of its gradients.
 pub(super) fn prepare_convolution(
     op: &Op,
     operands: &[Shard],
@@ -65,7 +65,7 @@ pub(super) fn prepare_convolution(
     })
 }
 
-/// Which of the three.
+/// The convolution itself, or one of its two gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ConvolutionKind {
     Forward,
@@ -170,7 +170,8 @@ impl ConvolutionWork {
             .define("CHANNELS_LAST", u8::from(self.channels_last))
     }
 
-    /// Where the channels begin that kernels take of a group, after the operands and results of a kernel.
+    /// Appends the argument that says with which channel of a group kernels begin, if they take a part of a group. It stands behind a
+    /// kernel's operands and results.
     fn first_channel(&self, arguments: &mut Vec<Argument>) {
         if self.takes_part() {
             arguments.push(Argument::Origin(CallRegister::Operand(1), 1));

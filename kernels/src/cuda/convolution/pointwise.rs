@@ -3,8 +3,7 @@
 //!
 //!   y `[places, outputs]` = x `[places, inputs]` k^T,   dx = dy k,   dk = dy^T x
 //!
-//! Where windows step over elements, or reach a border, the rows of x are brought to those of y first, and those of dx to the
-//! image afterwards.
+//! If windows step over elements or reach a border, the rows of x are brought to those of y first, and those of dx to the image afterwards.
 
 use super::super::call::{Epilogue, Matrix, MatrixProduct, Operands};
 use super::super::source::{KernelSource, access_width};

@@ -53,7 +53,7 @@ struct TiledProduct {
     tile: [usize; 2],
     /// The part of the inner extent that is in shared memory at a time.
     step: usize,
-    /// How many sums make an element, and how many steps are in each.
+    /// The number of sums that make an element, and the number of steps in each.
     chunks: usize,
     chunk: usize,
 }
@@ -145,7 +145,7 @@ impl TiledProduct {
             .define("OUT", if sums { "float" } else { "T" })
     }
 
-    /// How many elements of the first factor are read at once.
+    /// Returns the number of elements of the first factor that are read at once.
     fn aligned_a(&self, work: &ConvolutionWork) -> usize {
         let space = &work.space;
         let channels = match work.kind {

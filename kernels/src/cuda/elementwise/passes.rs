@@ -79,7 +79,7 @@ fn group_passes<'a>(
 }
 
 impl ReductionPass<'_> {
-    /// Which elements make which result, of any of the reductions.
+    /// Returns the dims that the reductions keep and reduce, which are the same for all of them.
     fn geometry(&self) -> Result<ReductionGeometry, KernelError> {
         self.reduction(&self.folds[0])
     }
@@ -94,7 +94,7 @@ impl ReductionPass<'_> {
         self.chain.find_needed(self.folds.iter().map(|fold| fold.arg).chain(outputs))
     }
 
-    /// How many elements a thread takes at once.
+    /// Returns the number of elements that a thread takes at once.
     fn access_width(&self) -> Result<usize, KernelError> {
         let geometry = self.geometry()?;
         let mut width = self.chain.access_width(&self.find_needed(), &self.outputs);

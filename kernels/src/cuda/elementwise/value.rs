@@ -46,7 +46,7 @@ pub(super) fn step_dtypes(
     Ok(dtypes)
 }
 
-/// What a step computes, of type `dtype`.
+/// Returns the C++ expression of a step's value, of type `dtype`.
 pub(super) fn step_expression(
     op: &Op,
     args: &[StepValue],

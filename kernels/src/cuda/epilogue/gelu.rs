@@ -9,7 +9,7 @@ use graphc_ir::ops::{BinaryFunction, UnaryFunction};
 use graphc_ir::plan::{FusedArg, FusedOp};
 use graphc_ir::types::DType;
 
-/// How far numbers may be apart, as a share of them: constants that went through f32 are that exact.
+/// The relative distance up to which numbers are taken for the same: constants that went through f32 are that exact.
 const NEAR: f64 = 1e-6;
 /// Half the distance over which a slope is taken.
 const REACH: f64 = 1e-3;
@@ -40,7 +40,7 @@ pub(super) fn is_gradient(chain: &FusedOp, value: FusedArg, step: usize) -> Opti
         .then_some(operand)
 }
 
-/// Where functions are compared: closely where GELU bends, and farther away.
+/// Returns the places at which functions are compared: close together where GELU bends, and some farther away.
 fn sample_points() -> impl Iterator<Item = f64> {
     let near = (-40..=40).map(|place| f64::from(place) * 0.171);
     near.chain([-30.0, -12.0, 12.0, 30.0])
@@ -55,7 +55,7 @@ fn gelu_slope(x: f64) -> f64 {
 /// The steps that a value depends on, where all are smooth functions of some value and of operands.
 struct SmoothSteps<'a> {
     chain: &'a FusedOp,
-    /// In order.
+    /// The steps, in order.
     steps: Vec<usize>,
     value: FusedArg,
     /// Operands besides the value, each once.

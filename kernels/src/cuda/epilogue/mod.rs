@@ -10,8 +10,8 @@
 //! - Sums have the type of the result.
 //! - Nothing that is written shares memory with what is read, except the result with the matrix that is added.
 //!
-//! What does not fit is a shorter epilogue with launches behind it, or two calls. The exact form of GELU and the gradient of ReLU
-//! are no epilogues: the library takes the latter at a mask of bits that it kept, and graphc takes it at the result, which it has
+//! A chain that does not fit becomes a shorter epilogue with launches behind it, or two calls. The exact form of GELU and the gradient of
+//! ReLU are no epilogues: the library takes the latter at a mask of bits that it kept, and graphc takes it at the result, which it has
 //! anyway.
 //!
 //! Start reading with [`join_chain`], which follows a chain's steps from the product on as far as the library goes. What is left
@@ -39,7 +39,7 @@ pub struct Behind<'a> {
     pub chain: &'a FusedOp,
     /// Its operands.
     pub operands: &'a [Shard],
-    /// Which of them is the product.
+    /// The operand that is the product.
     pub product: usize,
     /// A value of the chain that others read later, in the product's place. Without one nobody else reads the product.
     pub keeps: Option<FusedArg>,
@@ -81,7 +81,7 @@ pub fn join_chain(
 pub struct Sums<'a> {
     /// The number of the factor.
     pub factor: usize,
-    /// The same elements as the reduction takes them, which may be in other rows.
+    /// The elements of the factor as the reduction takes them, which may be in other rows.
     pub operand: &'a Shard,
     /// The reduction.
     pub reduce: &'a Reduce,
@@ -119,7 +119,7 @@ pub fn join_sums(
     Some(Call::from_launches(vec![Launch::Product(MatrixProduct { epilogue, ..plain })]))
 }
 
-/// One product of floating-point numbers, not a batch of them, and not an empty one.
+/// Prepares one product of floating-point numbers, not a batch of them, and not an empty one.
 fn single_product(op: &MatMul, [a, b]: [&Shard; 2], out: &Shard) -> Option<MatrixProduct> {
     let plain = build_product(op, a, b, out).ok()?;
     let one = plain.batch == 1 && plain.starts.len() == 1;
@@ -248,7 +248,7 @@ impl ChainReading<'_> {
         }
     }
 
-    /// Where the sums of a step's rows go, if these are all else that the chain gives.
+    /// Returns the memory of the result that takes the sums of a step's rows; `None` unless that is the chain's only other result.
     fn sums_of(&self, step: usize) -> Option<LaunchMemory> {
         let chain = self.behind.chain;
         let mut others = (0..chain.outputs.len()).filter(|&at| chain.outputs[at] != step);
@@ -285,7 +285,7 @@ impl ChainReading<'_> {
         matches!(value, FusedArg::Step(step) if self.behind.chain.outputs.contains(&step))
     }
 
-    /// Which of the results a step is.
+    /// Returns the number of the result that a step gives.
     fn output(&self, step: usize) -> Option<usize> {
         self.behind.chain.outputs.iter().position(|&output| output == step)
     }

@@ -12,8 +12,8 @@ pub(super) fn empty_chain() -> FusedOp {
     FusedOp { steps: Vec::new(), outputs: Vec::new() }
 }
 
-/// All other results of a chain, as a chain of the value of one of its steps, which is then its only operand. `None` where they need
-/// something else.
+/// Returns all other results of a chain, as a chain of the value of one of its steps, which is then its only operand. `None` where they
+/// need something else.
 pub(super) fn rest_of_chain(chain: &FusedOp, step: usize) -> Option<FusedOp> {
     let outputs = chain.outputs.iter().copied().filter(|&output| output != step);
     let outputs: Vec<usize> = outputs.collect();

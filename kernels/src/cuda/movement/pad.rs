@@ -13,7 +13,7 @@ use crate::error::KernelError;
 struct Padded {
     extent: usize,
     low: usize,
-    /// From one element to the next.
+    /// The distance from one element to the next.
     step: usize,
     /// The extent of the result.
     whole: usize,

@@ -17,7 +17,7 @@ use crate::error::KernelError;
 
 pub use own::{own_product, product_end};
 
-/// One op.
+/// Prepares the call of a `MatMul` op.
 pub(super) fn prepare_matmul(
     op: &MatMul,
     operands: &[Shard],
@@ -161,7 +161,7 @@ struct BatchDim {
     strides: [usize; 3],
 }
 
-/// The same dims, outer ones first, of which those are one that follow each other in all matrices.
+/// Joins neighbouring dims that are one dim for all matrices, and drops those of extent 1. Outer dims come first.
 fn join_dims(dims: impl Iterator<Item = BatchDim>) -> Vec<BatchDim> {
     let mut joined: Vec<BatchDim> = Vec::new();
     for dim in dims.filter(|dim| dim.extent != 1) {
@@ -175,7 +175,7 @@ fn join_dims(dims: impl Iterator<Item = BatchDim>) -> Vec<BatchDim> {
     joined
 }
 
-/// Where the matrices begin at each index of these dims.
+/// Returns the positions at which the matrices begin, for each index of these dims.
 fn matrix_starts(dims: &[BatchDim]) -> Vec<[usize; 3]> {
     dims.iter().fold(vec![[0; 3]], |starts, dim| {
         let of = |start: [usize; 3]| {
@@ -228,7 +228,7 @@ mod tests {
         );
     }
 
-    /// Where both factors repeat along other dims the longest is the batch, however it lies.
+    /// The longest dim is the batch, wherever it lies and although each factor repeats along another dim.
     #[test]
     fn the_longest_dim_is_the_batch() {
         assert_eq!(extents(PLAIN, &[7, 1, 5, 4], &[1, 3, 4, 6], &[7, 3, 5, 6]), [5, 4, 6, 7, 3]);

@@ -32,7 +32,7 @@ pub fn product_end(product: &MatrixProduct) -> Vec<Launch> {
 }
 
 impl MatrixProduct {
-    /// The same product as far as libraries compute it without an epilogue: with the summand of the result's shape alone.
+    /// Returns the product without its epilogue, except the summand of the result's shape, which libraries add without one too.
     pub fn without_epilogue(&self) -> Self {
         let epilogue = Epilogue { added: self.epilogue.added, ..Epilogue::default() };
         Self { epilogue, ..self.clone() }

@@ -25,7 +25,7 @@ pub(in super::super) fn prepare_blend(op: &Blend, operands: &[Shard]) -> Call {
     Call { numbers: Numbers::Update(Box::new(Op::Blend(*op))), ..call }
 }
 
-/// The same op of several states, with the same scalars.
+/// Prepares the same op of several states, with the same scalars, as one call.
 pub(super) fn prepare_blends(op: &Blend, members: &[Vec<Shard>]) -> Call {
     let several = Several::from_members(members);
     if several.count_blocks() == 0 {

@@ -9,7 +9,7 @@ use super::super::source::KernelSource;
 use super::several::Several;
 use super::{THREADS, WIDTH};
 
-/// The same op of several tensors of one element type.
+/// Prepares the same cast of several tensors of one element type as one call.
 pub(super) fn prepare_casts(op: &Cast, members: &[Vec<Shard>]) -> Option<Call> {
     let several = Several::from_members(members);
     if several.count_blocks() == 0 {

@@ -16,8 +16,8 @@ use super::{
     sgd_rule, steps,
 };
 
-/// How many of an op's operands are tensors of its own, if several such ops can be one launch; what is behind them are scalars, which
-/// they have in common.
+/// Returns the number of an op's operands that are tensors of its own, if several such ops can be one launch. The operands behind them are
+/// scalars, which the ops have in common.
 pub fn joinable_tensors(op: &Op) -> Option<usize> {
     match op {
         Op::SquareSum(_) | Op::NonFinite(_) | Op::Cast(_) => Some(1),
@@ -27,7 +27,7 @@ pub fn joinable_tensors(op: &Op) -> Option<usize> {
     }
 }
 
-/// Several ops with these operands as one call: its operands are those of all of them, one after the other, and so are its
+/// Prepares several ops with these operands as one call: its operands are those of all of them, one after the other, and so are its
 /// results. All have operands of the same element types, and the same scalars. `None` where [`joinable_tensors`] says so.
 pub fn join_alike(op: &Op, members: &[Vec<Shard>]) -> Option<Call> {
     let first = members.first()?;

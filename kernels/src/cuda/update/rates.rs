@@ -10,13 +10,13 @@ use super::super::source::{KernelSource, f64_literal};
 /// Bytes of the numbers that the device works out.
 pub(super) const BYTES: usize = 16;
 
-/// How the device works out numbers of an update from two scalars.
+/// The way in which the device works out numbers of an update from two scalars.
 pub(super) struct DeviceRates {
-    /// Which of the host's numbers is the learning rate.
+    /// The number, among those of the host, that is the learning rate.
     lr: usize,
     /// Statements of C++.
     find: String,
-    /// Where the scalars are, from the last operand: 1 is that.
+    /// The positions of the scalars, counted from the last operand, which is 1.
     scalars: [usize; 2],
 }
 
@@ -32,8 +32,8 @@ impl Numbers {
     }
 }
 
-/// What an update needs of a step, counted from 0. The learning rate, where the device goes on with it, is two numbers: the second is what
-/// the first has lost.
+/// Returns the numbers that an update needs at a step, counted from 0. Where the device computes with the learning rate, that is two
+/// numbers: the second is what the first has lost by rounding to f32.
 fn step_numbers(op: &Op, step: u64, rate: Option<GivenRate>) -> Vec<f32> {
     let count = step as f64 + 1.0;
     match op {
@@ -64,7 +64,7 @@ fn in_two(number: f64) -> [f32; 2] {
     [first, (number - f64::from(first)) as f32]
 }
 
-/// Of the number of the update.
+/// Returns the rates of Adam, which follow from the number of the update.
 pub(super) fn of_adam(op: &AdamUpdate) -> DeviceRates {
     let shrink = match op.decoupled {
         true => format!("1.0 - lr * {}", f64_literal(op.weight_decay.0)),
@@ -78,7 +78,7 @@ pub(super) fn of_adam(op: &AdamUpdate) -> DeviceRates {
     DeviceRates { lr: 3, find, scalars: [1, 1] }
 }
 
-/// Of the number of the update; no learning rate is among them.
+/// Returns the rates of a direction of LAMB, which follow from the number of the update. None is a learning rate.
 pub(super) fn of_direction(op: &LambDirection) -> DeviceRates {
     let find = format!(
         "rates[0] = (float)(1.0 / {}); rates[1] = (float)(1.0 / sqrt({}));",
@@ -88,13 +88,13 @@ pub(super) fn of_direction(op: &LambDirection) -> DeviceRates {
     DeviceRates { lr: 0, find, scalars: [1, 1] }
 }
 
-/// Of the sums of squares of a variable and its direction.
+/// Returns the rate of a step of LAMB, which follows from the sums of squares of a variable and its direction.
 pub(super) fn of_step() -> DeviceRates {
     let find = "rates[0] = (float)(a > 0.0 && b > 0.0 ? lr * sqrt(a / b) : lr);".to_owned();
     DeviceRates { lr: 0, find, scalars: [2, 1] }
 }
 
-/// What a moment has taken in by update `a`.
+/// Returns the C++ expression of the total weight in a moment of the gradients up to update `a`.
 fn moment_share(beta: f64) -> String {
     format!("(1.0 - pow({}, a))", f64_literal(beta))
 }

@@ -17,7 +17,7 @@ pub(super) struct Several {
 }
 
 impl Several {
-    /// Of the operands of each op.
+    /// Takes the extents from the operands of each op.
     pub(super) fn from_members(members: &[Vec<Shard>]) -> Self {
         let extents: Vec<usize> = members.iter().map(|member| member[0].elements()).collect();
         let blocks = extents.iter().map(|extent| extent.div_ceil(STEPS * THREADS * WIDTH));

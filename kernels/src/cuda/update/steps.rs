@@ -12,7 +12,7 @@ use super::{THREADS, WIDTH, rates, type_of};
 /// A variable, its direction, and the sums of squares of both.
 pub(super) const OPERANDS: usize = 4;
 
-/// The same op of several variables.
+/// Prepares the same op of several variables as one call.
 pub(super) fn prepare_steps(op: &LambUpdate, members: &[Vec<Shard>]) -> Call {
     let several = Several::from_members(members);
     if several.count_blocks() == 0 {

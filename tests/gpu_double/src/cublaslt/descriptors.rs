@@ -7,7 +7,7 @@ use std::ffi::c_void;
 
 use super::types::Status;
 
-/// What all three kinds of descriptors have: fields at known places, by number of attribute.
+/// A descriptor of one of three kinds. All have fields at known places, by number of attribute.
 pub trait Descriptor: Sized {
     /// The number at the start of each descriptor of this kind, by which one of another kind is told.
     const MAGIC: u64;
@@ -201,7 +201,7 @@ impl Descriptor for Layout {
     }
 }
 
-/// What an algorithm may need: `cublasLtMatmulPreference_t`.
+/// The needs that an algorithm may have: `cublasLtMatmulPreference_t`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 #[allow(missing_docs)]

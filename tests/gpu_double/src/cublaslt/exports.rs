@@ -11,7 +11,7 @@ use super::types::{Refusal, Status, Vector, invalid, unsupported};
 use crate::account;
 use crate::work;
 
-/// What `cublasLtHandle_t` points to; it outlives its destruction, so that a use after it is told.
+/// The object that `cublasLtHandle_t` points to; it outlives its destruction, so that a use after it is told.
 #[derive(Debug)]
 pub struct Handle {
     alive: bool,
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn cublasLtMatmulAlgoGetHeuristic(
     Status::Success as i32
 }
 
-/// What an algorithm can do: of all that may be asked only whether it writes the result beside a summand, 0 or 1.
+/// Returns a capability of an algorithm. Of all that may be asked there is only one: whether it writes the result beside a summand, 0 or 1.
 ///
 /// # Safety
 /// Pointers are null or point to what their types say, `buffer` to that many bytes.
@@ -236,7 +236,7 @@ fn check_elements(problem: &Problem, pointers: &Pointers) -> Result<(), Refusal>
     Ok(())
 }
 
-/// What is written shares no byte with anything else that the product touches, but D may be C, laid out alike.
+/// Checks that the memory that is written shares no byte with anything else that the product touches. D may be C, if it is laid out alike.
 fn check_overlaps(problem: &Problem, pointers: &Pointers) -> Result<(), Refusal> {
     let [_, _, c, d, ..] = pointers.operands;
     if c == d && problem.c != problem.d {

@@ -19,9 +19,9 @@ pub struct Algorithm {
     magic: u64,
     problem: u64,
     workspace: u64,
-    /// Of A, B, C, D, the bias and the aux buffer: bytes, each a power of two.
+    /// The alignments in bytes of A, B, C, D, the bias and the aux buffer, each a power of two.
     alignments: [u32; 6],
-    /// Which of those that were handed out, from 0.
+    /// The number of the algorithm among those that were handed out, from 0.
     number: u64,
     reserved: u64,
 }
@@ -113,7 +113,7 @@ fn hash(problem: &Problem) -> u64 {
 }
 
 impl Algorithm {
-    /// Which of those that were handed out it is, from 0.
+    /// Returns its number among those that were handed out, from 0.
     pub fn number(&self) -> u64 {
         self.number
     }

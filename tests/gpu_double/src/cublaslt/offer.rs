@@ -39,7 +39,7 @@ pub enum Products {
 }
 
 impl Offer {
-    /// That of the environment.
+    /// Returns the offer that the environment sets.
     pub fn get() -> &'static Offer {
         static OFFER: LazyLock<Offer> = LazyLock::new(|| Offer {
             algorithms: setting("GPU_DOUBLE_ALGORITHMS", None, |text| text.parse().ok().map(Some)),

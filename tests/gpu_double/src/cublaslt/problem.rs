@@ -1,6 +1,6 @@
 //! A product as one typed value: everything about it that can be known without its operands.
 //!
-//! What cuBLASLt documents as forbidden is refused here, whoever asks, the heuristic or the product itself.
+//! A product that cuBLASLt's documentation forbids is refused here, whether the heuristic or the product itself asks.
 
 use super::descriptors::{FULL, Layout, MatmulDescriptor};
 use super::types::*;
@@ -14,11 +14,11 @@ pub struct Problem {
     pub n: usize,
     /// Columns of op(A), rows of op(B).
     pub k: usize,
-    /// How many products.
+    /// The number of products.
     pub batch: usize,
-    /// How operands are multiplied.
+    /// The precision in which operands are multiplied.
     pub compute: Compute,
-    /// Where alpha and beta are.
+    /// The memory in which alpha and beta are.
     pub pointer_mode: PointerMode,
     /// Whether A is transposed.
     pub transpose_a: bool,
@@ -32,7 +32,7 @@ pub struct Problem {
     pub c: Matrix,
     /// The result.
     pub d: Matrix,
-    /// What is done to the result.
+    /// The operation on the result.
     pub epilogue: Epilogue,
     /// Elements from a vector at the bias pointer to the next of the batch.
     pub vector_stride: usize,
@@ -42,7 +42,7 @@ pub struct Problem {
     pub aux_stride: usize,
 }
 
-/// How a matrix lies in memory.
+/// The storage of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Matrix {
     /// Type of its elements.
@@ -51,7 +51,7 @@ pub struct Matrix {
     pub rows: usize,
     /// Columns, before any transposition.
     pub cols: usize,
-    /// Which of them follow each other.
+    /// The order of its elements.
     pub order: Order,
     /// Elements from a column (a row, if rows follow each other) to the next.
     pub ld: usize,
@@ -275,7 +275,7 @@ fn stride(stride: i64, name: &str) -> Result<usize, Refusal> {
     usize::try_from(stride).map_err(|_| invalid(format!("{name} are {stride} apart")))
 }
 
-/// What only other types have, or what no product has.
+/// Refuses attributes that only other types have, or that the double does not compute.
 fn no_extras(descriptor: &MatmulDescriptor) -> Result<(), Refusal> {
     if descriptor.scales.iter().any(|&scale| scale != 0) {
         return Err(invalid("scales of operands, which types of 8 bits alone have"));

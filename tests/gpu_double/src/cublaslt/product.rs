@@ -13,7 +13,7 @@ use crate::work::{Access, Poll, Work};
 /// A product at its operands.
 #[derive(Clone, Debug)]
 pub struct Product {
-    /// What is computed.
+    /// The product to compute.
     pub problem: Problem,
     /// Addresses of A, B, C, D, the vector and the aux buffer.
     pub operands: [u64; 6],
@@ -21,14 +21,14 @@ pub struct Product {
     pub scalars: Scalars,
     /// Address and bytes of the workspace that the algorithm writes, and all bytes that it may.
     pub workspace: Workspace,
-    /// Which of the algorithms that were handed out.
+    /// The number of the algorithm among those that were handed out.
     pub algorithm: u64,
 }
 
 /// Alpha and beta, or where they are.
 #[derive(Clone, Copy, Debug)]
 pub enum Scalars {
-    /// As the call gave them.
+    /// The numbers that the call gave.
     Values(f32, f32),
     /// Addresses in the device's memory, read when the product is computed.
     Addresses(u64, u64),
@@ -37,7 +37,7 @@ pub enum Scalars {
 /// Memory that is written as an algorithm would.
 #[derive(Clone, Copy, Debug)]
 pub struct Workspace {
-    /// Where it is.
+    /// The address.
     pub address: u64,
     /// Bytes that the algorithm uses.
     pub used: usize,
@@ -54,8 +54,8 @@ impl Work for Product {
         Some(self.problem.epilogue.name())
     }
 
-    /// As a card of 100 TFLOP/s, and a quarter more for each place between the algorithm and the fastest; of products that are slow
-    /// a hundred times as long.
+    /// Returns the time of a card of 100 TFLOP/s, and a quarter more for each place between the algorithm and the fastest. Products that
+    /// are slow take a hundred times as long.
     fn nanoseconds(&self) -> u64 {
         let Problem { m, n, k, batch, .. } = self.problem;
         let offer = Offer::get();
@@ -243,7 +243,7 @@ impl Product {
     }
 }
 
-/// What one product of a batch writes.
+/// The results of one product of a batch.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// D, columns of m elements one after another.

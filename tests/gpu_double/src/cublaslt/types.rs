@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-/// What a call says of itself, `cublasStatus_t`.
+/// The result of a call, `cublasStatus_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Status {
@@ -47,7 +47,7 @@ impl Status {
         all.into_iter().find(|status| *status as i32 == number)
     }
 
-    /// Its name in C and its meaning.
+    /// Returns its name in C and its meaning.
     pub fn texts(self) -> (&'static std::ffi::CStr, &'static std::ffi::CStr) {
         match self {
             Status::Success => (c"CUBLAS_STATUS_SUCCESS", c"success"),
@@ -64,12 +64,12 @@ impl Status {
     }
 }
 
-/// Why a call is refused: the status that it returns, and a sentence for standard error.
+/// The reason that a call is refused: the status that it returns, and a sentence for standard error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What the call returns.
+    /// The status that the call returns.
     pub status: Status,
-    /// What is wrong, with the numbers that meet.
+    /// The mistake, with the numbers that contradict each other.
     pub reason: String,
 }
 
@@ -132,7 +132,7 @@ impl Element {
     }
 }
 
-/// How products are computed, of `cublasComputeType_t`.
+/// The precision of products, of `cublasComputeType_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Compute {
     /// `CUBLAS_COMPUTE_32F`, and the pedantic one: operands as they are, sums in f32.
@@ -176,12 +176,12 @@ fn round_to_tf32(value: f32) -> f32 {
     f32::from_bits(value.to_bits().wrapping_add(1 << 12) & !((1 << 13) - 1))
 }
 
-/// What is done to a product before it is stored, in parts, of `cublasLtEpilogue_t`.
+/// The operation on a product before it is stored, in parts, of `cublasLtEpilogue_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Epilogue {
-    /// What is done to each element.
+    /// The function of each element.
     pub function: Function,
-    /// What the vector at the bias pointer is.
+    /// The role of the vector at the bias pointer.
     pub vector: Vector,
     /// Whether the forward function keeps what its gradient needs, or the gradient reads it.
     pub aux: bool,
@@ -218,7 +218,7 @@ pub enum Vector {
 }
 
 impl Epilogue {
-    /// Nothing is done.
+    /// The epilogue that does nothing.
     pub const NONE: Epilogue =
         Epilogue { function: Function::Identity, vector: Vector::None, aux: false };
 
@@ -247,7 +247,7 @@ impl Epilogue {
         Ok(Epilogue { function, vector, aux })
     }
 
-    /// What a product that ends so is called in the account of what was executed: `product`, `product_gelu_aux_bias`.
+    /// Returns the name that a product with this epilogue has in the account of what was executed: `product`, `product_gelu_aux_bias`.
     pub fn name(self) -> String {
         let function = match self.function {
             Function::Identity => "",
@@ -278,7 +278,7 @@ impl Epilogue {
     }
 }
 
-/// How elements of a matrix follow each other, of `cublasLtOrder_t`.
+/// The order of the elements of a matrix, of `cublasLtOrder_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
     /// Columns one after another.
@@ -298,7 +298,7 @@ impl Order {
     }
 }
 
-/// Where alpha and beta are, of `cublasLtPointerMode_t`.
+/// The memory in which alpha and beta are, of `cublasLtPointerMode_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PointerMode {
     /// In the host's memory, read during the call.

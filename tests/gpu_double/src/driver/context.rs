@@ -18,7 +18,7 @@ pub fn device() -> Option<i32> {
     CURRENT.get()
 }
 
-/// The same, for calls that need one.
+/// Returns the card of the calling thread's context, or an error, for calls that need one.
 pub(super) fn current() -> Result<i32, Code> {
     device().ok_or(Code::InvalidContext)
 }

@@ -91,7 +91,7 @@ fn within(to: u64, from: u64, bytes: usize, stream: Handle, wait: bool) -> i32 {
     })
 }
 
-/// Any two addresses: what is in no allocation is memory of the host.
+/// Copies between any two addresses: what is in no allocation is memory of the host.
 unsafe fn anywhere(to: u64, from: u64, bytes: usize, stream: Handle, wait: bool) -> i32 {
     machine::wait(|machine| {
         let to = target(machine, to as *mut c_void);
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
     to_host(to, from, bytes, stream, false)
 }
 
-/// Between places of one card the host does not wait, as on a card; it is an operation of the default stream.
+/// Copies between places of one card. The host does not wait, as on a card: it is an operation of the default stream.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemcpyDtoD_v2(to: u64, from: u64, bytes: usize) -> i32 {
     machine::wait(|machine| {

@@ -114,7 +114,7 @@ pub unsafe extern "C" fn cuDeviceComputeCapability(
     code(device(number).and_then(|_| unsafe { put(major, x).and(put(minor, y)) }))
 }
 
-/// No card reaches the memory of another but by copies.
+/// Answers that no card reaches the memory of another but by copies.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceCanAccessPeer(can: *mut i32, from: i32, to: i32) -> i32 {
     // SAFETY: see `put`.
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn cuDeviceGetPCIBusId(name: *mut c_char, room: i32, numbe
     code(result)
 }
 
-/// By the numbers of `CUdevice_attribute`.
+/// Returns an attribute by its number of `CUdevice_attribute`.
 fn attribute_of(attribute: i32, number: i32, (major, minor): (i32, i32)) -> i32 {
     let hopper = major >= 9;
     match attribute {

@@ -88,7 +88,7 @@ pub unsafe extern "C" fn cuLaunchKernelEx(
     unsafe { launch(function, (c.grid, c.block), c.shared, c.stream, (arguments, extra)) }
 }
 
-/// By the numbers of `CUfunction_attribute`.
+/// Gives an attribute by its number of `CUfunction_attribute`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuFuncGetAttribute(
     value: *mut i32,

@@ -115,7 +115,7 @@ pub unsafe extern "C" fn cuStreamEndCapture(stream: Handle, graph: *mut Handle) 
     })
 }
 
-/// No capture, one that goes on, or one that a forbidden call has broken.
+/// Returns the state of a stream's capture: none, one that goes on, or one that a forbidden call has broken.
 fn status(machine: &Machine, stream: u32) -> i32 {
     match machine.capture_of(stream) {
         None => 0,
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn cuStreamGetCaptureInfo_v2(
     })
 }
 
-/// Later versions have one more argument.
+/// Gives the capture of a stream. Later versions have one more argument.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamGetCaptureInfo_v3(
     stream: Handle,

@@ -9,7 +9,7 @@ use crate::memory::{Access, Heard};
 /// Most steps that a warp makes before another one has its turn.
 const TURN: usize = 512;
 
-/// What went wrong at which instruction, warp and lane.
+/// An error, and the instruction, warp and lane that made it.
 pub struct Fault {
     pub wrong: Wrong,
     pub at: u32,
@@ -30,13 +30,13 @@ pub struct Block<'a, 'm> {
     pub local: usize,
     /// Barriers passed.
     pub epoch: u32,
-    /// Of each warp, up to which barrier it knows of each other.
+    /// For each warp, the barrier up to which it knows of each other warp.
     pub known: Vec<[u32; 32]>,
     /// Blocks heard of.
     pub heard: Heard,
     /// Whether the block has made a fence, so that its atomic accesses tell what it wrote.
     pub fenced: bool,
-    /// What atomic accesses have told, by address.
+    /// The writes that atomic accesses have told of, by address.
     pub told: &'a mut super::told::Told,
     pub random: u64,
 }
@@ -102,7 +102,7 @@ impl Block<'_, '_> {
         Ok(count == live)
     }
 
-    /// All that wait at a barrier go on, and know what the others did.
+    /// Opens a barrier: all that wait at it go on, and know what the others did.
     fn open(&mut self, warps: &mut [Warp], number: u32) {
         let here = |wait: Wait| matches!(wait, Wait::Barrier(n, _) if n == number);
         let takes_part = |warp: &Warp| warp.groups.iter().any(|group| here(group.wait));
@@ -131,7 +131,7 @@ impl Block<'_, '_> {
         }
     }
 
-    /// Who waits where, when nobody goes on.
+    /// Describes who waits where, when nobody goes on.
     fn stuck(&self, warps: &[Warp]) -> Fault {
         let mut waiting = Vec::new();
         for warp in warps {
@@ -179,7 +179,7 @@ fn barriers(warp: &Warp) -> impl Iterator<Item = (u32, u32)> + '_ {
     })
 }
 
-/// For how many of the waiting threads the barrier's truth value holds, and of how many.
+/// Counts the waiting threads for which the barrier's truth value holds, and all of them.
 fn tell(program: &Program, warps: &[Warp], here: impl Fn(Wait) -> bool) -> (u32, u32) {
     let (mut holds, mut all) = (0, 0);
     for warp in warps {

@@ -214,7 +214,7 @@ fn value(bits: u64, kind: Type) -> f32 {
     }
 }
 
-/// What is added, by rows.
+/// Returns the summand, by rows.
 fn sums(product: &Product, warp: &Warp, here: &Here) -> [[f32; 8]; 16] {
     let mut sums = [[0f32; 8]; 16];
     for (number, source) in product.c.iter().enumerate() {

@@ -35,7 +35,7 @@ use warp::{Here, Warp};
 /// A module on a card.
 #[derive(Clone)]
 pub struct Loaded {
-    /// What its kernels do.
+    /// The program of its kernels.
     pub program: Arc<Program>,
     /// Its variables: address and bytes.
     pub variables: BTreeMap<String, (u64, usize)>,
@@ -44,7 +44,7 @@ pub struct Loaded {
 /// A kernel with its arguments.
 #[derive(Clone)]
 pub struct Launch {
-    /// Where it is.
+    /// The program that holds it.
     pub program: Arc<Program>,
     /// Its name.
     pub name: String,
@@ -58,7 +58,7 @@ pub struct Launch {
     pub arguments: Vec<u8>,
 }
 
-/// What a launch cost.
+/// The costs of a launch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Instructions of all threads.
@@ -138,7 +138,7 @@ pub fn run(launch: &Launch, memory: &mut Access<'_>, seed: u64) -> Result<Stats,
     Ok(Stats { instructions, loads, stores })
 }
 
-/// All numbers below a limit, in steps that the seed chooses.
+/// Returns all numbers below a limit, in steps that the seed chooses.
 fn order(blocks: u32, seed: u64) -> impl Iterator<Item = u32> {
     let count = u64::from(blocks);
     let start = seed % count.max(1);

@@ -30,7 +30,7 @@ pub enum Special {
     Zero,
 }
 
-/// Where an operand comes from.
+/// The source of an operand.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Source {
     /// A register.
@@ -41,7 +41,7 @@ pub enum Source {
     Special(Special),
 }
 
-/// Where a truth value comes from.
+/// The source of a truth value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Truth {
     /// A predicate, and whether it is negated.
@@ -50,7 +50,7 @@ pub enum Truth {
     Constant(bool),
 }
 
-/// How two truth values become one.
+/// The operation that joins two truth values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Join {
@@ -63,11 +63,11 @@ pub enum Join {
 /// Memory that an address is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
-    /// Of a card, or pinned memory of the host.
+    /// Memory of a card, or pinned memory of the host.
     Global,
-    /// Of a block.
+    /// Memory of a block.
     Shared,
-    /// Of a thread.
+    /// Memory of a thread.
     Local,
     /// The kernel's arguments.
     Arguments,
@@ -78,22 +78,22 @@ pub enum Room {
 /// An address: base and offset.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Address {
-    /// Which memory.
+    /// The memory.
     pub room: Room,
-    /// Where the base comes from.
+    /// The source of the base.
     pub base: Source,
-    /// What is added.
+    /// The offset, which is added to the base.
     pub offset: i64,
 }
 
 /// A load of one value or of several that follow each other.
 #[derive(Debug)]
 pub struct Load {
-    /// Where from.
+    /// The address to read from.
     pub address: Address,
-    /// What each value is in memory.
+    /// The type of each value in memory.
     pub kind: Type,
-    /// Where to; None for a value that is not kept.
+    /// The registers to write to; `None` for a value that is not kept.
     pub to: Vec<Option<u16>>,
     /// Whether others may write at the same time.
     pub atomic: bool,
@@ -102,11 +102,11 @@ pub struct Load {
 /// A store of one value or of several that follow each other.
 #[derive(Debug)]
 pub struct Store {
-    /// Where to.
+    /// The address to write to.
     pub address: Address,
-    /// What each value is in memory.
+    /// The type of each value in memory.
     pub kind: Type,
-    /// Where from.
+    /// The sources of the values.
     pub from: Vec<Source>,
     /// Whether others may read at the same time.
     pub atomic: bool,
@@ -114,11 +114,11 @@ pub struct Store {
 
 /// A change that nothing comes between: the new value from the old and one or two operands.
 pub struct Atomic {
-    /// Where.
+    /// The address of the value.
     pub address: Address,
-    /// What the value is in memory.
+    /// The type of the value in memory.
     pub kind: Type,
-    /// Where the old value goes.
+    /// The register for the old value.
     pub to: Option<u16>,
     /// Operands.
     pub operands: [Source; 2],
@@ -126,7 +126,7 @@ pub struct Atomic {
     pub change: fn(Type, u64, u64, u64) -> u64,
 }
 
-/// How lanes are chosen by a shuffle.
+/// The way in which a shuffle chooses lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Way {
@@ -139,15 +139,15 @@ pub enum Way {
 /// An exchange between lanes.
 #[derive(Debug)]
 pub struct Shuffle {
-    /// How.
+    /// The choice of the lanes.
     pub way: Way,
-    /// Where to, and whether the lane was in range.
+    /// The register for the value, and the predicate for whether the lane was in range.
     pub to: (u16, Option<u16>),
     /// Value, lane or distance, clamp and segment, members.
     pub operands: [Source; 4],
 }
 
-/// What is asked of all members of a warp.
+/// A question to all members of a warp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Question {
@@ -157,7 +157,7 @@ pub enum Question {
     Ballot,
 }
 
-/// How values of lanes become one.
+/// The operation that joins values of lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Reduction {
@@ -177,7 +177,7 @@ pub enum Together {
     Shuffle(Shuffle),
     /// A question about a truth value; the answer is a predicate or a register.
     Vote { question: Question, to: Answer, about: Truth },
-    /// Which members have the same value.
+    /// Finds the members that have the same value.
     Match { all: bool, kind: Type, to: u16, same: Option<u16>, value: Source },
     /// One value of all.
     Reduce { how: Reduction, kind: Type, to: u16, value: Source },
@@ -185,7 +185,7 @@ pub enum Together {
     Elect { lane: Option<u16>, to: u16 },
 }
 
-/// Where an answer goes.
+/// The target of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Answer {
@@ -198,13 +198,13 @@ pub enum Answer {
 pub struct Barrier {
     /// Its number.
     pub number: Source,
-    /// How many threads it waits for; all of the block if it does not say.
+    /// The number of threads that it waits for; all of the block if it does not say.
     pub threads: Option<Source>,
-    /// What is told about a truth value of all threads.
+    /// The result about a truth value of all threads that it tells them.
     pub tell: Option<(Tell, Truth)>,
 }
 
-/// What a barrier tells.
+/// The result that a barrier tells, and where it goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Tell {
@@ -218,9 +218,9 @@ pub enum Tell {
 pub struct Call {
     /// First instruction.
     pub target: u32,
-    /// From, to, bytes.
+    /// The arguments: from, to, bytes.
     pub arguments: Vec<(usize, usize, usize)>,
-    /// From, to, bytes.
+    /// The results: from, to, bytes.
     pub results: Vec<(usize, usize, usize)>,
 }
 
@@ -232,7 +232,7 @@ pub struct Product {
     pub a: Vec<Source>,
     /// Second factor.
     pub b: Vec<Source>,
-    /// What is added.
+    /// The summand.
     pub c: Vec<Source>,
     /// Inner extent.
     pub inner: usize,
@@ -242,7 +242,7 @@ pub struct Product {
     pub sums: (Type, Type),
 }
 
-/// What an instruction does.
+/// The effect of an instruction.
 #[allow(missing_docs)]
 pub enum Action {
     Nothing,
@@ -282,9 +282,9 @@ pub enum Action {
 
 /// One instruction.
 pub struct Step {
-    /// When it is executed.
+    /// The predicate under which it is executed; always if there is none.
     pub guard: Option<Guard>,
-    /// What it does.
+    /// The effect.
     pub action: Action,
     /// Line in the PTX.
     pub line: u32,
@@ -307,7 +307,7 @@ pub struct Entry {
     pub shared: usize,
     /// Most threads of a block.
     pub most_threads: u32,
-    /// Where shared memory begins whose size is told at launch.
+    /// The position of the shared memory whose size is told at launch.
     pub dynamic: usize,
 }
 
@@ -318,7 +318,7 @@ impl Entry {
     /// Whether a launch may have this many blocks and threads, and so much shared memory beside the kernel's own.
     ///
     /// # Errors
-    /// What is too much.
+    /// Returns the limit that is exceeded.
     pub fn check(&self, grid: [u32; 3], block: [u32; 3], shared: usize) -> Result<(), String> {
         let threads = block.iter().map(|extent| u64::from(*extent)).product::<u64>();
         if threads == 0 || block[2] > 64 || threads > u64::from(self.most_threads) {
@@ -366,7 +366,7 @@ impl Program {
     }
 }
 
-/// Where addresses of shared memory begin among generic ones.
+/// The first address of shared memory among generic ones.
 pub const SHARED_WINDOW: u64 = 1 << 60;
-/// Where addresses of a thread's memory begin among generic ones.
+/// The first address of a thread's memory among generic ones.
 pub const LOCAL_WINDOW: u64 = 1 << 61;

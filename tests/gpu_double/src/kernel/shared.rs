@@ -19,7 +19,8 @@ struct Cell {
     read: u32,
 }
 
-/// Who touches shared memory: a warp, how many barriers the block has passed, and up to which it knows of each warp.
+/// The warp that touches shared memory, the number of barriers that the block has passed, and for each warp the number up to which this one
+/// knows of it.
 #[derive(Clone, Copy)]
 pub struct Me<'a> {
     pub warp: u32,
@@ -80,7 +81,7 @@ impl Shared {
         Ok(())
     }
 
-    /// They are there, for the warp that has waited.
+    /// Writes the data, which is there for the warp that has waited.
     pub fn arrive(&mut self, at: u64, data: &[u8], me: Me<'_>) {
         let start = at as usize;
         self.bytes[start..start + data.len()].copy_from_slice(data);

@@ -9,7 +9,7 @@ use super::program::{
 use super::report::Wrong;
 use super::warp::{Here, Wait, Warp};
 
-/// What is wrong, and the first lane that did it.
+/// A result, or an error and the first lane that made it.
 pub type Acted<T> = Result<T, (Wrong, u32)>;
 
 impl Block<'_, '_> {
@@ -68,7 +68,7 @@ impl Block<'_, '_> {
         Ok(())
     }
 
-    /// What changes where lanes are.
+    /// Executes an action that changes where lanes go on.
     fn go(&mut self, action: &Action, warp: &mut Warp, group: usize, lanes: u32) -> Acted<()> {
         let next = warp.groups[group].at + 1;
         warp.part(group, lanes, next);

@@ -5,10 +5,10 @@ use super::math::Lanes;
 use super::program::{Source, Special, Truth};
 use super::traffic::Traffic;
 
-/// Why a group does not go on.
+/// The reason that a group does not go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// It does.
+    /// It goes on.
     No,
     /// A barrier of the block: number, and how many threads it is for (0 for all).
     Barrier(u32, u32),
@@ -47,7 +47,7 @@ pub struct Warp {
     patience: u32,
 }
 
-/// After so many steps another group goes on, in case this one waits for it.
+/// The steps after which another group goes on, in case this one waits for it.
 const PATIENCE: u32 = 10_000;
 
 impl Warp {
@@ -102,7 +102,7 @@ impl Warp {
         }
     }
 
-    /// Of a group, the lanes that are not among `lanes` go on at another place.
+    /// Lets the lanes of a group that are not among `lanes` go on at another place.
     pub fn part(&mut self, group: usize, lanes: u32, others_at: u32) {
         let others = self.groups[group].lanes & !lanes;
         if others != 0 {
@@ -193,7 +193,7 @@ impl Warp {
     }
 }
 
-/// Where a block is: what all its threads can ask.
+/// The place of a block in its launch, and other facts that all its threads can read.
 #[derive(Clone, Debug, Default)]
 pub struct Here {
     pub threads: [u32; 3],

@@ -9,7 +9,7 @@ use crate::memory::Clock;
 /// Kind of the handles of captures.
 const CAPTURE: u64 = 0xC;
 
-/// What calls a capture forbids.
+/// The calls that a capture forbids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaptureMode {
     /// Those of all threads that may be unsafe.
@@ -27,7 +27,7 @@ pub(super) struct Member {
     pub branch: u32,
 }
 
-/// What is captured.
+/// The operations that are captured.
 pub(super) struct Capture {
     origin: u32,
     mode: CaptureMode,
@@ -45,7 +45,7 @@ struct Branch {
 }
 
 impl Machine {
-    /// What a stream is given from now on is captured.
+    /// Begins to capture the operations that a stream is given from now on.
     pub fn begin_capture(&mut self, stream: u32, mode: CaptureMode) -> Result<(), Code> {
         let chosen = &self.streams[stream as usize];
         if chosen.capture.is_some() || chosen.handle <= 2 {
@@ -170,7 +170,7 @@ impl Machine {
 }
 
 impl Capture {
-    /// All that other streams captured must come before the end of the stream in which the capture began.
+    /// Checks that all that other streams captured comes before the end of the stream in which the capture began.
     fn check_joined(&self) -> Result<(), Code> {
         let end = &self.branches[0].clock;
         let joined = (0..).zip(&self.branches).all(|(number, b)| end.covers(number, b.tick));

@@ -11,7 +11,7 @@ const EVENT: u64 = 0xE;
 /// One event, as it was recorded last.
 #[derive(Clone, Default)]
 pub(super) struct Event {
-    /// Where it was recorded.
+    /// The place where it was recorded.
     pub place: Option<Place>,
     /// Or where in a capture it was recorded: number of the capture, and what came before there.
     pub captured: Option<(u64, Clock)>,
@@ -46,7 +46,7 @@ impl Machine {
         Ok(())
     }
 
-    /// All that a stream is given next waits for an event.
+    /// Lets all that a stream is given next wait for an event.
     pub fn wait_event(&mut self, stream: u32, event: u64) -> Result<(), Code> {
         account::given();
         let event = self.event(event)?.clone();
@@ -62,7 +62,7 @@ impl Machine {
         Ok(())
     }
 
-    /// What a synchronization with an event waits for.
+    /// Returns the places that a synchronization with an event waits for.
     pub fn place_of_event(&self, event: u64) -> Result<Vec<Place>, Code> {
         let event = self.event(event)?;
         if event.captured.is_some() {

@@ -14,10 +14,10 @@ use crate::memory::Access;
 use crate::settings::Settings;
 use crate::work::Poll;
 
-/// How long streams rest that wait for other processes.
+/// The time for which streams rest that wait for other processes.
 const REST: Duration = Duration::from_micros(50);
 
-/// What became of a turn.
+/// The result of a turn.
 enum Turn {
     /// Something was done.
     Done,
@@ -29,7 +29,7 @@ enum Turn {
     Idle,
 }
 
-/// What became of an operation.
+/// The result of an operation.
 enum Outcome {
     Done,
     NotYet,

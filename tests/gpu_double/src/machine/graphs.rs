@@ -53,7 +53,7 @@ impl Machine {
         self.graphs.remove(&graph).map(|_| ()).ok_or(Code::InvalidValue)
     }
 
-    /// What was made ready ends; launches that wait are still executed.
+    /// Destroys an executable graph; launches of it that wait are still executed.
     pub fn destroy_executable(&mut self, executable: u64) -> Result<(), Code> {
         self.executables.remove(&executable).map(|_| ()).ok_or(Code::InvalidValue)
     }

@@ -1,9 +1,9 @@
 //! The cards with their streams: operations are appended by the driver's calls and executed by one thread, in an order
 //! that a seed chooses among all that streams and events allow.
 //!
-//! What an operation comes behind is known when it is appended. So whether two operations are in order does not depend on
-//! which of them happened to be executed first. Everything is behind one lock ([`with`]); only callbacks of the host run
-//! outside of it. Start reading with [`Machine`], then `execute`.
+//! The operations that come before another are known when it is appended. So whether two operations are in order does not depend on which
+//! of them happened to be executed first. Everything is behind one lock ([`with`]); only callbacks of the host run outside of it. Start
+//! reading with [`Machine`], then `execute`.
 
 mod capture;
 mod events;
@@ -38,7 +38,7 @@ use streams::Stream;
 pub struct Machine {
     /// Memory of all cards and pinned memory.
     pub space: Space,
-    /// What the environment says of the cards.
+    /// The settings of the cards, from the environment.
     pub settings: Settings,
     streams: Vec<Stream>,
     defaults: BTreeMap<i32, u32>,
@@ -50,7 +50,7 @@ pub struct Machine {
     functions: BTreeMap<u64, Function>,
     pledges: Vec<Pledge>,
     handles: u64,
-    /// What the host program knows to be done.
+    /// The operations that the host program knows to be done.
     host: Clock,
     fault: Option<Code>,
     random: u64,
@@ -58,7 +58,7 @@ pub struct Machine {
 
 struct Shared {
     machine: Mutex<Machine>,
-    /// Something was appended, or done.
+    /// The signal that something was appended, or done.
     news: Condvar,
     /// Calls that wait for the lock: they go before the next operation.
     calls: AtomicUsize,
@@ -100,7 +100,7 @@ pub struct Place {
     pub stream: u32,
     /// Number of the operation there.
     pub tick: u32,
-    /// What comes before it.
+    /// The operations that come before it.
     pub clock: Clock,
 }
 

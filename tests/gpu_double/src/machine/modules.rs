@@ -88,7 +88,7 @@ impl Machine {
         self.append(stream, Task::Launch(Box::new(launch)), title)
     }
 
-    /// By the numbers of `CUfunction_attribute`.
+    /// Returns an attribute by its number of `CUfunction_attribute`.
     pub fn function_attribute(&self, function: u64, attribute: i32) -> Result<i32, Code> {
         let (entry, _, function) = self.entry(function)?;
         Ok(match attribute {
@@ -102,7 +102,7 @@ impl Machine {
         })
     }
 
-    /// Only the limit of shared memory can be set (8), and how memory is shared with the cache (9), which changes nothing.
+    /// Sets an attribute. It must be the limit of shared memory (8), or how memory is shared with the cache (9), which changes nothing.
     pub fn set_function_attribute(
         &mut self,
         function: u64,
@@ -123,7 +123,7 @@ impl Machine {
         }
     }
 
-    /// How many blocks a multiprocessor holds, by threads and shared memory.
+    /// Returns the number of blocks that a multiprocessor holds, by threads and shared memory.
     pub fn occupancy(&self, function: u64, threads: i32, shared: usize) -> Result<i32, Code> {
         let (entry, _, _) = self.entry(function)?;
         if threads <= 0 || threads as u32 > entry.most_threads {

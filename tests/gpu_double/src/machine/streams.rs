@@ -33,7 +33,7 @@ pub(super) struct Stream {
     /// Modelled nanoseconds of all that it has done.
     pub time: u64,
     pub queue: VecDeque<Operation>,
-    /// What comes before the next operation.
+    /// The operations that come before the next one.
     pub clock: Clock,
     pub waits: Vec<(u32, u32)>,
     pub capture: Option<Member>,
@@ -57,7 +57,7 @@ impl Stream {
         }
     }
 
-    /// After a fault nothing is executed any more.
+    /// Drops all operations after a fault: nothing is executed any more.
     pub fn abandon(&mut self) {
         self.queue.clear();
         self.done = self.tick;
@@ -140,7 +140,7 @@ impl Machine {
         self.streams[stream as usize].queue.push_back(operation);
     }
 
-    /// All that a stream does next comes after an operation of another one, and after what came before that.
+    /// Lets all that a stream does next come after an operation of another one, and after what came before that.
     pub(super) fn follow(&mut self, stream: u32, place: &Place) {
         let chosen = &mut self.streams[stream as usize];
         chosen.clock.join(&place.clock);
@@ -185,7 +185,7 @@ impl Machine {
         Place { stream, tick: chosen.tick, clock: chosen.clock.clone() }
     }
 
-    /// What a synchronization with a stream waits for: its operations, and what the next one would wait for.
+    /// Returns the places that a synchronization with a stream waits for: its operations, and those that the next one would wait for.
     pub fn end_of(&self, stream: u32) -> Result<Vec<Place>, Code> {
         let chosen = &self.streams[stream as usize];
         if chosen.capture.is_some() {
@@ -196,7 +196,7 @@ impl Machine {
         Ok(waits.chain([self.last(stream)]).collect())
     }
 
-    /// What a synchronization with a card waits for.
+    /// Returns the places that a synchronization with a card waits for.
     pub fn ends_of_device(&self, device: i32) -> Result<Vec<Place>, Code> {
         let streams = (0..).zip(&self.streams).filter(|(_, stream)| stream.device == device);
         let ends: Result<Vec<_>, Code> = streams.map(|(number, _)| self.end_of(number)).collect();

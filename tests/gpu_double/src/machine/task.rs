@@ -11,7 +11,7 @@ pub enum Task {
     Launch(Box<Launch>),
     /// Bytes from one place to another.
     Copy(Copy),
-    /// The same few bytes again and again.
+    /// A pattern of a few bytes, written again and again.
     Fill {
         /// First address.
         to: u64,
@@ -28,7 +28,7 @@ pub enum Task {
     Free(u64),
     /// Something of a library.
     Work(Box<dyn Work>),
-    /// Nothing: a place in a stream.
+    /// A place in a stream, at which nothing is done.
     Nothing,
 }
 
@@ -61,7 +61,7 @@ pub struct Pointer(pub *mut c_void);
 unsafe impl Send for Pointer {}
 
 impl Task {
-    /// The same once more: what a replay of a graph does.
+    /// Returns the same task for another execution, as a replay of a graph makes it.
     pub fn again(&self) -> Task {
         match self {
             Task::Launch(launch) => Task::Launch(launch.clone()),

@@ -11,7 +11,7 @@ use super::touch::Who;
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
-/// Several blocks.
+/// The number that stands for several blocks.
 const MANY: u32 = u32::MAX;
 
 /// The way in which bytes are touched.
@@ -21,9 +21,9 @@ pub(crate) enum Kind {
     Write,
     /// A read, a write or both that cannot be torn, and that others may do at the same time.
     Atomic,
-    /// The same, without a write.
+    /// An atomic access without a write.
     AtomicRead,
-    /// The same, without a read.
+    /// An atomic access without a read.
     AtomicWrite,
 }
 
@@ -51,7 +51,7 @@ impl Kind {
     }
 }
 
-/// Who touched a cell: operation, block, warps of the block as a mask, and when by the block's count of barriers.
+/// The last access to a cell: operation, block, warps of the block as a mask, and when by the block's count of barriers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Mark {
     operation: u32,
@@ -175,7 +175,7 @@ impl Page {
         (from >> shift, to >> shift)
     }
 
-    /// Each cell becomes 2^by cells, and so do their crowds.
+    /// Splits each cell in 2^by cells, and the crowds of operations too.
     fn spread(&mut self, by: u32) {
         let old = std::mem::take(&mut self.crowd);
         for (cell, operations) in old {

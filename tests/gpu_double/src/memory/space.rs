@@ -9,10 +9,10 @@ use super::trouble::Trouble;
 
 /// Addresses of one card: they begin at (device + 1) times this.
 const CARD: u64 = 1 << 41;
-/// What allocations are multiples of.
+/// The number of bytes of which allocations are multiples.
 const GRAIN: u64 = 512;
 
-/// Where an allocation is.
+/// The memory that an allocation is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Home {
     /// Memory of a card.
@@ -168,7 +168,7 @@ impl Space {
         }
     }
 
-    /// All operations so far.
+    /// Returns all operations so far.
     pub fn operations(&mut self) -> &mut Operations {
         &mut self.operations
     }

@@ -26,7 +26,7 @@ impl Storage {
         Storage { place, bytes, owned: None }
     }
 
-    /// Where the memory is in this process.
+    /// Returns the address of the memory in this process.
     pub fn address(&self) -> u64 {
         self.place as u64
     }
@@ -38,7 +38,7 @@ impl Storage {
         unsafe { std::slice::from_raw_parts(self.place.add(from), bytes) }
     }
 
-    /// The same, to be written.
+    /// Bytes of a part that the caller has found to lie inside, to be written.
     pub fn slice_mut(&mut self, from: usize, bytes: usize) -> &mut [u8] {
         assert!(from + bytes <= self.bytes, "the caller has checked bounds");
         // SAFETY: as in `slice`; `&mut self` is the only way here.

@@ -5,8 +5,8 @@ use super::page::{Kind, Meeting, PAGE, Page};
 use super::space::{Allocation, Home, Space};
 use super::trouble::Trouble;
 
-/// Who touches memory: an operation, and within a launch the block, the warp, how many barriers the block has passed,
-/// and up to which of them each warp of the block is known to have come.
+/// The operation that touches memory. Within a launch these are also the block, the warp, the number of barriers that the block has passed,
+/// and for each warp of the block the number up to which it is known to have come.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Who<'a> {
     /// Number of the operation.
@@ -17,7 +17,7 @@ pub struct Who<'a> {
     pub warp: u32,
     /// Barriers that the block has passed.
     pub epoch: u32,
-    /// Of each warp, the last epoch that a barrier has told about.
+    /// For each warp, the last epoch that a barrier has told about.
     pub known: &'a [u32],
     /// Blocks that this one has heard of by a fence and an atomic access.
     pub heard: Option<&'a Heard>,
@@ -116,7 +116,7 @@ fn reachable(allocation: &Allocation, device: Option<i32>, address: u64) -> Resu
     }
 }
 
-/// What a page objects to.
+/// The objection of a page to an access.
 enum Objection {
     Unwritten(usize),
     Met(Meeting),

@@ -17,7 +17,7 @@ pub enum Trouble {
     /// The address is no multiple of the size.
     #[error("access of {bytes} bytes at {address:#x} is misaligned")]
     Misaligned { address: u64, bytes: usize },
-    /// Nothing was written there.
+    /// The bytes were never written.
     #[error(
         "read of {bytes} bytes at {address:#x}, byte {offset} of {allocation}, that nothing has written"
     )]

@@ -13,7 +13,7 @@ pub struct Call {
     pub verb: Verb,
     /// The number of elements, as the function of C counts them.
     pub count: u64,
-    /// Their type.
+    /// The type of the elements.
     pub element: Element,
 }
 
@@ -84,7 +84,7 @@ impl Call {
         times * self.count * self.element.bytes()
     }
 
-    /// Where the buffer that is given may begin in that which is gotten, in bytes, when both are one; `None`
+    /// Returns the position in bytes, in the buffer that is received, at which the buffer that is sent must begin if both are one; `None`
     /// where they may not share a byte.
     pub fn in_place(&self, rank: usize) -> Option<i64> {
         let block = self.bytes(rank as u64) as i64;

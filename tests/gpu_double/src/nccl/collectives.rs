@@ -35,7 +35,7 @@ fn make(name: &str, arguments: Arguments, verb: impl FnOnce() -> Result<Verb, Re
     })
 }
 
-/// What a call must be whatever the other ranks call.
+/// Checks what must hold for a call whatever the other ranks call.
 fn check(member: &Member, bound: &Bound) -> Result<(), Refusal> {
     let Bound { call, from, to } = bound;
     if call.verb.names().is_some_and(|rank| rank >= member.ranks) {
@@ -89,7 +89,7 @@ fn rank(number: i32) -> Result<usize, Refusal> {
     usize::try_from(number).map_or_else(|_| named(), Ok)
 }
 
-/// All ranks get what all give, reduced.
+/// Gives all ranks what all give, reduced.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclAllReduce(
     from: *const c_void,
@@ -104,7 +104,7 @@ pub extern "C" fn ncclAllReduce(
     make("ncclAllReduce", arguments, || Ok(Verb::AllReduce(Reduction::of(reduction)?)))
 }
 
-/// Each rank gets its block of `count` of what all give, reduced.
+/// Gives each rank its block of `count` of what all give, reduced.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclReduceScatter(
     from: *const c_void,
@@ -119,7 +119,7 @@ pub extern "C" fn ncclReduceScatter(
     make("ncclReduceScatter", arguments, || Ok(Verb::ReduceScatter(Reduction::of(reduction)?)))
 }
 
-/// All ranks get the `count` of each.
+/// Gives all ranks the `count` of each.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclAllGather(
     from: *const c_void,
@@ -133,7 +133,7 @@ pub extern "C" fn ncclAllGather(
     make("ncclAllGather", arguments, || Ok(Verb::AllGather))
 }
 
-/// All ranks get what the root gives.
+/// Gives all ranks what the root gives.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclBroadcast(
     from: *const c_void,
@@ -148,7 +148,7 @@ pub extern "C" fn ncclBroadcast(
     make("ncclBroadcast", arguments, || Ok(Verb::Broadcast { root: rank(root)? }))
 }
 
-/// All ranks get what the root gives, in one buffer.
+/// Gives all ranks what the root gives, in one buffer.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclBcast(
     buffer: *mut c_void,

@@ -11,12 +11,13 @@ use super::member::Member;
 use super::types::{Code, Refusal, refuse};
 use crate::work;
 
-/// What `ncclComm_t` points to. Its memory outlives its end, so that a use after it is told.
+/// The object that `ncclComm_t` points to. Its memory outlives its end, so that a use after it is told.
 pub struct Communicator {
     member: Mutex<Option<Arc<Member>>>,
 }
 
-/// All that were ever made: what is not among them is no communicator. Addresses, as a pointer is only compared.
+/// The addresses of all communicators that were ever made: what is not among them is no communicator. Addresses, as a pointer is only
+/// compared.
 static MADE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 impl Communicator {
@@ -46,7 +47,7 @@ pub fn find(pointer: *mut Communicator) -> Result<Arc<Member>, Refusal> {
 /// The last refusal of the process, for who asks without a communicator.
 static LAST: Mutex<Option<CString>> = Mutex::new(None);
 
-/// What a function of C returns. A refusal is said on standard error, kept, and spoils an open group.
+/// Returns the result code of a function of C. A refusal is said on standard error, kept, and spoils an open group.
 pub fn answer(
     name: &str,
     communicator: *mut Communicator,
@@ -254,7 +255,7 @@ fn not_in_a_group() -> Result<(), Refusal> {
     Ok(())
 }
 
-/// What went wrong beside calls: another rank that is gone, above all.
+/// Gives the error beside calls, above all that another rank is gone.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclCommGetAsyncError(communicator: *mut Communicator, error: *mut i32) -> Code {
     answer("ncclCommGetAsyncError", communicator, || {
@@ -263,7 +264,7 @@ pub extern "C" fn ncclCommGetAsyncError(communicator: *mut Communicator, error: 
     })
 }
 
-/// How many ranks there are.
+/// Gives the number of ranks.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclCommCount(communicator: *mut Communicator, count: *mut i32) -> Code {
     answer("ncclCommCount", communicator, || {
@@ -272,7 +273,7 @@ pub extern "C" fn ncclCommCount(communicator: *mut Communicator, count: *mut i32
     })
 }
 
-/// Which rank this is.
+/// Gives the number of this rank.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclCommUserRank(communicator: *mut Communicator, rank: *mut i32) -> Code {
     answer("ncclCommUserRank", communicator, || {

@@ -10,7 +10,7 @@ use super::operation::{Bound, Operation};
 use super::types::{Code, Refusal, refuse};
 use crate::work;
 
-/// What a thread has begun and not ended.
+/// The calls that a thread has begun and not ended.
 #[derive(Default)]
 struct Group {
     depth: usize,
@@ -98,7 +98,7 @@ pub fn call(member: &Arc<Member>, stream: *mut c_void, bound: Bound) -> Result<(
     submit(member, stream, vec![bound])
 }
 
-/// One operation for each communicator, in the order in which they were first called.
+/// Submits one operation for each communicator, in the order in which they were first called.
 fn submit_all(mut calls: Vec<(Arc<Member>, *mut c_void, Bound)>) -> Result<(), Refusal> {
     while let Some((member, stream, _)) = calls.first().cloned() {
         let (mine, others): (Vec<_>, Vec<_>) =

@@ -15,9 +15,9 @@ use super::wire::{Place, ToHub, ToMember, receive, send};
 pub struct Member {
     /// The communicator's name, for messages.
     pub name: String,
-    /// Which rank.
+    /// The number of the rank.
     pub rank: usize,
-    /// Of how many.
+    /// The number of ranks.
     pub ranks: usize,
     /// The device that it uses.
     pub device: i32,
@@ -31,7 +31,7 @@ pub struct Member {
     kept: AtomicUsize,
 }
 
-/// Where a rank is in its life.
+/// The phase of a rank's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Joining,
@@ -42,7 +42,7 @@ enum Phase {
 
 struct State {
     phase: Phase,
-    /// The same end, to be shut.
+    /// The same end as `link` of the member, to be shut.
     link: Option<UnixStream>,
     /// Whether rank 0, in whose process the hub is, has left as it should.
     hub_may_go: bool,
@@ -58,11 +58,11 @@ struct State {
     last_error: std::ffi::CString,
 }
 
-/// What became of an operation that was posted.
+/// The state of an operation that was posted.
 pub enum Answer {
     /// Others are waited for.
     NotYet,
-    /// What its calls get, one after another.
+    /// The bytes that its calls get, one after another.
     Done(Vec<u8>),
     /// It never will be done.
     Failed(String),
@@ -180,7 +180,7 @@ impl Member {
         self.news.notify_all();
     }
 
-    /// What `ncclCommGetAsyncError` says.
+    /// Returns the error that `ncclCommGetAsyncError` gives.
     pub fn asynchronous(&self) -> Code {
         self.lock().asynchronous
     }
@@ -243,7 +243,7 @@ impl Member {
         Ok(turn)
     }
 
-    /// What became of an operation that was posted.
+    /// Returns the state of an operation that was posted.
     pub fn answer(&self, ticket: u64) -> Answer {
         let mut state = self.lock();
         match state.done.remove(&ticket) {
@@ -308,7 +308,7 @@ impl Member {
 }
 
 impl State {
-    /// Somebody is gone.
+    /// Notes that somebody is gone.
     fn lose(&mut self, reason: &str) {
         self.asynchronous = Code::RemoteError;
         self.last_error = std::ffi::CString::new(reason).unwrap_or_default();

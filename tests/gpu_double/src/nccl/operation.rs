@@ -10,11 +10,11 @@ use crate::work::{Access, Poll, Work};
 /// A call with its buffers.
 #[derive(Clone, Copy, Debug)]
 pub struct Bound {
-    /// What is called.
+    /// The call.
     pub call: Call,
-    /// Where what it gives is.
+    /// The address of the bytes that it sends.
     pub from: u64,
-    /// Where what it gets goes.
+    /// The address for the bytes that it receives.
     pub to: u64,
 }
 

@@ -14,7 +14,7 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// It begins.
+    /// Begins a wait.
     pub fn begin() -> Wait {
         Wait { since: Instant::now(), progress: work::progress() }
     }
@@ -31,7 +31,7 @@ impl Wait {
 
 /// Ranks whose hubs are told that this process is at work.
 static RANKS: Mutex<Vec<Weak<Member>>> = Mutex::new(Vec::new());
-/// How often they are told.
+/// The time from one such message to the next.
 const BEAT: Duration = Duration::from_millis(100);
 
 /// A rank's hub is told from now on, as long as the rank is there.

@@ -4,7 +4,7 @@ use std::ffi::CStr;
 
 use serde::{Deserialize, Serialize};
 
-/// What a call says of itself, `ncclResult_t`.
+/// The result of a call, `ncclResult_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Code {
@@ -27,7 +27,7 @@ pub enum Code {
 }
 
 impl Code {
-    /// Its meaning.
+    /// Returns its meaning.
     pub fn text(self) -> &'static CStr {
         match self {
             Code::Success => c"no error",
@@ -59,12 +59,12 @@ impl Code {
     }
 }
 
-/// Why a call is refused: what it returns, and a sentence.
+/// The reason that a call is refused: the code that it returns, and a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What the call returns.
+    /// The code that the call returns.
     pub code: Code,
-    /// What is wrong.
+    /// The mistake.
     pub reason: String,
 }
 
@@ -119,7 +119,7 @@ impl Element {
     }
 }
 
-/// How elements of ranks become one, `ncclRedOp_t`.
+/// The operation that joins elements of ranks, `ncclRedOp_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub enum Reduction {

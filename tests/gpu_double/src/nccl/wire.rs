@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 
 use super::call::Call;
 
-/// What a rank says to the hub.
+/// A message from a rank to the hub.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum ToHub {
     /// The first message: who comes.
     Hello {
-        /// Which rank.
+        /// The number of the rank.
         rank: usize,
-        /// Of how many, as it was told.
+        /// The number of ranks, as it was told.
         ranks: usize,
         /// The device that it uses, the same text for the same device.
         card: String,
@@ -24,7 +24,7 @@ pub enum ToHub {
     Post {
         /// The operation, by a number that the rank chose.
         operation: u64,
-        /// What it calls, all at once.
+        /// The calls, which are made at once.
         calls: Vec<Call>,
     },
     /// The rank wants to be in a new communicator.
@@ -40,7 +40,7 @@ pub enum ToHub {
     Goodbye,
 }
 
-/// What the hub says to a rank.
+/// A message from the hub to a rank.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum ToMember {
     /// All ranks are there.
@@ -49,30 +49,30 @@ pub enum ToMember {
     Refused {
         /// Whether ranks contradict each other, or else do not come.
         usage: bool,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// An operation is done; the bytes are what its calls get, one after another.
     Done {
-        /// Which.
+        /// The number of the operation.
         operation: u64,
     },
     /// No operation will be done any more.
     Broken {
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// A rank is gone without a goodbye.
     Dead {
-        /// Which.
+        /// The number of the rank.
         rank: usize,
     },
     /// A rank has left as it should.
     Left {
-        /// Which.
+        /// The number of the rank.
         rank: usize,
     },
-    /// Where the rank is after a split.
+    /// The rank has a place after a split.
     Placed {
         /// Its new communicator; none for a rank without a color.
         place: Option<Place>,
@@ -84,9 +84,9 @@ pub enum ToMember {
 pub struct Place {
     /// The name of its hub.
     pub name: String,
-    /// Which rank.
+    /// The number of the rank.
     pub rank: usize,
-    /// Of how many.
+    /// The number of ranks.
     pub ranks: usize,
 }
 

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use super::library::{Handle, text_of};
 use super::{LIBRARY, MISSING};
 
-/// What a container begins with.
+/// The bytes that a container begins with.
 const MAGIC: &[u8; 16] = b"GPU double: PTX\n";
 
 /// The PTX in a container, or the text itself where it is PTX; None for anything else, such as real machine code.

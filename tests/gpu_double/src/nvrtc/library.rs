@@ -41,7 +41,7 @@ impl Library {
     }
 }
 
-/// What the library calls by names that the double has, too, is its own. Other systems bind names so in any case.
+/// The flag that binds names which the double has, too, to the library's own functions. Other systems bind names so in any case.
 #[cfg(target_os = "linux")]
 const DEEP: c_int = libc::RTLD_DEEPBIND;
 #[cfg(not(target_os = "linux"))]
@@ -97,12 +97,12 @@ impl Program<'_> {
         }
     }
 
-    /// What was made.
+    /// Returns the PTX that was made.
     pub fn ptx(&self) -> String {
         self.text(c"nvrtcGetPTXSize", c"nvrtcGetPTX").unwrap_or_default()
     }
 
-    /// What the compiler says.
+    /// Returns the compiler's messages.
     pub fn log(&self) -> String {
         self.text(c"nvrtcGetProgramLogSize", c"nvrtcGetProgramLog").unwrap_or_default()
     }

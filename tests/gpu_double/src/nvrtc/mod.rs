@@ -23,7 +23,7 @@ pub struct Ptx(pub String);
 static LIBRARY: LazyLock<Option<Library>> =
     LazyLock::new(|| path().and_then(|path| Library::open(&path)));
 
-/// Where the compiler is.
+/// Returns the path of the compiler, if it is installed.
 pub fn path() -> Option<PathBuf> {
     find::nvrtc()
 }

@@ -14,13 +14,13 @@ pub struct Function<'a> {
     pub name: &'a str,
     /// Whether it can be launched.
     pub entry: bool,
-    /// What it returns, in order.
+    /// Its results, in order.
     pub returns: Vec<Variable<'a>>,
-    /// What it takes, in order.
+    /// Its parameters, in order.
     pub parameters: Vec<Variable<'a>>,
     /// Shared and local memory, arguments and results of calls.
     pub variables: Vec<Variable<'a>>,
-    /// How many registers of both kinds it has.
+    /// The number of its registers of both kinds.
     pub registers: Registers,
     /// Most threads of a block, where the source says so.
     pub most_threads: Option<u32>,
@@ -42,11 +42,11 @@ pub struct Guard {
 pub struct Instruction<'a> {
     /// Line in the PTX, from 1.
     pub line: u32,
-    /// When it is executed.
+    /// The predicate under which it is executed; always if there is none.
     pub guard: Option<Guard>,
-    /// With all modifiers, e.g. `ld.global.f32`.
+    /// The opcode with all modifiers, e.g. `ld.global.f32`.
     pub opcode: &'a str,
-    /// As they stand.
+    /// The operands as they stand.
     pub operands: Vec<Operand<'a>>,
     scope: u32,
 }
@@ -73,7 +73,7 @@ pub enum Operand<'a> {
 }
 
 impl<'a> Function<'a> {
-    /// All names that its instructions use beside registers and labels.
+    /// Returns all names that its instructions use beside registers and labels.
     pub fn names(&self) -> HashSet<&'a str> {
         let mut names = HashSet::new();
         let operands = self.body.iter().flat_map(|instruction| &instruction.operands);
@@ -150,7 +150,7 @@ struct Body<'a> {
 type Parts<'a> = (Registers, Vec<Variable<'a>>, Vec<Instruction<'a>>);
 
 impl<'a> Body<'a> {
-    /// One statement; whether the function goes on.
+    /// Reads one statement; returns whether the function goes on.
     fn statement(&mut self, tokens: &mut Tokens<'a>) -> Result<bool, Malformed> {
         if tokens.eat('{') {
             self.scopes.enter();

@@ -20,7 +20,7 @@ pub struct Tokens<'a> {
 }
 
 impl<'a> Tokens<'a> {
-    /// All tokens of a text. Comments are left out.
+    /// Takes all tokens of a text. Comments are left out.
     ///
     /// # Errors
     /// A comment or a quoted text without an end.
@@ -119,7 +119,7 @@ impl<'a> Tokens<'a> {
         }
     }
 
-    /// What was expected, and what is there.
+    /// Returns an error that names what was expected, and what is there.
     pub fn wrong(&self, expected: &str) -> Malformed {
         let found = self.peek().map_or(String::from("the end"), |token| format!("{token:?}"));
         Malformed { line: self.line(), what: format!("{expected} is expected, not {found}") }

@@ -21,12 +21,12 @@ pub struct Module<'a> {
     pub functions: Vec<Function<'a>>,
 }
 
-/// Where a variable is.
+/// The memory of a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// Memory of the card.
     Global,
-    /// The same, read only for kernels.
+    /// Memory of the card that kernels only read.
     Constant,
     /// Memory of a block.
     Shared,
@@ -41,7 +41,7 @@ pub enum Place {
 pub struct Variable<'a> {
     /// Its name.
     pub name: &'a str,
-    /// Where it is.
+    /// Its memory.
     pub place: Place,
     /// Bytes that its address is a multiple of.
     pub align: usize,
@@ -57,9 +57,9 @@ pub struct Variable<'a> {
 #[derive(Clone, Debug, Error, PartialEq)]
 #[error("PTX line {line}: {what}")]
 pub struct Malformed {
-    /// From 1.
+    /// The line, from 1.
     pub line: u32,
-    /// What was found.
+    /// The text of the error.
     pub what: String,
 }
 

@@ -77,7 +77,7 @@ impl<'a> Scopes<'a> {
         self.labels.insert((self.current(), name), at);
     }
 
-    /// Where a label is, seen from a block.
+    /// Returns the position of a label, seen from a block.
     pub fn target(&self, scope: u32, name: &str) -> Option<u32> {
         let mut scope = Some(scope);
         while let Some(number) = scope {

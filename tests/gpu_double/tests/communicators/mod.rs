@@ -99,7 +99,7 @@ pub fn begin_without_blocking(id: UniqueId, rank: usize, ranks: usize) -> Rank {
     Rank { rank, ranks, device, communicator, stream: stream(), kept: Cell::new(0) }
 }
 
-/// All ranks of this thread.
+/// Makes all ranks of this thread.
 pub fn init_all<const N: usize>() -> [Rank; N] {
     use_device(0);
     let mut communicators = [null_mut(); N];
@@ -112,7 +112,7 @@ pub fn init_all<const N: usize>() -> [Rank; N] {
     })
 }
 
-/// Each rank in a thread, on a device of its own.
+/// Runs each rank in a thread, on a device of its own.
 pub fn on_ranks(ranks: usize, body: impl Fn(&Rank) + Sync) {
     let id = unique_id();
     let body = &body;

@@ -37,7 +37,7 @@ pub struct Described {
     pub values: Option<[f64; 2]>,
 }
 
-/// What a product gave.
+/// The results of a product.
 #[derive(Clone, Debug)]
 pub struct Results {
     pub result: Vec<f64>,
@@ -59,7 +59,7 @@ pub struct Prepared {
     bias: Vec<f64>,
 }
 
-/// What lies between lines.
+/// The number that fills the gaps between lines.
 const MARK: f64 = 77.0;
 
 impl Described {
@@ -265,7 +265,7 @@ impl Described {
         results.aux
     }
 
-    /// One product of the batch in f64, into D, the vector, and an aux buffer that is written.
+    /// Computes one product of the batch in f64, into D, the vector, and an aux buffer that is written.
     fn expect(
         &self,
         prepared: &Prepared,

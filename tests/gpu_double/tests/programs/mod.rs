@@ -88,12 +88,12 @@ pub fn download<T: Copy + Default>(address: u64, count: usize) -> Vec<T> {
     values
 }
 
-/// What a stream is given from now on is captured.
+/// Begins to capture the operations that a stream is given.
 pub fn begin_capture(stream: *mut c_void) {
     assert_eq!(unsafe { cuStreamBeginCapture_v2(stream, 1) }, 0);
 }
 
-/// What a stream is given by `record`, as a graph that can be launched.
+/// Captures the operations that `record` gives a stream, as a graph that can be launched.
 pub fn capture(stream: *mut c_void, record: impl FnOnce()) -> *mut c_void {
     let (mut graph, mut executable) = (std::ptr::null_mut(), std::ptr::null_mut());
     begin_capture(stream);
@@ -119,7 +119,7 @@ pub fn end_graph(executable: *mut c_void) {
 /// The variable that tells a test that it is the process of its own, and which.
 const PART: &str = "GPU_DOUBLE_TEST_PART";
 
-/// This process's part of the test, if it is one.
+/// Returns this process's part of the test, if it is one.
 pub fn part() -> Option<String> {
     std::env::var(PART).ok()
 }
@@ -146,7 +146,7 @@ pub fn alone(name: &str, body: impl FnOnce()) -> Option<String> {
     Some(said(&output))
 }
 
-/// What a process said on standard error, which ended well.
+/// Returns the standard error of a process that has ended well.
 pub fn said(output: &Output) -> String {
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     let text = String::from_utf8_lossy(&output.stdout);

@@ -43,7 +43,7 @@ pub fn halves(bytes: &[u8]) -> Vec<u16> {
     bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect()
 }
 
-/// All numbers agree but for a share of what they are.
+/// Checks that all numbers agree but for a share of what they are.
 pub fn close(got: &[f32], wanted: &[f32], share: f32) {
     assert_eq!(got.len(), wanted.len());
     for (at, (got, wanted)) in got.iter().zip(wanted).enumerate() {

@@ -171,7 +171,7 @@ fn chosen_by_sign(opcode: &Opcode<'_>, operands: &Operands<'_, '_, '_>) -> Decod
     Ok(Action::Three(operands.register(0)?, of, f))
 }
 
-/// How a comparison is joined with another truth value, which is the last operand.
+/// Decodes how a comparison is joined with another truth value, which is the last operand; `None` if it is not.
 fn joined(opcode: &Opcode<'_>, operands: &Operands<'_, '_, '_>) -> Decoded<Option<(Join, Truth)>> {
     let joins = [("and", Join::And), ("or", Join::Or), ("xor", Join::Xor)];
     match joins.iter().find(|(name, _)| opcode.has(name)) {

@@ -173,7 +173,7 @@ impl<'a> Operands<'_, '_, 'a> {
         }
     }
 
-    /// Where a variable is: which memory, and its address there.
+    /// Returns the memory of a variable, and its address there.
     fn variable(&self, name: &str) -> Decoded<(Room, u64)> {
         let decoder = self.decoder;
         let here = decoder.frame.names.get(name);

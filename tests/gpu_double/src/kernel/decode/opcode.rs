@@ -24,17 +24,17 @@ impl<'a> Opcode<'a> {
         self.modifiers.contains(&modifier)
     }
 
-    /// Its types, in order.
+    /// Returns its types, in order.
     pub fn types(&self) -> Vec<Type> {
         self.modifiers.iter().filter_map(|modifier| Type::of(modifier)).collect()
     }
 
-    /// Its last type, which is that of its operands.
+    /// Returns its last type, which is that of its operands.
     pub fn kind(&self) -> Result<Type, String> {
         self.types().last().copied().ok_or_else(|| String::from("the type is missing"))
     }
 
-    /// How the result is rounded to its type.
+    /// Returns the rounding of the result to its type, if there is a modifier for it.
     pub fn rounding(&self) -> Option<Rounding> {
         self.modifiers.iter().find_map(|modifier| {
             Some(match *modifier {

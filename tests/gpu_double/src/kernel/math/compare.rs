@@ -9,7 +9,7 @@ use super::{Brain, Half, Lane, Lanes, Type};
 /// A comparison of two registers.
 pub type Compare = Box<dyn Fn(&Lanes, &Lanes) -> u32 + Send + Sync>;
 
-/// Which orders a comparison holds for: less, equal, greater, and where one side is no number.
+/// The orders for which a comparison holds: less, equal, greater, and one side that is no number.
 #[derive(Clone, Copy)]
 struct Test {
     less: bool,

@@ -5,10 +5,10 @@ use super::halves::Narrow;
 use super::integers::{Integer, by_type};
 use super::{Brain, Half, Lane, One, Two, Type, one, two};
 
-/// What modifiers say of a conversion.
+/// The modifiers of a conversion.
 #[derive(Clone, Copy, Debug)]
 pub struct Manner {
-    /// How the result is rounded to its type.
+    /// The rounding of the result to its type.
     pub rounding: Rounding,
     /// Whether it is rounded to an integer, and stays a float.
     pub integer: bool,
@@ -20,7 +20,7 @@ pub struct Manner {
     pub relu: bool,
 }
 
-/// From one type to another.
+/// Makes a conversion from one type to another.
 pub fn convert(to: Type, from: Type, manner: Manner) -> Option<One> {
     let plain = !manner.saturate && !manner.flush && !manner.integer && !manner.relu;
     let nearest = plain && manner.rounding == Rounding::Nearest;
@@ -71,7 +71,7 @@ fn tf32(rounding: Rounding) -> impl Fn(u32) -> u32 {
     }
 }
 
-/// How a value of a type is read, as f64.
+/// Returns the function that reads a value of a type as f64.
 fn reader(from: Type, flush: bool) -> Option<fn(u64) -> f64> {
     Some(match from {
         Type::F64 => f64::of,
@@ -129,7 +129,7 @@ fn flushed(bits: u64) -> u64 {
     if f32::of(bits).is_subnormal() { bits & 0x8000_0000 } else { bits }
 }
 
-/// To 16 bits: what is nearest is one off at most.
+/// Rounds to a type of 16 bits. The nearest number is one off at most.
 fn narrowed<T: Narrow>(x: f64, rounding: Rounding) -> u64 {
     let near = T::narrow(x);
     let far = near.wide().abs() > x.abs();
@@ -176,7 +176,7 @@ fn float_to_integer<T: Integer>(read: fn(u64) -> f64, rounding: Rounding) -> Opt
     Some(one(move |x: u64| T::nearest(whole(read(x), rounding) as i128)))
 }
 
-/// Two f32 to a pair of 16 bits; the first operand is the upper half.
+/// Makes the conversion of two f32 to a pair of 16 bits; the first operand is the upper half.
 pub fn pair(to: Type, manner: Manner) -> Option<Two> {
     let kind = match to {
         Type::F16x2 => Type::F16,

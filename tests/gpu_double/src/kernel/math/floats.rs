@@ -2,7 +2,7 @@
 
 use super::{Lane, One, Three, Two, Type, one, three, two};
 
-/// What PTX gives where a result is no number.
+/// The bits that PTX gives where a result is no number.
 const NAN: u32 = 0x7FFF_FFFF;
 
 /// A direction of rounding.
@@ -20,10 +20,10 @@ pub enum Rounding {
     Up,
 }
 
-/// What modifiers say of an operation.
+/// The modifiers of an operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Manner {
-    /// How the result is rounded.
+    /// The rounding of the result.
     pub rounding: Rounding,
     /// Whether subnormal numbers are taken for 0.
     pub flush: bool,

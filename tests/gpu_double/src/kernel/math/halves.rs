@@ -7,7 +7,7 @@ use super::{Brain, Half, Lane, One, Three, Two, Type, one, three, two};
 pub trait Narrow: Lane {
     /// Exactly.
     fn wide(self) -> f64;
-    /// To the nearest, ties to even.
+    /// Rounds to the nearest, ties to even.
     fn narrow(value: f64) -> Self;
 }
 

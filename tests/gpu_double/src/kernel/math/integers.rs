@@ -12,9 +12,9 @@ pub trait Integer: Lane + Ord {
     fn narrow(value: i128) -> Self;
     /// The nearest value that there is.
     fn nearest(value: i128) -> Self;
-    /// Without overflow.
+    /// Adds without overflow.
     fn plus(self, other: Self) -> Self;
-    /// Without overflow.
+    /// Subtracts without overflow.
     fn minus(self, other: Self) -> Self;
     /// The lower half of the product.
     fn times(self, other: Self) -> Self;
@@ -93,7 +93,7 @@ fn significant<T: Integer>(x: T) -> u64 {
     bits & mask(T::BITS)
 }
 
-/// That many low bits.
+/// Returns a mask of the lowest bits.
 pub fn mask(bits: u32) -> u64 {
     if bits >= 64 { u64::MAX } else { (1 << bits) - 1 }
 }
@@ -131,7 +131,7 @@ fn low24<T: Integer>(x: T) -> i128 {
     if T::narrow(-1).wide() < 0 { x.wide() << shift >> shift } else { x.wide() & 0xFF_FFFF }
 }
 
-/// As the hardware has it: all bits set where the divisor is 0.
+/// Divides as the hardware does: all bits are set where the divisor is 0.
 fn divide<T: Integer>(a: T, b: T) -> T {
     T::narrow(a.wide().checked_div(b.wide()).unwrap_or(-1))
 }
@@ -224,7 +224,7 @@ pub fn permute(mode: &str) -> Option<Three> {
     }))
 }
 
-/// One byte, or its sign eight times.
+/// Returns one byte, or its sign eight times.
 fn permuted(both: u64, select: u32) -> u32 {
     let byte = (both >> (8 * (select & 7))) as u8;
     let sign = if byte >> 7 == 1 { 0xFF } else { 0 };

@@ -15,9 +15,9 @@ pub type Lanes = [u64; 32];
 
 /// Operations by the number of their operands.
 pub type One = Box<dyn Fn(&Lanes) -> Lanes + Send + Sync>;
-/// See [`One`].
+/// A function of two registers: see [`One`].
 pub type Two = Box<dyn Fn(&Lanes, &Lanes) -> Lanes + Send + Sync>;
-/// See [`One`].
+/// A function of three registers: see [`One`].
 pub type Three = Box<dyn Fn(&Lanes, &Lanes, &Lanes) -> Lanes + Send + Sync>;
 
 /// An operation on each lane.
@@ -25,12 +25,12 @@ pub fn one<A: Lane, R: Lane>(f: impl Fn(A) -> R + Send + Sync + 'static) -> One 
     Box::new(move |a| std::array::from_fn(|lane| f(A::of(a[lane])).bits()))
 }
 
-/// See [`one`].
+/// Makes a function of two registers: see [`one`].
 pub fn two<A: Lane, B: Lane, R: Lane>(f: impl Fn(A, B) -> R + Send + Sync + 'static) -> Two {
     Box::new(move |a, b| std::array::from_fn(|lane| f(A::of(a[lane]), B::of(b[lane])).bits()))
 }
 
-/// See [`one`].
+/// Makes a function of three registers: see [`one`].
 pub fn three<A: Lane, B: Lane, C: Lane, R: Lane>(
     f: impl Fn(A, B, C) -> R + Send + Sync + 'static,
 ) -> Three {

@@ -83,9 +83,9 @@ impl Type {
 
 /// A value in a lane of a register.
 pub trait Lane: Copy + 'static {
-    /// From the lane, whose other bits mean nothing.
+    /// Reads the value from the lane, whose other bits mean nothing.
     fn of(bits: u64) -> Self;
-    /// For the lane.
+    /// Returns the bits for the lane.
     fn bits(self) -> u64;
 }
 

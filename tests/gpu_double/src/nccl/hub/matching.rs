@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use super::combine::combine;
 use crate::nccl::call::{Call, Verb};
 
-/// What waits, and what is done.
+/// The operations that wait, and those that are done.
 #[derive(Debug, Default)]
 pub struct Matching {
     ranks: usize,
@@ -45,16 +45,16 @@ struct Pending {
 /// An operation that is done.
 #[derive(Debug)]
 pub struct Finished {
-    /// Whose.
+    /// The rank that called it.
     pub rank: usize,
-    /// Which.
+    /// Its number.
     pub operation: u64,
-    /// What its calls get, one after another.
+    /// The bytes that its calls get, one after another.
     pub bytes: Vec<u8>,
 }
 
 impl Matching {
-    /// Nothing yet, of so many ranks.
+    /// No operations yet, of so many ranks.
     pub fn new(ranks: usize) -> Matching {
         Matching { ranks, called: vec![0; ranks], ..Matching::default() }
     }
@@ -117,7 +117,7 @@ impl Matching {
         Ok(())
     }
 
-    /// All ranks have called a collective.
+    /// Closes a round: all ranks have called a collective.
     fn close(&mut self, mut round: Vec<Slot>) {
         let given: Vec<_> = round.iter_mut().map(|slot| std::mem::take(&mut slot.given)).collect();
         let gets = combine(&round[0].call, &given);
@@ -173,7 +173,7 @@ impl Matching {
         finished
     }
 
-    /// Who waits for whom: a sentence for each operation that is not done, or none if all are.
+    /// Describes who waits for whom: a sentence for each operation that is not done, or none if all are.
     pub fn waits(&self) -> Vec<String> {
         let waits = self.pending.iter().map(|((rank, _), pending)| {
             let open = pending.calls.iter().zip(&pending.gets).filter(|(_, gets)| gets.is_none());

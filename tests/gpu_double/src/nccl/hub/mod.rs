@@ -18,7 +18,7 @@ use matching::Matching;
 use super::call::Call;
 use super::wire::{Place, ToHub, ToMember, receive, send};
 
-/// How long somebody may be waited for: `GPU_DOUBLE_PATIENCE` seconds, 20 if unset.
+/// Returns the longest time for which somebody may be waited for: `GPU_DOUBLE_PATIENCE` seconds, 20 if unset.
 pub fn patience() -> Duration {
     let seconds = std::env::var("GPU_DOUBLE_PATIENCE").ok().and_then(|text| text.parse().ok());
     Duration::from_secs_f64(seconds.unwrap_or(20.0))
@@ -53,9 +53,9 @@ fn lock(state: &Shared) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(|poison| poison.into_inner())
 }
 
-/// How often the hub looks whether somebody came.
+/// The time after which the hub looks again whether somebody came.
 const DOOR: Duration = Duration::from_millis(2);
-/// How often it looks whether somebody is waited for too long.
+/// The time after which it looks again whether somebody is waited for too long.
 const LOOK: Duration = Duration::from_millis(50);
 
 fn serve(listener: &UnixListener, name: String, ranks: usize) {
@@ -153,7 +153,7 @@ impl State {
         format!("ranks {} of {} have not come", absent.join(", "), self.ranks)
     }
 
-    /// There is no communicator: because ranks contradict each other, or else because some have not come.
+    /// Refuses the communicator: because ranks contradict each other, or else because some have not come.
     fn refuse(&mut self) {
         let usage = self.broken.is_some();
         let reason = self.broken.take().unwrap_or_else(|| self.absent());
@@ -161,7 +161,7 @@ impl State {
         self.links.clear();
     }
 
-    /// All ranks are there; gives the ends from which they are heard.
+    /// Begins the communicator when all ranks are there; gives the ends from which they are heard.
     fn begin(&mut self) -> Vec<(usize, UnixStream)> {
         self.tell_all(&ToMember::Welcome);
         self.last_word = Instant::now();
@@ -255,7 +255,7 @@ impl State {
         self.break_down(format!("{waited}: {}", [waits, others].concat().join("; ")));
     }
 
-    /// Why a rank that does not wait might be waited for.
+    /// Explains why a rank that does not wait might be waited for; `None` if it waits.
     fn absence(&self, rank: usize) -> Option<String> {
         if self.dead.contains(&rank) {
             return Some(format!("rank {rank} has died"));
