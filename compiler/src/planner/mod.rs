@@ -88,10 +88,10 @@ pub struct Planned {
     pub work: u64,
 }
 
-/// The best signatures for all nodes.
+/// Plans the best signatures for all nodes.
 ///
 /// # Errors
-/// Where a pin cannot be fulfilled, or the memory does not suffice.
+/// Returns an error if a pin cannot be fulfilled, or if the memory does not suffice.
 pub fn plan_signatures(
     decisions: &Decisions,
     options: &CompileOptions,
@@ -100,10 +100,10 @@ pub fn plan_signatures(
     plan_below(decisions, options, cluster, f64::INFINITY, Care::Plan)
 }
 
-/// The same where only what costs less than `ceiling` is of interest: otherwise any plan that costs as much.
+/// Plans the best signatures, if they cost less than `ceiling`. If no plan does, it returns any plan that costs as much or more.
 ///
 /// # Errors
-/// Where a pin cannot be fulfilled, or the memory does not suffice.
+/// Returns an error if a pin cannot be fulfilled, or if the memory does not suffice.
 pub fn plan_below(
     decisions: &Decisions,
     options: &CompileOptions,
@@ -129,12 +129,11 @@ impl Planned {
     }
 }
 
-/// The same as [`plan_below`] where the best plan fits the memory without regard to it; `None` where memory is short.
-/// What is known `before` the search is asked for when all else is done; where it says nothing there is no search, and
-/// `None` as well.
+/// Plans like [`plan_below`] if the best plan without a memory limit fits the memory; `None` if memory is short. `before` gives what is known before
+/// the search. It is called when all other work is done. If it returns `None`, there is no search, and the result is `None` as well.
 ///
 /// # Errors
-/// Where a pin cannot be fulfilled, or the memory does not suffice for a fixed strategy.
+/// Returns an error if a pin cannot be fulfilled, or if the memory does not suffice for a fixed strategy.
 pub fn plan_with_room<'a>(
     decisions: &Decisions,
     options: &CompileOptions,
@@ -152,11 +151,11 @@ pub fn plan_with_room<'a>(
     Ok(Some(Planned { lead, ..build_planned(&problem, options, solution) }))
 }
 
-/// The bound of a form that is not to be planned, as a form that was planned already is no worse; `None` where it is
-/// to be planned. The `rival` is that form; it is asked for when all else is done.
+/// Returns the bound of a form that need not be planned, because a form that was already planned (the rival) is no worse. `None` if it is to be
+/// planned. `rival` is called when all other work is done.
 ///
 /// # Errors
-/// Where a pin cannot be fulfilled.
+/// Returns an error if a pin cannot be fulfilled.
 pub fn outbid_form(
     decisions: &Decisions,
     options: &CompileOptions,
@@ -198,10 +197,10 @@ fn build_planned(problem: &Problem<'_>, options: &CompileOptions, solution: Solu
 /// The limit of memory where there is none: no plan reaches it.
 pub const UNLIMITED: u64 = u64::MAX >> 8;
 
-/// Whether there is a plan at all, which [`plan_signatures`] would find. Nothing is spent on a good one.
+/// Checks that [`plan_signatures`] would find a plan. No time is spent on finding a good one.
 ///
 /// # Errors
-/// Where a pin cannot be fulfilled, or the memory does not suffice.
+/// Returns an error if a pin cannot be fulfilled, or if the memory does not suffice.
 pub fn check_feasible(
     decisions: &Decisions,
     options: &CompileOptions,
@@ -218,10 +217,10 @@ pub fn check_feasible(
     }
 }
 
-/// A bound of the problem without its memory limit.
+/// Returns a lower bound of the problem without its memory limit.
 ///
 /// # Errors
-/// Where a pin cannot be fulfilled.
+/// Returns an error if a pin cannot be fulfilled.
 pub fn relaxed_bound(
     decisions: &Decisions,
     options: &CompileOptions,
@@ -283,10 +282,10 @@ fn stage_memory(problem: &Problem<'_>, assignment: &[usize]) -> Vec<u64> {
     stages
 }
 
-/// The layouts that a tensor's producer can make it in, in order.
+/// Lists the layouts that a tensor's producer can make it in, in order.
 ///
 /// # Errors
-/// Where a pin cannot be fulfilled.
+/// Returns an error if a pin cannot be fulfilled.
 pub fn layouts_of(
     decisions: &Decisions,
     options: &CompileOptions,
@@ -304,10 +303,10 @@ pub fn layouts_of(
     Ok(layouts)
 }
 
-/// The best plan with one tensor in a layout, all else chosen anew by the planner, whatever the strategy.
+/// Plans with one tensor in a given layout. The planner chooses all the rest anew, whatever the strategy.
 ///
 /// # Errors
-/// Where there is no such plan.
+/// Returns an error if there is no such plan.
 pub fn plan_with_layout(
     decisions: &Decisions,
     options: &CompileOptions,

@@ -51,9 +51,9 @@ pub struct Waits {
 pub struct Waiting {
     /// The stage of its ranks.
     pub stage: usize,
-    /// That of the plan.
+    /// The way of the plan.
     pub chosen: Waits,
-    /// The others.
+    /// The other ways.
     pub others: Vec<Waits>,
 }
 
@@ -127,11 +127,11 @@ impl Reading {
     }
 }
 
-/// Finds the ways of a tensor until the backward pass in a plan with these signatures, in which what the backward
-/// pass reads lies as `rests`; `None` where the sharding is not of this problem.
+/// Finds the ways in which a tensor may wait for the backward pass, in a plan with these signatures. What the backward pass reads has the layout
+/// `rests`. `None` if the sharding is not one of this problem.
 ///
 /// # Errors
-/// Where a pin cannot be fulfilled.
+/// Returns an error if a pin cannot be fulfilled.
 pub fn price_waiting(
     decisions: &Decisions,
     (options, cluster): (&CompileOptions, &Cluster),

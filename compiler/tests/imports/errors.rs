@@ -1,4 +1,4 @@
-//! What is said of models that are damaged, do not fit, or have what graphc has not; and that no bytes make it panic.
+//! Messages about models that are damaged, do not fit, or need what graphc does not have. No bytes make the importer panic.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ fn import(bytes: &[u8]) -> Result<Imported, String> {
         .map_err(|e| e.to_string())
 }
 
-/// What is said of a model.
+/// Returns the error of a model.
 fn error(graph: GraphProto) -> String {
     import(&bytes(graph, 20)).expect_err("the model is wrong")
 }

@@ -59,7 +59,8 @@ fn import(case: &Json) -> Result<Imported, String> {
     import_onnx(&model(case), Path::new(""), &BTreeMap::new(), options).map_err(|e| e.to_string())
 }
 
-/// What is wrong with a case.
+/// Checks that an imported case has its expected outputs, and that its graph is the same after printing and parsing. Returns the first difference as
+/// an error.
 fn check(case: &Json) -> Result<(), String> {
     let imported = import(case)?;
     let mut feeds = arrays(&case["inputs"]);

@@ -1,4 +1,4 @@
-//! How many passes over memory a plan takes between convolutions: chains of elementwise ops with the sums that they end in.
+//! The number of passes over memory that a plan takes between convolutions, which are chains of elementwise ops with the sums at their end.
 
 use graphc_compiler::check::verify_invariants;
 use graphc_compiler::cluster::preset;
@@ -90,7 +90,7 @@ fn images_that_are_made_in_half_are_not_kept_in_f32() {
     assert!(matches!(&gradient.action, Action::Fused(fused) if fused.outputs.len() == 3));
 }
 
-/// What each convolution of an inference of two blocks, the second with a residual connection, has behind it.
+/// Returns the names of the ops that are fused behind each convolution, in an inference of two blocks, the second of which has a residual connection.
 fn behind_convolutions(mesh: usize) -> Vec<Vec<&'static str>> {
     let g = GraphBuilder::new("images");
     let x = g.input("x", DType::F32, [8, 3, 6, 6]);

@@ -1,5 +1,5 @@
-//! How the work of compiling grows: at most in proportion to the layers of a model once they repeat, and not with ranks.
-//! Counted are entries of cost tables and prices of routes in the planner, and what the plan holds.
+//! The work of compiling grows at most in proportion to the layers of a model once they repeat, and not with ranks. The counted work is entries of
+//! cost tables and prices of routes in the planner, and the size of the plan.
 
 use graphc_compiler::cluster::preset;
 use graphc_compiler::compile::{Header, assemble_plan};
@@ -19,7 +19,7 @@ fn gpt(layers: usize, batch: usize) -> Graph {
     g.finish().expect("the graph is right")
 }
 
-/// What one compilation takes.
+/// The work of one compilation.
 #[derive(Debug)]
 struct Taken {
     nodes: usize,

@@ -155,7 +155,7 @@ fn gradients_that_travel_while_others_compute() {
     assert!(hiding > 1, "{hiding} of 12 plans hide something");
 }
 
-/// Where memory is short each weight and activation is kept for the backward pass, or gathered again for it.
+/// If memory is short, each weight and activation may be kept for the backward pass, or gathered again for it. This choice never makes plans worse.
 #[test]
 fn what_the_backward_pass_gathers_again() {
     let (mut planned, mut leaner) = (0, 0);
@@ -195,7 +195,7 @@ fn what_the_backward_pass_gathers_again() {
     assert!(planned > 6 && leaner > 2, "{planned} of 24 planned, {leaner} better than kept");
 }
 
-/// The same by a search through all plans: nothing that is kept or gathered again is better. (Of other seeds it takes a minute.)
+/// A search through all plans finds none that is better than the planner's choice of what is kept or gathered again. (Other seeds take a minute.)
 #[test]
 fn nothing_is_better_than_what_memory_decides() {
     for seed in [8, 12, 13, 14] {

@@ -47,7 +47,7 @@ fn compiled(graph: Graph, options: &CompileOptions, machines: &str) -> Compiled 
     compiled
 }
 
-/// What collectives of a kind move in a step, by element type of the tensors: the bytes of their inputs on one rank.
+/// Returns the bytes that collectives of a kind move in a step, by element type of the tensors. They are the bytes of their inputs on one rank.
 fn moved(plan: &Plan, wanted: BoxingKind) -> Vec<(DType, u64)> {
     let program = &plan.programs[0];
     let mut moved: Vec<(DType, u64)> = Vec::new();

@@ -116,7 +116,7 @@ fn gradients_are_the_same_bits_whichever_ops_are_computed_again() {
     assert!(counts.len() > 2 && !counts.contains(&0), "{counts:?}");
 }
 
-/// What is computed again, by name.
+/// Lists the names of the ops that are recomputed.
 fn copies(decisions: &Decisions) -> Vec<&'static str> {
     let copies =
         decisions.graph().iter().filter(|(id, _)| decisions.recomputed[id.index()].is_some());

@@ -96,7 +96,7 @@ fn list_nodes(problem: &Problem<'_>) -> Vec<(String, usize)> {
     nodes.map(|(node, candidates)| (node.op.name().to_owned(), candidates.len())).collect()
 }
 
-/// Which nodes of two orders are the same: all before the first that differs and all after the last.
+/// The nodes that two orders have in common: all before the first that differs, and all after the last.
 struct Same {
     before: usize,
     behind: usize,

@@ -45,8 +45,8 @@ impl Multipliers {
         Self { seconds, sums, domains, looped: lifetimes.looped, factors: Vec::new() }
     }
 
-    /// The same where each tensor pays more or less by up to this share, by chance: one of many draws, the same every
-    /// time. Layers that are alike are then not all decided alike: such prices find plans, and bound nothing.
+    /// Changes each tensor's price at random by up to this share, up or down. Each `draw` gives other prices, and the same ones every time. With
+    /// them, layers that are alike are not all decided alike, so they find plans. They bound nothing.
     pub fn with_shaken_prices(mut self, problem: &Problem<'_>, share: f64, draw: u64) -> Self {
         let chance = |value: usize| {
             // SplitMix64 (Steele, Lea and Flood, 2014): one step from a seed of its own for each value.

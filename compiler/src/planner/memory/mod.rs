@@ -129,11 +129,11 @@ const NEAR: f64 = 2e-3;
 /// 5.2 or 3.1 s instead of 4.4.
 const ROUGH: f64 = 2e-2;
 
-/// The plan of fewest seconds that fits the memory, or the best that is found with a bound. Where nothing costs less than
-/// `ceiling` it is any plan that costs as much, and the bound is no higher.
+/// Finds the plan of fewest seconds that fits the memory, or the best plan found, with a bound. If no plan costs less than `ceiling`, it returns any
+/// plan that costs as much or more, and the bound is at most `ceiling`.
 ///
 /// # Errors
-/// Where nothing fits.
+/// Returns an error if no plan fits.
 pub fn solve_in_memory(
     problem: &Problem<'_>,
     ceiling: f64,
@@ -177,10 +177,11 @@ impl Unlimited {
     }
 }
 
-/// The plan of fewest seconds; `None` where nothing is known `before` its search, which is asked for when all else is done.
+/// Finds the plan of fewest seconds, whatever the memory. `None` if `before`, which gives what is known before the search, returns `None`. It is
+/// called when all other work is done.
 ///
 /// # Errors
-/// Where the model does not fit data parallelism.
+/// Returns an error if the model does not fit data parallelism.
 pub(super) fn plan_unlimited<'a>(
     problem: &Problem<'_>,
     care: Care,
@@ -205,10 +206,10 @@ pub(super) fn plan_unlimited<'a>(
     Ok(Some(Unlimited { fits, assignment, data, free, lead }))
 }
 
-/// Whether anything fits the memory, as [`solve_in_memory`] finds out, up to the first plan that does.
+/// Checks that a plan fits the memory, with the search of [`solve_in_memory`] up to the first plan that does.
 ///
 /// # Errors
-/// Where nothing is found that fits.
+/// Returns an error if no plan is found that fits.
 pub fn check_feasible(problem: &Problem<'_>) -> Result<(), PlannerError> {
     let free = minimise_at_prices(problem, 1.0, &MemoryPrices::new(), None, None, STEP);
     let nodes = problem.candidates.len();

@@ -47,7 +47,7 @@ pub struct Priced {
     pub bound: f64,
     /// The cost of the cheapest plan that was found.
     pub value: f64,
-    /// That plan.
+    /// The cheapest plan that was found.
     pub plan: Vec<usize>,
 }
 

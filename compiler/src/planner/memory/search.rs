@@ -43,17 +43,17 @@ pub(super) struct MemorySearch<'a> {
     pub care: Care,
     /// The problem that is searched now: the whole one, or its restricted master.
     pub problem: Problem<'a>,
-    /// The same where memory costs nothing.
+    /// The network of the problem when memory costs nothing.
     pub free: Network,
-    /// Of each node the labels of the whole problem that it has where some alone are searched, as in the restricted master.
+    /// The labels of each node in the whole problem that this problem keeps, if it has only some, as the restricted master does.
     pub kept: Option<Vec<Vec<usize>>>,
-    /// Bytes that a rank may use in the plans that are looked for now: the problem's limit, or less for a while.
+    /// The bytes that a rank may use in the plans that are searched now: the problem's limit, or less for a while.
     pub limit: u64,
-    /// The plan of fewest seconds there that was found.
+    /// The plan of fewest seconds without a memory limit that was found.
     pub unlimited: Vec<usize>,
-    /// The cost of that.
+    /// The seconds of that plan.
     relaxed: f64,
-    /// Seconds that no plan which fits goes below.
+    /// A lower bound of the seconds of every plan that fits.
     pub bound: f64,
     /// The best plan that fits.
     pub best: Option<(f64, Vec<usize>)>,
@@ -195,7 +195,7 @@ impl<'a> MemorySearch<'a> {
         }
     }
 
-    /// As [`MemorySearch::offer`], but it is not kept for prices and to be combined.
+    /// Offers a plan like [`MemorySearch::offer`], but the plan is not kept for prices and combinations.
     pub fn offer_counted(&mut self, found: &FoundPlan) -> Option<(usize, usize, u64)> {
         let FoundPlan { labels, seconds, profiles } = found;
         self.learn_labels(labels);

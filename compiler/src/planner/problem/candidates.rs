@@ -77,10 +77,10 @@ impl<'a> Candidates<'a> {
         Self { decisions, options, cluster, tied, kinds, parts }
     }
 
-    /// The candidates of every node.
+    /// Lists the candidates of every node.
     ///
     /// # Errors
-    /// Where a pin cannot be fulfilled, or no signature is left.
+    /// Returns an error if a pin cannot be fulfilled, or if a node has no signature left.
     pub fn list_candidates(
         &mut self,
         layouts: &Layouts<'_>,

@@ -42,7 +42,7 @@ pub struct Demand {
     pub value: ValueId,
     /// The node that makes it.
     pub producer: usize,
-    /// Which of the node's results it is.
+    /// The index of the tensor among the results of that node.
     pub index: usize,
     /// The tensor where it is made.
     pub from: ClassId,
@@ -91,7 +91,7 @@ impl Demand {
 pub struct WriteBack {
     /// The update.
     pub update: usize,
-    /// Which of its results.
+    /// The index of the result among those of the update.
     pub result: usize,
     /// The result where it is made.
     pub from: ClassId,
@@ -125,13 +125,13 @@ pub struct Made {
     pub value: ValueId,
     /// The node that makes it.
     pub producer: usize,
-    /// Which of the node's results it is.
+    /// The index of the tensor among the results of that node.
     pub index: usize,
-    /// Type and place.
+    /// The type and the place.
     pub class: ClassId,
     /// The placement where it is made.
     pub placement: PlacementId,
-    /// While it is kept.
+    /// The time for which it is kept.
     pub span: Span,
     /// The result of another node that is kept anyway, by node and index, if there is one: what lies as that takes no memory.
     pub beside: Option<(usize, usize)>,
@@ -176,10 +176,10 @@ pub struct Problem<'a> {
 }
 
 impl<'a> Problem<'a> {
-    /// The problem of these decisions.
+    /// Builds the problem of these decisions.
     ///
     /// # Errors
-    /// Where a pin cannot be fulfilled, or a node has no signature.
+    /// Returns an error if a pin cannot be fulfilled, or if a node has no signature.
     pub fn new(
         decisions: &'a Decisions,
         options: &'a CompileOptions,
@@ -188,10 +188,10 @@ impl<'a> Problem<'a> {
         tied::build_problem(decisions, options, cluster)
     }
 
-    /// The problem in which nodes choose for the axes of `tied` as for the axis before, unless they are pinned.
+    /// Builds the problem in which nodes choose for the axes of `tied` as for the axis before, unless they are pinned.
     ///
     /// # Errors
-    /// Where a pin cannot be fulfilled, or a node has no signature, or too many.
+    /// Returns an error if a pin cannot be fulfilled, if a node has no signature, or if it has too many.
     pub fn with_tied_axes(
         decisions: &'a Decisions,
         options: &'a CompileOptions,

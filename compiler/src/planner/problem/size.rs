@@ -48,11 +48,11 @@ fn sort_distinct(mut all: Vec<SbpId>) -> Vec<SbpId> {
 
 /// The layouts in which a demanded tensor is made and taken.
 pub(in crate::planner) struct DemandLayouts {
-    /// As it is made.
+    /// The layouts in which it may be made.
     pub sources: Vec<SbpId>,
-    /// As it is taken.
+    /// The layouts in which it may be taken.
     pub targets: Vec<SbpId>,
-    /// By target: for each taker the labels that take it, as (node, labels).
+    /// For each target and each reader the labels that take it, as (node, labels).
     pub takers: Vec<Vec<(usize, Vec<usize>)>>,
 }
 

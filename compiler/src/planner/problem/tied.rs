@@ -26,10 +26,10 @@ pub struct Tied {
     pub bound: f64,
 }
 
-/// The problem of these decisions, with as few axes tied as it needs.
+/// Builds the problem of these decisions, with as few tied axes as it needs.
 ///
 /// # Errors
-/// Where a pin cannot be fulfilled, or a node has no signature, or too many whatever is tied.
+/// Returns an error if a pin cannot be fulfilled, if a node has no signature, or if it has too many whichever axes are tied.
 pub fn build_problem<'a>(
     decisions: &'a Decisions,
     options: &'a CompileOptions,

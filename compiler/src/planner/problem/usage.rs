@@ -142,7 +142,7 @@ pub fn find_overload(
     overload_of(&memory_profiles(problem, &list_items(problem, assignment)), limit)
 }
 
-/// The same of bytes by domain and position.
+/// Returns the domain whose peak exceeds a limit most, with the peak's position and bytes. `profiles` has the bytes by domain and position.
 pub fn overload_of(profiles: &[Vec<u64>], limit: u64) -> Option<(usize, usize, u64)> {
     let over = overloads_of(profiles, limit).into_iter();
     over.max_by_key(|&(domain, _, bytes)| (bytes, std::cmp::Reverse(domain)))
@@ -179,8 +179,10 @@ pub fn too_large(problem: &Problem<'_>, assignment: &[usize], least: Option<u64>
     }
 }
 
+/// Checks that an assignment fits the memory.
+///
 /// # Errors
-/// Where an assignment does not fit the memory.
+/// Returns an error if it does not.
 pub fn check_memory(problem: &Problem<'_>, assignment: &[usize]) -> Result<(), PlannerError> {
     match find_overload(problem, assignment, problem.limit) {
         None => Ok(()),

@@ -42,7 +42,7 @@ pub(super) struct Spans {
 }
 
 impl Spans {
-    /// Nothing is kept at so many positions.
+    /// Makes sums for this many positions, at which no bytes are kept yet.
     pub fn new(positions: usize) -> Self {
         Self { begun: vec![0; positions + 1], ended: vec![0; positions + 1] }
     }

@@ -22,10 +22,10 @@ use crate::planner::problem::{Demand, Problem, WriteBack};
 /// The name of the solver.
 pub const SOLVER: &str = if cfg!(feature = "highs") { "HiGHS" } else { "microlp" };
 
-/// The optimum by the solver: seconds and the candidate of each node. `None` where nothing fits the memory.
+/// Finds the optimum with an integer programming solver: its seconds and the candidate of each node. `None` if nothing fits the memory.
 ///
 /// # Errors
-/// Where the solver gives up.
+/// Returns an error if the solver gives up.
 pub fn solve_ilp(problem: &Problem<'_>) -> Result<Option<(f64, Vec<usize>)>, ResolutionError> {
     let mut model = IlpModel::new(problem);
     for demand in problem.demands.iter() {

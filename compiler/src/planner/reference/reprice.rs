@@ -85,7 +85,7 @@ struct ShardingWalk<'a> {
     whole_loop: Option<(usize, usize)>,
     /// Whether a value is an output, by value.
     is_output: Vec<bool>,
-    /// That of the first update; one past the last where there is none.
+    /// The position of the first update, or one past the last position if there is none.
     first_update: usize,
     seconds: f64,
     ledger: Ledger,

@@ -81,7 +81,7 @@ fn list_begins(lengths: impl Iterator<Item = usize>) -> Vec<usize> {
 }
 
 impl Dual {
-    /// Nothing is shifted yet.
+    /// Makes the dual of a network, with no costs shifted yet.
     pub fn new(network: &Network) -> Self {
         let mut order: Vec<usize> = (0..network.unary.len()).collect();
         order.sort_by_key(|&variable| (network.origin[variable], variable));

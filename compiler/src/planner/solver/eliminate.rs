@@ -72,7 +72,7 @@ pub fn find_minimum(network: &Network, limits: Limits) -> Option<(f64, Vec<usize
 }
 
 impl Elimination {
-    /// Nothing is eliminated yet but variables with one label.
+    /// Prepares a network, of which only variables with a single label are eliminated.
     pub fn new(network: &Network) -> Self {
         let mut network = network.fold_single_labels();
         let variables = network.unary.len();

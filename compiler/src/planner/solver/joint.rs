@@ -31,7 +31,7 @@ impl From<Rc<Tariff>> for Joint {
 }
 
 impl Joint {
-    /// Nothing is dropped.
+    /// Takes all labels of a tariff; none is dropped.
     pub fn new(tariff: Rc<Tariff>) -> Self {
         let made = tariff.made.iter();
         let of_producer = made.map(|rows| rows.iter().map(|&row| row as u32).collect());

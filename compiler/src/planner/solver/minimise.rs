@@ -32,15 +32,15 @@ pub const TOLERANCE: f64 = 1e-7;
 pub struct Effort {
     /// Times that costs are shifted and labels dropped.
     pub rounds: usize,
-    /// Entries that shifting costs reads in all rounds, about.
+    /// The approximate number of entries that shifting costs reads in all rounds.
     pub work: usize,
     /// The round in which a plan is looked for among the labels that shifted costs favour.
     pub dive: usize,
-    /// Nothing that costs as much is of interest: no more is proven.
+    /// The cost from which on plans are of no interest. No bound above it is proven.
     pub ceiling: f64,
-    /// A bound that suffices.
+    /// A bound that suffices to stop.
     pub enough: f64,
-    /// Entries that are read where the gap that is left is divided by the labels of single variables.
+    /// The most entries that are read while the gap that is left is divided by the labels of single variables.
     pub division: usize,
 }
 
@@ -445,7 +445,7 @@ mod tests {
         grid_of(seed, 0.7)
     }
 
-    /// The same where neighbours pay up to so much: the more, the less tight are shifted costs.
+    /// Makes the network of [`grid`] with costs of up to `most` between neighbours. The larger they are, the less tight are shifted costs.
     fn grid_of(seed: u64, most: f64) -> Network {
         let mut network = Network::default();
         for variable in 0..SIDE * SIDE {

@@ -213,7 +213,7 @@ impl Network {
         network
     }
 
-    /// The same network, in which variables with one label have no pairs.
+    /// Returns the network with the pairs of variables that have a single label folded into the costs of the others.
     pub fn fold_single_labels(&self) -> Network {
         let all: Vec<Vec<usize>> =
             self.unary.iter().map(|costs| (0..costs.len()).collect()).collect();

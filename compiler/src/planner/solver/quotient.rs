@@ -68,7 +68,7 @@ impl Quotient {
 
 /// [`Quotient::least_costs`], compiled for whatever the processor has.
 struct LeastPairs<'a> {
-    /// As [`Quotient::lanes`] has them.
+    /// The costs, in the order of [`Quotient::lanes`].
     entries: &'a [f64],
     others: &'a [f64],
     best: &'a mut Vec<f64>,

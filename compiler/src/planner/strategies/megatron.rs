@@ -40,10 +40,10 @@ use crate::planner::problem::Problem;
 use crate::planner::problem::candidates::Candidate;
 use crate::planner::problem::layouts::SbpId;
 
-/// The signature of each node, as an index into its candidates.
+/// Returns the signature of each node, as an index into its candidates.
 ///
 /// # Errors
-/// Where the ranks of the innermost axis do not divide the heads of attention.
+/// Returns an error if the ranks of the innermost axis do not divide the heads of attention.
 pub(super) fn assign_megatron(
     problem: &Problem<'_>,
     sequences: bool,

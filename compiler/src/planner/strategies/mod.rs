@@ -37,10 +37,10 @@ use crate::decisions::Phase;
 
 mod megatron;
 
-/// The strategy's signature for each node, as an index into its candidates.
+/// Returns the strategy's signature for each node, as an index into its candidates.
 ///
 /// # Errors
-/// Where the model does not fit the strategy.
+/// Returns an error if the model does not fit the strategy.
 pub fn assign_strategy(
     problem: &Problem<'_>,
     strategy: Strategy,
