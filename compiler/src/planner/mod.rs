@@ -1,4 +1,4 @@
-//! The planner: it chooses one signature for each node, so that a step takes the fewest seconds and fits the memory.
+//! The planner, which chooses one signature for each node, so that a step takes the fewest seconds and fits the memory.
 //!
 //! A signature says in which layout a node takes each operand and gives each result. Boxing brings a tensor from one
 //! layout to another. The choice is an integer programme, with a one-hot choice per node and one boxing per tensor
@@ -75,16 +75,15 @@ pub struct Planned {
     pub sharding: Sharding,
     /// The quality of the plan.
     pub report: PlannerReport,
-    /// The seconds of the plan of fewest seconds that was found without regard to memory.
+    /// The seconds of the plan of fewest seconds that was found without a memory limit.
     pub relaxed: f64,
     /// Bytes at the peak of the busiest rank of each stage, by the planner's model.
     pub memory: Vec<u64>,
-    /// The values with which another form of the same model may be compared; `None` where memory is not short.
+    /// The values with which another form of the same model may be compared, or `None` if memory is not short.
     pub rival: Option<Rival>,
-    /// The lead for the search for another form; `None` where that has nothing from it.
+    /// The lead for the search for another form, or `None` if it would not help that search.
     pub lead: Option<Lead>,
-    /// Entries of cost tables that were made or looked at, and routes that were priced: what planning took, the same on
-    /// every machine.
+    /// The work of planning: entries of cost tables that were made or looked at, and routes that were priced. It is the same on every machine.
     pub work: u64,
 }
 
@@ -122,8 +121,8 @@ pub fn plan_below(
 }
 
 impl Planned {
-    /// The knowledge before the search for another form, when this one was planned first: no more is asked than
-    /// whether the other is better.
+    /// Returns what is known before the search for another form, if this one was planned first. That search only has to find whether the other is
+    /// better.
     pub fn prior_knowledge(&self) -> Before<'_> {
         Before { ceiling: self.report.objective_seconds, lead: self.lead.as_ref() }
     }
@@ -167,7 +166,7 @@ pub fn outbid_form(
     Ok(rival().and_then(|rival| rival.outbids(&problem)))
 }
 
-/// The planner's result for a solution.
+/// Makes the planner's result from a solution.
 fn build_planned(problem: &Problem<'_>, options: &CompileOptions, solution: Solution) -> Planned {
     let (variables, constraints) = programme_size(problem);
     let solution = match &problem.tied {
@@ -194,7 +193,7 @@ fn build_planned(problem: &Problem<'_>, options: &CompileOptions, solution: Solu
     Planned { sharding, report, relaxed: *relaxed, memory, rival, lead: None, work }
 }
 
-/// The limit of memory where there is none: no plan reaches it.
+/// The limit of memory if there is none. No plan reaches it.
 pub const UNLIMITED: u64 = u64::MAX >> 8;
 
 /// Checks that [`plan_signatures`] would find a plan. No time is spent on finding a good one.
@@ -233,11 +232,11 @@ pub fn relaxed_bound(
     }
 }
 
-/// Ranks up to which the bound of a fixed strategy is that of the free problem.
+/// The most ranks for which the bound of a fixed strategy is that of the free problem.
 const BOUNDED_RANKS: usize = 16;
 
-/// A strategy's plan, and the problem that has its signatures alone. Its bound is that of the free problem without its memory
-/// limit; on several mesh axes or many ranks, where that takes long, it is that of computing alone.
+/// Plans with a strategy, and returns the problem that has only its signatures. The bound is that of the free problem without its memory limit; on
+/// several mesh axes or many ranks, where that takes long, it is the bound of computing alone.
 fn plan_strategy<'a>(
     problem: &Problem<'a>,
     strategy: Strategy,

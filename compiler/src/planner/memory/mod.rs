@@ -57,31 +57,31 @@ mod restricted_master;
 mod rival;
 mod search;
 
-/// A plan as indices into the candidates, what it costs and what no plan goes below.
+/// A plan as indices into the candidates, with its cost and bounds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Solution {
-    /// By node.
+    /// The candidate of each node.
     pub assignment: Vec<usize>,
     /// The seconds of a step.
     pub seconds: f64,
     /// A proven bound.
     pub bound: f64,
-    /// The seconds of the plan of fewest seconds that was found without regard to memory.
+    /// The seconds of the plan of fewest seconds that was found without a memory limit.
     pub relaxed: f64,
-    /// The prices of memory that prove the bound; `None` where there is enough.
+    /// The prices of memory that prove the bound, or `None` if there is enough memory.
     pub prices: Option<MemoryPrices>,
 }
 
-/// The purpose of a plan: it decides how much is done for it where memory is short.
+/// The purpose of a plan, which decides how much work is done for it if memory is short.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Care {
-    /// To be executed.
+    /// The plan is executed.
     Plan,
-    /// To say what layers cost: a gap much smaller than what choices of stages differ by ends the search.
+    /// The plan gives the costs of layers. The search ends at a gap that is much smaller than the differences between choices of stages.
     Prices,
-    /// To be executed, as one of several graphs in a row, each of which keeps less than the one before it and computes
-    /// more. The last, so many steps away, has a plan of so many seconds. What is clearly dearer than the next one in
-    /// the row is not looked for any further.
+    /// The plan is executed. It is one for several graphs in a row, each of which keeps less than the one before it and computes more. A plan of the
+    /// last graph, `steps` steps away, takes `seconds`. A plan that is clearly more expensive than the next one in the row is not searched for any
+    /// further.
     Against {
         /// The seconds of the last one.
         seconds: f64,
@@ -91,8 +91,8 @@ pub enum Care {
 }
 
 impl Care {
-    /// Whether a plan costs more than the next graph in the row, by as much as each step costs on the way from what
-    /// this graph costs without regard to memory.
+    /// Whether a plan costs more than the next graph in the row would. Each step is assumed to cost an equal part of the way from this graph without
+    /// a memory limit to the last one.
     pub fn is_dear(self, relaxed: f64, found: f64) -> bool {
         match self {
             Self::Plan | Self::Prices => false,
@@ -112,7 +112,7 @@ impl Care {
         Effort { work: within(most.work), division: within(most.division), ..most }
     }
 
-    /// The gap that is good enough.
+    /// Returns the gap that is good enough.
     fn tolerated_gap(self) -> f64 {
         match self {
             Self::Plan | Self::Against { .. } => NEAR,
@@ -155,12 +155,12 @@ pub fn solve_in_memory(
     search.into_solution()
 }
 
-/// The plan of fewest seconds, without regard to the memory.
+/// The plan of fewest seconds without a memory limit.
 pub(super) struct Unlimited {
     /// Whether it fits the memory, or costs no less than the ceiling.
     fits: bool,
     assignment: Vec<usize>,
-    /// Data parallelism.
+    /// The assignment of data parallelism.
     data: Vec<usize>,
     free: Minimum,
     /// The lead for the search for another form.
@@ -168,7 +168,7 @@ pub(super) struct Unlimited {
 }
 
 impl Unlimited {
-    /// The plan, if it fits, with what it says to the search for another form.
+    /// Returns the plan, if it fits, with its lead for the search for another form.
     pub fn into_fitting(self) -> Option<(Solution, Option<Lead>)> {
         let Self { fits, assignment, free, lead, .. } = self;
         let Minimum { value: seconds, bound, .. } = free;
