@@ -10,7 +10,7 @@ use graphc_ir::op::Op;
 use graphc_ir::plan::{Action, Actor, CompileOptions, Loss, Optimizer, Plan, RegisterKind};
 use graphc_ir::types::DType;
 
-/// Channels are last.
+/// The shape of an image tensor, with channels last.
 const IMAGE: [usize; 4] = [8, 6, 6, 16];
 
 /// A normalization between two convolutions, and what `activate` does behind it.
@@ -34,7 +34,7 @@ fn plan(precision: Option<DType>, activate: impl Fn(&Tensor) -> Tensor) -> Verif
     plan
 }
 
-/// Of each actor that is no convolution how many images it reads and writes, and how many sums it gives.
+/// Returns, for each actor that is no convolution, the numbers of images that it reads and writes, and the number of sums that it makes.
 fn passes(plan: &Plan) -> Vec<[usize; 3]> {
     let program = &plan.programs[0];
     let is_image =

@@ -14,19 +14,19 @@ pub type MemoryPrices = BTreeMap<(usize, usize), f64>;
 /// Prices of memory: seconds per byte at positions, by domain, and the weight of seconds themselves.
 #[derive(Clone, Debug)]
 pub struct Multipliers {
-    /// Weight of seconds: 1, or 0 where memory alone counts.
+    /// The weight of seconds: 1, or 0 if only memory counts.
     pub seconds: f64,
-    /// Sums of seconds per byte before each position, by domain; empty where memory is free.
+    /// The sums of seconds per byte before each position, by domain; empty if memory is free.
     sums: Vec<Vec<f64>>,
-    /// By placement.
+    /// The domains of each placement.
     domains: Vec<Vec<usize>>,
     looped: Option<(usize, usize)>,
-    /// By value, a factor of its price; empty where all pay the same.
+    /// The factor of each value's price; empty if all pay the same.
     factors: Vec<f64>,
 }
 
 impl Multipliers {
-    /// Memory at these prices.
+    /// Takes these prices of memory.
     pub fn new(problem: &Problem<'_>, seconds: f64, prices: &MemoryPrices) -> Self {
         let lifetimes = &problem.lifetimes;
         let sum = |domain: usize| {
@@ -65,12 +65,12 @@ impl Multipliers {
         self.sums.is_empty()
     }
 
-    /// Whether values that are kept alike pay alike.
+    /// Whether values that are kept alike pay the same.
     pub fn are_equal(&self) -> bool {
         self.factors.is_empty()
     }
 
-    /// Seconds per byte of what is kept of a value on a placement for a span.
+    /// Returns the seconds per byte of a value that is kept on a placement for a span.
     pub fn seconds_per_byte(&self, value: ValueId, placement: PlacementId, span: Span) -> f64 {
         if self.sums.is_empty() {
             return 0.0;
