@@ -62,14 +62,15 @@ impl Staging {
 /// special case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueRate {
-    /// The same in all microbatches, and computed once per step.
+    /// One value for all microbatches, which is computed once per step.
     Step,
     /// A range of this dim for each microbatch.
     Microbatch {
         /// The dim.
         dim: usize,
     },
-    /// The same in all microbatches, but gathered for each of them anew. It is the result of a `regather` of a value that is computed once a step.
+    /// One value for all microbatches, which is gathered for each of them anew. It is the result of a `regather` of a value that is computed once a
+    /// step.
     Anew,
     /// A summand of full shape for each microbatch. It is read by one `accumulate` node, whose result is `Step`.
     Summand,

@@ -56,7 +56,7 @@ enum PassScope {
     Model,
     /// Whole models, and layers that are priced by themselves.
     Layers,
-    /// The same graphs as `Layers`. The result also depends on the form of cross entropy that is planned.
+    /// Models and layers, like `Layers`, with a result that also depends on the form of cross entropy that is planned.
     Forms,
 }
 

@@ -72,7 +72,7 @@ fn tensor(name: &str, dims: &[i64], data: Vec<f32>) -> TensorProto {
     }
 }
 
-/// A graph with the input `x` of `[4, 3]`, the weight `w` of `[3, 5]` and the output `y`.
+/// Makes a graph with the input `x` of `[4, 3]`, the weight `w` of `[3, 5]` and the output `y`.
 fn graph(nodes: Vec<NodeProto>) -> GraphProto {
     GraphProto {
         node: nodes,
@@ -346,7 +346,7 @@ fn external(entries: &[(&str, &str)]) -> TensorProto {
     }
 }
 
-/// An empty folder for one test.
+/// Makes an empty folder for one test.
 fn scratch(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("graphc-import-{name}-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&folder);
@@ -354,7 +354,7 @@ fn scratch(name: &str) -> PathBuf {
     folder
 }
 
-/// A link, a pipe and a device: what is in the model's folder must be there itself, and a file.
+/// A file of weights must be a regular file in the model's folder. Links that lead out of the folder, pipes and devices are refused.
 #[cfg(unix)]
 #[test]
 fn a_file_of_weights_stays_in_the_model_s_folder() {

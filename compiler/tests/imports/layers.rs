@@ -168,7 +168,7 @@ fn resizes_of_other_kinds_are_named_as_such() {
     assert!(resize(&["x"], Vec::new(), 1.0).contains("it needs scales or sizes, and not both"));
 }
 
-/// A tensor of floats whose extents are numbers or symbols.
+/// Describes a tensor of floats whose extents are numbers or symbols.
 fn floats(name: &str, extents: &[&str]) -> ValueInfoProto {
     let extent = |text: &&str| match text.parse() {
         Ok(number) => Dimension { dim_value: Some(number), dim_param: None },

@@ -26,7 +26,7 @@ pub struct Lead {
     bound: f64,
 }
 
-/// What is known before the search for a form.
+/// The knowledge with which the search for a form begins.
 #[derive(Clone, Copy)]
 pub struct Before<'a> {
     /// The cost below which plans are of interest.
@@ -36,7 +36,7 @@ pub struct Before<'a> {
 }
 
 impl Before<'_> {
-    /// What is known before the search for the first form: nothing.
+    /// The knowledge before the search for the first form: none.
     pub const NOTHING: Self = Self { ceiling: f64::INFINITY, lead: None };
 }
 

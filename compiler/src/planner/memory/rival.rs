@@ -12,7 +12,7 @@ use crate::planner::encoding::multipliers::{MemoryPrices, Multipliers};
 use crate::planner::problem::Problem;
 use crate::planner::solver::minimise::{STEP, TOLERANCE};
 
-/// What is known of a form that was planned within a memory limit.
+/// A form that was planned within a memory limit, with the data that another form is compared with.
 #[derive(Clone, Debug)]
 pub struct Rival {
     /// The seconds of its plan.

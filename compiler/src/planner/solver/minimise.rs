@@ -199,7 +199,7 @@ pub struct NetworkSearch<'a> {
     pub value: f64,
     /// The most that needs to be proven, if it is not everything.
     ceiling: f64,
-    /// What was given to all labels, including those that were dropped, by term and member; `None` if it is not asked for.
+    /// The costs that were given to all labels, including those that were dropped, by term and member; `None` if they are not asked for.
     given: Option<Vec<Vec<Vec<f64>>>>,
 }
 
