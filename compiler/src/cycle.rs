@@ -1,13 +1,13 @@
-//! Finds a cycle of things that wait for each other, as data and as text, where there is no order.
+//! Finds a cycle of things that wait for each other, as data and as text, if they have no order.
 
 use petgraph::algo::tarjan_scc;
 use petgraph::graph::DiGraph;
 
-/// Nodes up to which a cycle is written in full.
+/// The most nodes of a cycle that is written in full.
 const MOST_SHOWN: usize = 8;
 
-/// A cycle of a graph that is given by its edges: each node leads to the next, and the last to the first. Empty where there is none.
-/// Of several cycles it is always the same one, whatever the order of the edges.
+/// Finds a cycle of a graph that is given by its edges: each node leads to the next, and the last to the first. It is empty if there is none. Of
+/// several cycles it is always the same one, whatever the order of the edges.
 pub fn find_cycle(edges: &[(u32, u32)]) -> Vec<u32> {
     let mut edges = edges.to_vec();
     edges.sort_unstable();
@@ -40,7 +40,7 @@ fn walk_component(edges: &[(u32, u32)], component: &[u32]) -> Vec<u32> {
     Vec::new()
 }
 
-/// The names of a cycle in its order, `a -> b -> a`: of a long one its beginning and its end.
+/// Writes the names of a cycle in its order, `a -> b -> a`; of a long one only its beginning and its end.
 pub fn format_cycle(names: &[String]) -> String {
     let mut shown: Vec<&str> = names.iter().chain(names.first()).map(String::as_str).collect();
     let more = names.len().saturating_sub(MOST_SHOWN);

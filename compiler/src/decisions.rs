@@ -21,14 +21,14 @@ pub enum Phase {
     Update,
 }
 
-/// A graph with gradients and updates. Of an inference graph all nodes are forward.
+/// A graph with gradients and updates. In an inference graph all nodes are forward.
 #[derive(Clone, Debug)]
 pub struct TrainingGraph {
-    /// The graph; its outputs are the user's, and `loss` where it trains.
+    /// The graph. Its outputs are the user's, and `loss` if it is trained.
     pub graph: Graph,
-    /// Of each node.
+    /// The phase of each node.
     pub phases: Vec<Phase>,
-    /// Of each value.
+    /// The kind of each value.
     pub kinds: Vec<TensorKind>,
     /// The loss of the whole step.
     pub loss: Option<ValueId>,
@@ -43,45 +43,45 @@ pub struct Staging {
     pub stages: usize,
     /// Stage of each node. A variable lives in one stage; other stages that read it receive it.
     pub stage: Vec<usize>,
-    /// Which chunk of its stage each node belongs to; 0 where stages have one.
+    /// The chunk of its stage that each node belongs to; 0 if stages have one.
     pub chunk: Vec<usize>,
     /// Mesh of each node.
     pub placement: Vec<Placement>,
 }
 
 impl Staging {
-    /// The place of a node's chunk in the order in which a microbatch passes through all of them.
+    /// Returns the position of a node's chunk in the order in which a microbatch passes through all of them.
     pub fn chunk_of_all(&self, node: usize) -> usize {
         self.chunk[node] * self.stages + self.stage[node]
     }
 }
 
-/// The effect of microbatches on a value: the time axis of its layout.
+/// The way in which a value changes from microbatch to microbatch: the time axis of its layout.
 ///
-/// A part of a mean is divided by the extent of the whole tensor. So a mean keeps the divisor of the whole batch without a special
-/// case: each microbatch has a summand of it.
+/// Each part of a mean is divided by the extent of the whole tensor. So each microbatch has a summand of the mean over the whole batch, without a
+/// special case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueRate {
-    /// The same in all microbatches: computed once per step.
+    /// One value for all microbatches, which is computed once per step.
     Step,
-    /// Each microbatch has its range of this dim.
+    /// A range of this dim for each microbatch.
     Microbatch {
         /// The dim.
         dim: usize,
     },
-    /// The same in all microbatches, and gathered for each of them anew: the result of a `regather` of what is computed once a
+    /// One value for all microbatches, which is gathered for each of them anew. It is the result of a `regather` of a value that is computed once a
     /// step.
     Anew,
-    /// Each microbatch has a summand of full shape. Read by one `accumulate` node, whose result is `Step`.
+    /// A summand of full shape for each microbatch. It is read by one `accumulate` node, whose result is `Step`.
     Summand,
 }
 
 /// Rates of all values and nodes.
 #[derive(Clone, Debug)]
 pub struct Rates {
-    /// Parts of a step's batch.
+    /// The number of parts of a step's batch.
     pub microbatches: usize,
-    /// Of each value.
+    /// The rate of each value.
     pub values: Vec<ValueRate>,
     /// The effect of the time axis on each node, `None` for those that act once per step.
     pub nodes: Vec<Option<Choice>>,
@@ -94,7 +94,7 @@ pub struct Rated {
     pub training: TrainingGraph,
     /// Its rates.
     pub rates: Rates,
-    /// Of each node that computes again what another one has computed in the forward pass, that one.
+    /// For each node that is recomputed, the node of the forward pass that computed the same; `None` for others.
     pub recomputed: Vec<Option<NodeId>>,
 }
 
@@ -112,11 +112,11 @@ pub struct NodeSharding {
 /// The signatures of all nodes.
 #[derive(Clone, Debug)]
 pub struct Sharding {
-    /// By node.
+    /// The signatures, by node.
     pub nodes: Vec<NodeSharding>,
 }
 
-/// All that is decided about a graph.
+/// All decisions about a graph.
 #[derive(Clone, Debug)]
 pub struct Decisions {
     /// The graph with its phases and kinds.
@@ -125,23 +125,23 @@ pub struct Decisions {
     pub staging: Staging,
     /// Rates.
     pub rates: Rates,
-    /// Of each node that computes again what another one has computed in the forward pass, that one.
+    /// For each node that is recomputed, the node of the forward pass that computed the same; `None` for others.
     pub recomputed: Vec<Option<NodeId>>,
 }
 
 impl Decisions {
-    /// The graph.
+    /// Returns the graph.
     pub fn graph(&self) -> &Graph {
         &self.training.graph
     }
 
-    /// The graph with its rates, without stages.
+    /// Returns the graph with its rates, without stages.
     pub fn to_rated(&self) -> Rated {
         let Self { training, rates, recomputed, .. } = self;
         Rated { training: training.clone(), rates: rates.clone(), recomputed: recomputed.clone() }
     }
 
-    /// The layout of a value on a placement with an SBP, at the value's rate.
+    /// Returns the layout of a value on a placement with an SBP, at the value's rate.
     pub fn layout(&self, value: ValueId, placement: &Placement, sbp: &NdSbp) -> Layout {
         let ty = &self.graph().value(value).ty;
         let microbatch_dim = match self.rates.values[value.index()] {
@@ -158,14 +158,14 @@ impl Decisions {
         }
     }
 
-    /// The number of times that a node acts in a step.
+    /// Returns the number of times that a node acts in a step.
     pub fn count_actions(&self, node: &Node) -> usize {
         let values = node.operands.iter().chain(&node.results);
         let per_microbatch = |value: &ValueId| self.rates.values[value.index()] != ValueRate::Step;
         if values.into_iter().any(per_microbatch) { self.rates.microbatches } else { 1 }
     }
 
-    /// How often a value is boxed in a step.
+    /// Returns the number of times that a value is boxed in a step.
     pub fn times_boxed(&self, value: ValueId) -> usize {
         match self.rates.values[value.index()] {
             ValueRate::Step => 1,
@@ -175,7 +175,7 @@ impl Decisions {
         }
     }
 
-    /// The placement of the node that makes a value.
+    /// Returns the placement of the node that makes a value.
     pub fn placement(&self, value: ValueId) -> &Placement {
         let producer: NodeId = self.graph().value(value).producer;
         &self.staging.placement[producer.index()]

@@ -5,9 +5,8 @@
 //! finite, and elements that are no number. Counts are taken where a tensor lies and added over ranks and
 //! microbatches, so nothing is gathered. Nothing is updated.
 //!
-//! `src/cli/diagnosis.rs` uses it after the event: it makes the steps since the last checkpoint again, bit for bit,
-//! and then the bad step with this plan. Keeping the variables of the step before would cost memory and time in every
-//! training that goes well.
+//! `src/cli/diagnosis.rs` uses it after a training has failed: it repeats the steps since the last checkpoint, bit for bit, and then executes the bad
+//! step with this plan. Keeping the variables of the previous step would cost memory and time in every training that goes well.
 
 use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::check::VerifiedPlan;
@@ -28,15 +27,15 @@ use crate::passes::loss::attach_loss;
 
 const PASS: &str = "counting what is not finite";
 
-/// A plan that looks for what is not finite.
+/// A plan that looks for tensors that are not finite.
 #[derive(Clone, Debug)]
 pub struct FiniteCheck {
-    /// Takes the feeds of the training, and has its variables.
+    /// The plan. It takes the feeds of the training, and has its variables.
     pub plan: VerifiedPlan,
     tensors: Vec<Counted>,
 }
 
-/// A tensor with the outputs that count in it.
+/// A tensor, with the outputs that count in it.
 #[derive(Clone, Debug)]
 struct Counted {
     name: String,
@@ -54,7 +53,7 @@ pub struct NotFinite {
     pub name: String,
     /// The op that makes it.
     pub op: &'static str,
-    /// The place where that was written.
+    /// The source location of that op.
     pub written: Source,
     /// Its type.
     pub ty: TensorType,
@@ -76,11 +75,11 @@ fn format_count(count: u64) -> String {
 }
 
 impl FiniteCheck {
-    /// The check of a plan that trains. It lies on the same ranks, sharded as ZeRO-3 does it, which needs the least memory and no
-    /// search; where that cannot be, as the planner chooses.
+    /// Makes the check for a plan that trains. It runs on the same ranks, sharded as in ZeRO-3, which needs the least memory and no search. If that
+    /// is not possible, the planner chooses.
     ///
     /// # Errors
-    /// Where the plan's graph does not compile with it.
+    /// Returns an error if the plan's graph does not compile with the counts.
     pub fn from_plan(plan: &Plan) -> Result<Self, CompileError> {
         let graph = text::parse_graph(&plan.graph.join("\n"))
             .map_err(|error| PassError::PlanGraph { error: error.to_string() })?;
@@ -94,8 +93,7 @@ impl FiniteCheck {
         Ok(Self { plan: compiled.plan, tensors })
     }
 
-    /// The first tensor, in the order of the graph, that is not finite, by the outputs of a step. `count` gives an
-    /// output's number.
+    /// Returns the first tensor, in the order of the graph, that is not finite in a step. `count` gives the number in an output.
     pub fn first_not_finite(&self, count: impl Fn(&str) -> Option<f64>) -> Option<NotFinite> {
         let number = |output: &str| count(output).unwrap_or_default() as u64;
         self.tensors.iter().find_map(|tensor| {
@@ -106,7 +104,7 @@ impl FiniteCheck {
     }
 }
 
-/// The options of the plan, except for what trains: gradients are asked for, because training mode comes with them.
+/// Derives the options from those of the plan, without what only a training needs. Gradients are asked for, because training mode comes with them.
 fn derive_options(plan: &Plan, graph: &Graph) -> CompileOptions {
     let stages = if graph.stages.is_empty() { 1 } else { plan.options.stages };
     CompileOptions {
@@ -136,7 +134,7 @@ fn derive_options(plan: &Plan, graph: &Graph) -> CompileOptions {
     }
 }
 
-/// The graph with the loss and the counts as its only outputs.
+/// Replaces the outputs of the graph by the loss and the counts.
 fn add_counts(graph: Graph) -> Result<(Graph, Vec<Counted>), PassError> {
     let loss = graph.outputs.iter().find(|output| output.name == LOSS);
     let loss = loss.map(|output| output.value).ok_or(PassError::NoOutput)?;
@@ -162,13 +160,13 @@ fn add_counts(graph: Graph) -> Result<(Graph, Vec<Counted>), PassError> {
     Ok((graph, tensors))
 }
 
-/// Whether a value is counted: what updates make is made after the loss.
+/// Whether elements of a value are counted. The results of updates are not, because they are made after the loss.
 fn is_counted(graph: &Graph, value: ValueId) -> bool {
     let updates = !graph.producer(value).op.operation().updates().is_empty();
     graph.value(value).ty.dtype.is_float() && !updates
 }
 
-/// A stem for names of outputs that no name of the graph begins with.
+/// Returns a stem for names of outputs with which no name of the graph begins.
 fn free_stem(graph: &Graph) -> String {
     let names = || graph.values.iter().filter_map(|value| value.name.as_deref());
     let free = |stem: &String| !names().any(|name| name.starts_with(stem.as_str()));

@@ -1,4 +1,4 @@
-//! The compiler: it turns a graph into a plan. Start reading with `compile`; `pipeline` lists the passes.
+//! The compiler, which turns a graph into a plan. Start reading with `compile`; `pipeline` lists the passes.
 //!
 //! Nothing here reads a clock, the network or the environment. Only importers read files.
 

@@ -1,9 +1,9 @@
-//! Low-rank adaptation (Hu et al., arXiv 2106.09685): a model's weights stay as they are, and beside the product with each of some a
+//! Low-rank adaptation (Hu et al., arXiv 2106.09685). A model's weights stay as they are. Beside each product with one of some chosen weights, a
 //! product with two narrow matrices is learned.
 //!
-//! The shapes are those of Hugging Face's PEFT: of a weight that takes `inputs` to `outputs`, `NAME.lora_a` is `[rank, inputs]` and
-//! begins uniform in +-1/sqrt(inputs), `NAME.lora_b` is `[outputs, rank]` and begins with zeros, so the model computes at first what it
-//! did before. What is added is `alpha / rank` times their product.
+//! The shapes are those of Hugging Face's PEFT. For a weight that takes `inputs` to `outputs`, `NAME.lora_a` is `[rank, inputs]` and begins uniform
+//! in +-1/sqrt(inputs), and `NAME.lora_b` is `[outputs, rank]` and begins with zeros. So at first the model computes what it did before. The added
+//! term is `alpha / rank` times the product with both.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ pub enum LoraError {
         /// The name that comes nearest.
         nearest: Option<String>,
     },
-    /// A weight that no matrix product takes as its second operand, or something else takes.
+    /// A weight that is not read by matrix products alone, as their second operand.
     #[error(
         "`{name}` ({ty}) cannot be adapted: {reason}; choose weights of matrix products alone, as those of linear layers are"
     )]
@@ -49,13 +49,13 @@ pub enum LoraError {
     /// A rank of 0.
     #[error("the rank of an adaptation is at least 1")]
     Rank,
-    /// A node does not fit: a fault of graphc.
+    /// An op that does not fit, which is a fault of graphc.
     #[error(transparent)]
     Op(#[from] OpError),
 }
 
-/// The graph with an adaptation of this rank beside every product with a weight that fits one of the patterns, `*` standing for any
-/// characters. The new matrices alone are trained; [`choose_trained`](crate::import::choose_trained) adds others, a head say.
+/// Adds an adaptation of this rank beside every product with a weight whose name fits one of the patterns, in which `*` stands for any characters.
+/// Only the new matrices are trained; [`choose_trained`](crate::import::choose_trained) adds other variables, such as a head.
 ///
 /// ```
 /// use graphc_compiler::lora;
@@ -74,7 +74,7 @@ pub enum LoraError {
 /// ```
 ///
 /// # Errors
-/// Where a pattern fits no variable, or one that is no weight of matrix products alone.
+/// Returns an error if a pattern fits no variable, if one that fits is not read by matrix products alone, or if `rank` is 0.
 pub fn adapt(
     graph: &Graph,
     patterns: &[&str],
@@ -115,9 +115,9 @@ fn check_patterns(graph: &Graph, patterns: &[&str]) -> Result<(), LoraError> {
 struct Adapting<'a> {
     old: &'a Graph,
     new: Graph,
-    /// What stands for the values of the old graph, by their numbers.
+    /// The values of the new graph that replace those of the old one, by the number of the latter.
     values: Vec<ValueId>,
-    /// The weights that are adapted, as values of the old graph, and their transposes.
+    /// The weights that are adapted and their transposes, by their values in the old graph.
     weights: BTreeMap<ValueId, Weight>,
     rank: usize,
     scale: f64,
@@ -130,7 +130,7 @@ struct Weight {
     variable: ValueId,
     /// Whether it is the transpose.
     turned: bool,
-    /// The narrow matrices, once a product has said which dim of the weight takes inputs: they, and whether it is the second.
+    /// The two narrow matrices, and whether the second dim of the weight takes inputs. `None` until a product has determined this dim.
     pair: Option<([ValueId; 2], bool)>,
 }
 
@@ -163,7 +163,7 @@ impl Adapting<'_> {
         Ok(())
     }
 
-    /// Does what a reader of an adapted weight asks for: a product gets another beside it.
+    /// Adapts a reader of an adapted weight. A product gets the product with the narrow matrices added; a transpose becomes an adapted weight.
     fn adapt_reader(
         &mut self,
         at: usize,
@@ -196,7 +196,7 @@ impl Adapting<'_> {
         }
     }
 
-    /// The narrow matrices of a weight, whose second dim takes inputs or its first.
+    /// Finds or makes the narrow matrices of a weight. `inputs_last` tells whether its second dim takes inputs, or its first.
     fn find_narrow_pair(
         &mut self,
         weight: &Weight,
@@ -231,7 +231,7 @@ impl Adapting<'_> {
         Ok([a, b])
     }
 
-    /// Appends a variable that is trained, beside another of the old graph.
+    /// Appends a variable that is trained, at the stage and placement of a variable of the old graph.
     fn add_matrix(
         &mut self,
         name: String,

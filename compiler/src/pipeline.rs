@@ -6,8 +6,8 @@
 //! The verifier runs after each pass where assertions are on, as in tests. Without them it runs once, after the last
 //! pass. [`Common`] holds the work that all forms of cross entropy share, so these passes run once.
 //!
-//! Some questions are answered by planning: the number of stages, the form of cross entropy, how much is recomputed.
-//! [`compile`](crate::compile) asks them, and gets the graph of each choice from here.
+//! Some questions are answered by planning: the number of stages, the form of cross entropy, the extent of recomputation. [`compile`](crate::compile)
+//! asks them, and gets the graph of each choice from here.
 
 use graphc_ir::enter_span;
 use graphc_ir::graph::{Graph, Part};
@@ -38,11 +38,11 @@ use crate::passes::staging::{assign_stages, collect_staging, fill_from_neighbour
 use crate::passes::statistics::check_kept;
 use crate::passes::training_mode::set_mode;
 
-/// A pass with its place.
+/// A pass, and the reason for its position in the order.
 pub struct Pass {
     /// The name in `--emit after:NAME`, and in errors.
     pub name: &'static str,
-    /// The reason for its place.
+    /// The reason for its position in the order.
     pub why: &'static str,
     /// The graphs that it acts on.
     scope: PassScope,
@@ -52,15 +52,15 @@ pub struct Pass {
 /// The graphs that a pass acts on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PassScope {
-    /// Whole models alone.
+    /// Only whole models.
     Model,
-    /// Layers that are priced by themselves as well.
+    /// Whole models, and layers that are priced by themselves.
     Layers,
-    /// The same; and what it makes depends on the form of cross entropy that is planned.
+    /// Models and layers, like `Layers`, with a result that also depends on the form of cross entropy that is planned.
     Forms,
 }
 
-/// A pass by what it takes and gives.
+/// The function of a pass, by the types that it takes and returns.
 enum PassFunction {
     Forward(fn(Graph, &CompileOptions) -> Result<Graph, PassError>),
     Cast(fn(Graph, &CompileOptions) -> Result<CastGraph, PassError>),
@@ -71,16 +71,16 @@ enum PassFunction {
     Rated(fn(Rated, RecomputeRequest<'_>) -> Result<Rated, PassError>),
 }
 
-/// The input of passes besides the graph.
+/// The input of a pass besides the graph.
 #[derive(Clone, Copy)]
 struct PassInput<'a> {
     options: &'a CompileOptions,
-    /// The machines; without them nothing is done that depends on them.
+    /// The machines. Without them nothing is done that depends on them.
     cluster: Option<&'a Cluster>,
     again: RecomputeRequest<'a>,
 }
 
-/// The work of the last passes: as options ask, or as planning has chosen.
+/// The recomputation and gathering that the last passes decide, as options ask for it, or as planning has chosen.
 #[derive(Clone, Copy)]
 struct RecomputeRequest<'a> {
     /// The extent of recomputation.
@@ -105,7 +105,7 @@ impl RecomputeRequest<'_> {
     }
 }
 
-/// The tensors that the strategy gathers again whatever the memory.
+/// Returns the tensors that the strategy gathers again for the backward pass, whatever the memory.
 fn of_strategy(options: &CompileOptions) -> Regathered {
     // One rank has nothing to gather.
     if count_ranks(options) < 2 {
@@ -115,7 +115,7 @@ fn of_strategy(options: &CompileOptions) -> Regathered {
     }
 }
 
-/// A forward graph in its precision, and whether its loss is to be scaled.
+/// A forward graph in its precision, and whether its loss is scaled.
 #[derive(Clone)]
 struct CastGraph {
     graph: Graph,
@@ -241,19 +241,19 @@ pub const PASSES: &[Pass] = &[
     },
 ];
 
-/// Runs every pass: a graph with gradients and updates, stages, placements and rates. Where memory decides what is
-/// computed again ([`Recompute::Auto`]) nothing is: see [`decide_recomputed`].
+/// Runs every pass, which makes a graph with gradients and updates, stages, placements and rates. If memory decides what is recomputed
+/// ([`Recompute::Auto`]), nothing is recomputed here: see [`decide_recomputed`].
 ///
 /// # Errors
-/// What the graph or the options do not allow.
+/// Returns an error if the graph or the options do not allow a pass.
 pub fn prepare_graph(graph: Graph, options: &CompileOptions) -> Result<Decisions, PassError> {
     Common::new(graph, options, None)?.decide_form(options)
 }
 
-/// The same for machines, by whose costs some passes decide.
+/// Runs every pass, like [`prepare_graph`], for machines by whose costs some passes decide.
 ///
 /// # Errors
-/// What the graph or the options do not allow.
+/// Returns an error if the graph or the options do not allow a pass.
 pub fn prepare_for(
     graph: Graph,
     options: &CompileOptions,
@@ -262,17 +262,17 @@ pub fn prepare_for(
     Common::new(graph, options, Some(cluster))?.decide_form(options)
 }
 
-/// The graph that all forms of cross entropy share: it stands before the first pass that tells them apart.
+/// The graph that all forms of cross entropy share: the result of the passes before the first that depends on the form.
 pub struct Common {
     user: Graph,
     work: PassGraph,
 }
 
 impl Common {
-    /// Runs the passes up to there, for machines where these are known.
+    /// Runs the passes that all forms share, for machines if these are known.
     ///
     /// # Errors
-    /// What the graph or the options do not allow.
+    /// Returns an error if the graph or the options do not allow a pass.
     pub fn new(
         graph: Graph,
         options: &CompileOptions,
@@ -285,20 +285,20 @@ impl Common {
         Ok(Self { user, work })
     }
 
-    /// The graph that they have in common.
+    /// Returns the graph that all forms share.
     pub fn graph(&self) -> &Graph {
         self.work.graph()
     }
 
-    /// The form that is meant where options ask for none, where that is one for all of the graph.
+    /// Returns the form that is used if the options ask for none, if it is the same in all of the graph.
     pub fn form_unasked(&self, options: &CompileOptions) -> Option<CrossEntropyForm> {
         form_unasked(self.work.graph(), options)
     }
 
-    /// Runs the others: options may say another form.
+    /// Runs the remaining passes. The options may name another form than those of [`Common::new`].
     ///
     /// # Errors
-    /// What the graph or the options do not allow.
+    /// Returns an error if the graph or the options do not allow a pass.
     pub fn decide_form(&self, options: &CompileOptions) -> Result<Decisions, PassError> {
         let acts = |scope| scope == PassScope::Forms;
         let rated =
@@ -310,10 +310,10 @@ impl Common {
     }
 }
 
-/// The graph as it is after a pass.
+/// Returns the graph after a pass.
 ///
 /// # Errors
-/// What the graph or the options do not allow, and a name that no pass has.
+/// Returns an error if the graph or the options do not allow a pass, or if no pass has the name.
 pub fn prepare_until(
     graph: Graph,
     options: &CompileOptions,
@@ -322,10 +322,10 @@ pub fn prepare_until(
     run_until(graph, (options, None), pass)
 }
 
-/// The same for machines, by whose costs some passes decide.
+/// Returns the graph after a pass, like [`prepare_until`], for machines by whose costs some passes decide.
 ///
 /// # Errors
-/// What the graph or the options do not allow, and a name that no pass has.
+/// Returns an error if the graph or the options do not allow a pass, or if no pass has the name.
 pub fn prepare_until_for(
     graph: Graph,
     options: &CompileOptions,
@@ -355,23 +355,23 @@ fn run_until(
     found.map_or_else(|| result.map(|work| work.graph().clone()), Ok)
 }
 
-/// How a graph computes attention: what is one op, and what is left in parts and why.
+/// Finds the attention of a graph: that which is computed by one op, and that which is left in parts, with the reasons.
 ///
 /// # Errors
-/// What the graph or the options do not allow.
+/// Returns an error if the graph or the options do not allow a pass.
 pub fn attentions_of(graph: Graph, options: &CompileOptions) -> Result<Attentions, PassError> {
     Ok(count_attentions(&graph_before("attention", graph, options)?, options))
 }
 
-/// The functions that a graph writes in parts: which are one op, and which are left so and why.
+/// Finds the functions that a graph writes in parts: those that become one op, and those that stay in parts, with the reasons.
 ///
 /// # Errors
-/// What the graph or the options do not allow.
+/// Returns an error if the graph or the options do not allow a pass.
 pub fn functions_of(graph: Graph, options: &CompileOptions) -> Result<Functions, PassError> {
     Ok(functions_in_parts(&graph_before("functions", graph, options)?, options))
 }
 
-/// The forward graph as a pass finds it.
+/// Returns the forward graph that a pass is given.
 fn graph_before(pass: &str, graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
     verify_after_pass("reading", &graph)?;
     let asked =
@@ -381,23 +381,23 @@ fn graph_before(pass: &str, graph: Graph, options: &CompileOptions) -> Result<Gr
     Ok(work.graph().clone())
 }
 
-/// Whether the graph after this pass is another one for each form of cross entropy.
+/// Whether the graph after this pass depends on the form of cross entropy.
 pub fn depends_on_form(pass: &str) -> bool {
     PASSES.iter().any(|known| known.name == pass && known.scope == PassScope::Forms)
 }
 
-/// Whether a pass is another or stands behind it.
+/// Whether a pass is `other` or comes after it.
 pub fn comes_not_before(pass: &str, other: &str) -> bool {
     let place = |name: &str| PASSES.iter().position(|known| known.name == name);
     place(pass) >= place(other)
 }
 
-/// Prepares a graph that has its loss on one stage, which is the whole mesh, and says of which layer each node is; those
-/// that `layer_of` gives none are of that of what they read, or of their readers. Where memory `is_short` each tensor may lie
-/// otherwise for the backward pass ([`decide_regathered`]).
+/// Prepares a graph that has its loss on one stage, which is the whole mesh, and returns the layer of each node. A node to which `layer_of` gives no
+/// layer belongs to that of the values it reads, or else to that of its readers. If `is_short` says that memory is short, each tensor may have
+/// another layout for the backward pass ([`decide_regathered`]).
 ///
 /// # Errors
-/// What the graph or the options do not allow.
+/// Returns an error if the graph or the options do not allow a pass.
 pub fn prepare_layers(
     graph: Graph,
     layer_of: &[Option<LayerId>],
@@ -427,10 +427,10 @@ pub fn prepare_layers(
     Ok((Decisions { training, staging, rates, recomputed }, layers))
 }
 
-/// The same decisions with so much computed again in the backward pass; nothing may be computed again in them yet.
+/// Returns the decisions with recomputation to this extent in the backward pass. Nothing may be recomputed in them yet.
 ///
 /// # Errors
-/// Where an op does not take its operands.
+/// Returns an error if an op does not take its operands.
 pub fn decide_recomputed(
     decisions: &Decisions,
     options: &CompileOptions,
@@ -441,11 +441,11 @@ pub fn decide_recomputed(
     decide_staging(rated, options)
 }
 
-/// The same decisions where each tensor that the backward pass reads again may lie otherwise for it; `None` where that
-/// changes nothing, or the strategy has decided it.
+/// Returns the decisions with a choice of another layout for each tensor that the backward pass reads again. `None` if that changes nothing, or if
+/// the strategy has decided it.
 ///
 /// # Errors
-/// Where an op does not take its operands.
+/// Returns an error if an op does not take its operands.
 pub fn decide_regathered(
     decisions: &Decisions,
     options: &CompileOptions,
@@ -455,7 +455,7 @@ pub fn decide_regathered(
     is_other.then(|| decide_staging(again, options)).transpose()
 }
 
-/// The graph in which each tensor may lie otherwise for the backward pass, before nodes have stages.
+/// Adds the choice of another layout for the backward pass to each tensor, before nodes have stages.
 fn with_choice(rated: Rated, options: &CompileOptions) -> Result<Rated, PassError> {
     // One rank has nothing to gather.
     if options.strategy != Strategy::Auto || count_ranks(options) < 2 {
@@ -464,7 +464,7 @@ fn with_choice(rated: Rated, options: &CompileOptions) -> Result<Rated, PassErro
     once_more(rated, options, RecomputeRequest { extent: None, gathered: Regathered::All })
 }
 
-/// Runs the last passes on what they were to leave as it is.
+/// Runs the last passes again, on a graph that they have left as it was.
 fn once_more(
     rated: Rated,
     options: &CompileOptions,
@@ -486,7 +486,7 @@ fn decide_staging(rated: Rated, options: &CompileOptions) -> Result<Decisions, P
     Ok(Decisions { training, staging, rates, recomputed })
 }
 
-/// The object that passes work on.
+/// The graph that passes work on, in the form of their stage of the work.
 #[derive(Clone)]
 enum PassGraph {
     Forward(Graph),
@@ -531,7 +531,7 @@ impl PassGraph {
     }
 }
 
-/// Runs the passes whose scope `acts` takes, as [`run_rows`].
+/// Runs the passes whose scope `acts` takes, like [`run_rows`].
 fn run_scopes(
     work: PassGraph,
     (options, cluster): (&CompileOptions, Option<&Cluster>),
@@ -542,9 +542,8 @@ fn run_scopes(
     run_rows(work, asked, |pass| acts(pass.scope), seen)
 }
 
-/// Runs the passes that `acts` takes, in order; `seen` is shown the graph after each. Where assertions are on, as in
-/// tests, each is verified by itself; otherwise all are by what they give in the end ([`rated`]), as that takes as
-/// long as the passes do.
+/// Runs the passes that `acts` takes, in order, and shows `seen` the graph after each. If assertions are on, as in tests, the result of each pass is
+/// verified. Otherwise only the last result is ([`verify_rated`]), because verifying takes as long as the passes do.
 fn run_rows(
     work: PassGraph,
     asked: PassInput<'_>,
@@ -563,7 +562,7 @@ fn run_rows(
     Ok(work)
 }
 
-/// The result of the last pass, verified.
+/// Verifies the result of the last pass and returns it.
 fn verify_rated(work: PassGraph) -> Result<Rated, PassError> {
     match work {
         PassGraph::Rated(rated) => {

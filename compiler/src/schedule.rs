@@ -12,7 +12,7 @@
 
 use graphc_ir::plan::Schedule;
 
-/// More microbatches than any step has: each is an entry in the order of every rank.
+/// The most microbatches of a step. Each is an entry in the order of every rank, and no step needs more.
 pub const MOST_MICROBATCHES: usize = 1 << 16;
 
 /// One pass of one microbatch through one chunk of a stage.
@@ -26,7 +26,7 @@ pub struct StagePass {
     pub microbatch: usize,
 }
 
-/// The passes of stage `stage` of `stages`, in order.
+/// Returns the passes of stage `stage` of `stages`, in order.
 pub fn order_passes(
     kind: Schedule,
     stages: usize,
@@ -59,7 +59,7 @@ pub fn order_passes(
     order
 }
 
-/// The most microbatches that are between their forward and backward pass at once, by stage and chunk of the stage.
+/// Returns the most microbatches that are between their forward and backward pass at once, by stage and chunk of the stage.
 pub fn under_way(kind: Schedule, stages: usize, microbatches: usize) -> Vec<Vec<usize>> {
     let of_stage = |stage: usize| {
         let mut now = vec![0usize; kind.chunks_per_stage()];

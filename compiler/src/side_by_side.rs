@@ -1,7 +1,7 @@
 //! Runs several pieces of work at once, with the same results as one after the other.
 //!
-//! What is done side by side never depends on the number of threads. Where the system gives fewer threads than there
-//! are processors, or none, the same work is done with those that there are.
+//! The results never depend on the number of threads. If the system gives fewer threads than there are processors, or none, the same work is done
+//! with those that there are.
 
 use std::sync::OnceLock;
 
@@ -9,16 +9,15 @@ use graphc_ir::trace::current_span;
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-/// The numbers of shared threads that are tried: as many as rayon would take, one for each processor or what
-/// `RAYON_NUM_THREADS` says, and where the system does not give them fewer.
+/// The numbers of shared threads that are tried in turn until the system gives them. 0 means as many as rayon would take: one for each processor, or
+/// what `RAYON_NUM_THREADS` says.
 const NUMBERS: [usize; 5] = [0, 16, 8, 4, 2];
-/// The stack of each thread, as main threads have: passes follow graphs in depth.
+/// The stack of each thread, which is as large as that of main threads because passes follow graphs in depth.
 const STACK: usize = 8 << 20;
 
-/// Does two things, the second in a thread of its own; one after the other where there is none to be had.
+/// Does two things at once, the second in a thread of its own. If there is no thread, it does one after the other.
 ///
-/// The thread is not one of those that all of rayon's work shares: the second may wait for the first, and what the
-/// first has done in parallel must not wait for it.
+/// The thread is not one of rayon's shared threads. The second may wait for the first, and parallel work of the first must not wait for it.
 pub fn side_by_side<A, B: Send>(
     first: impl FnOnce() -> A,
     second: impl FnOnce() -> B + Send,
@@ -38,7 +37,7 @@ pub fn side_by_side<A, B: Send>(
     (first, given.expect("what is begun in a scope ends in it"))
 }
 
-/// Does something with each of several items, in the threads that all such work shares; what it gives is in their order.
+/// Does the same work with each of several items, in the shared threads. The results are in the order of the items.
 pub fn map_side_by_side<T: Send, R: Send>(
     items: Vec<T>,
     work: impl Fn(T) -> R + Sync + Send,
@@ -54,13 +53,13 @@ pub fn map_side_by_side<T: Send, R: Send>(
     }
 }
 
-/// The threads that work shares; `None` where the one that calls is all there is.
+/// Returns the shared threads, or `None` if there is only the calling thread.
 fn shared_pool() -> Option<&'static ThreadPool> {
     static POOL: OnceLock<Option<ThreadPool>> = OnceLock::new();
     POOL.get_or_init(|| make_pool(&NUMBERS)).as_ref()
 }
 
-/// A pool of the first number of threads that the system gives.
+/// Makes a pool with the first of these numbers of threads that the system gives.
 fn make_pool(numbers: &[usize]) -> Option<ThreadPool> {
     let build = |&threads: &usize| {
         ThreadPoolBuilder::new().num_threads(threads).stack_size(STACK).build().ok()

@@ -1,20 +1,20 @@
-//! Augmentation: what an image becomes is a function of seed, epoch and the sample's number alone.
+//! Augmentation of images, which is a function of the seed, the epoch and the number of the sample alone.
 
 use graphc_ir::random::{RandomStream, key_of};
 
-/// What is done to images at random, anew in each epoch.
+/// The random augmentation of images, which is drawn anew in each epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Augment {
-    /// An image gets this many zeros on each side, and of that a part of the image's size is taken.
+    /// The number of zeros that are added on each side of an image, before a part of the original size is cut out.
     pub pad: usize,
-    /// Half of the images are mirrored, left to right.
+    /// Whether a random half of the images is mirrored, left to right.
     pub flip: bool,
 }
 
-/// Where an image is taken from, and how.
+/// The position at which an image is cut out, and whether it is mirrored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Drawn {
-    /// First row and column, in the image with its zeros around.
+    /// The first row and column, in the image with its zeros around.
     top: usize,
     left: usize,
     flip: bool,
@@ -22,12 +22,12 @@ pub(crate) struct Drawn {
 }
 
 impl Augment {
-    /// Nothing is done.
+    /// No augmentation.
     pub const NONE: Self = Self { pad: 0, flip: false };
-    /// What is usual for images of 32 x 32: four zeros on each side, and mirrored.
+    /// The usual augmentation for images of 32 x 32: four zeros on each side, and mirroring.
     pub const CIFAR: Self = Self { pad: 4, flip: true };
 
-    /// What is done to a sample in an epoch.
+    /// Draws the augmentation of a sample in an epoch.
     pub(crate) fn draw(self, seed: u64, epoch: u64, sample: usize) -> Drawn {
         let stream = RandomStream { seed, key: key_of("augment"), step: epoch };
         let [top, left, flip, _] = stream.words(sample as u64);
@@ -40,7 +40,7 @@ impl Augment {
 }
 
 impl Drawn {
-    /// Writes what an image of `[channels, height, width]` becomes to `into`, which is as large.
+    /// Writes an augmented image of `[channels, height, width]` to `into`, which is as large as the image.
     pub(crate) fn apply(self, [_, height, width]: [usize; 3], image: &[u8], into: &mut [u8]) {
         let planes = image.chunks_exact((height * width).max(1));
         for (plane, target) in planes.zip(into.chunks_exact_mut((height * width).max(1))) {
@@ -71,28 +71,28 @@ impl Drawn {
     }
 }
 
-/// Mean and standard deviation of each channel, of images in `[0, 1]`; one of each stands for all channels.
+/// The mean and standard deviation of each channel, for images in `[0, 1]`. A single number stands for all channels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Normalize {
-    /// What is subtracted.
+    /// The numbers that are subtracted.
     pub mean: Vec<f32>,
-    /// What is divided by then.
+    /// The numbers by which the difference is divided.
     pub std: Vec<f32>,
 }
 
 impl Normalize {
-    /// These numbers.
+    /// Makes a normalization of these numbers.
     pub fn new(mean: &[f32], std: &[f32]) -> Self {
         Self { mean: mean.to_vec(), std: std.to_vec() }
     }
 
-    /// What a value of a channel in `[0, 1]` becomes.
+    /// Normalizes a value in `[0, 1]` of a channel.
     pub(crate) fn apply(&self, channel: usize, value: f32) -> f32 {
         let of = |numbers: &[f32]| numbers[if numbers.len() == 1 { 0 } else { channel }];
         (value - of(&self.mean)) / of(&self.std)
     }
 
-    /// Whether there are numbers for so many channels, by which can be divided.
+    /// Whether there are numbers for this many channels, and it is possible to divide by the standard deviations.
     pub(crate) fn fits_channels(&self, channels: usize) -> bool {
         let counts = [self.mean.len(), self.std.len()];
         let good = |&std: &f32| std.is_finite() && std > 0.0;
@@ -106,7 +106,7 @@ mod tests {
 
     const SHAPE: [usize; 3] = [2, 3, 4];
 
-    /// What the augmentation is by its definition, pixel by pixel.
+    /// Computes the augmentation pixel by pixel, by its definition.
     fn slow(drawn: Drawn, image: &[u8]) -> Vec<u8> {
         let [channels, height, width] = SHAPE;
         let mut result = Vec::new();

@@ -1,4 +1,4 @@
-//! Text by the tokens of a tokenizer as Hugging Face's `tokenizers` saves it.
+//! Text by the tokens of a tokenizer that Hugging Face's `tokenizers` library saved.
 
 use std::path::Path;
 
@@ -11,11 +11,11 @@ use crate::tokenizer::{self, Saved, TokenizedTexts};
 
 const LAYOUT: &str = "text by tokens is a folder with tokenizer.json, as the tokenizers library saves it, and .txt files: train.txt and \
                       test.txt (or valid.txt) are the parts of that name; of other files the last tenth is held out";
-/// As long as a text may be: it is held in memory.
+/// The most bytes that a text may have, because it is held in memory.
 const MOST_BYTES: u64 = 16 << 30;
 
-/// Text by tokens. A sample is a window of `length` tokens, one behind the other, as `tokens`, `i64[length]`, and the tokens
-/// that follow each of them, as `labels`.
+/// Text by tokens. A sample is a window of `length` tokens. Its field `tokens`, `i64[length]`, has these tokens, and its field `labels` has the token
+/// that follows each of them. Windows follow one another.
 #[derive(Debug)]
 pub struct BpeText {
     name: String,
@@ -27,11 +27,11 @@ pub struct BpeText {
 }
 
 impl BpeText {
-    /// The `.txt` files of a folder with a `tokenizer.json`, in windows of `length` tokens. They are taken apart here and
-    /// now, each as a whole and the same in every run, whatever the tokenizer says of truncation and dropout.
+    /// Opens the `.txt` files of a folder that has a `tokenizer.json`, in windows of `length` tokens. Each file is split into tokens at once and as a
+    /// whole. The tokens are the same in every run, whatever the tokenizer's file says of truncation and dropout.
     ///
     /// # Errors
-    /// Where a file is missing, is no tokenizer or no UTF-8, or there is less than a window of text.
+    /// Returns an error if a file is missing, if it is no tokenizer or no UTF-8, or if there is less than a window of text.
     pub fn open(folder: &Path, split: Split, length: usize) -> Result<Self, DatasetError> {
         let name = format!("bpe:{} ({split})", folder.display());
         let path = folder.join("tokenizer.json");
@@ -56,7 +56,7 @@ impl BpeText {
         Ok(Self { name, fields: window_fields(length), tokens, samples, vocabulary, note })
     }
 
-    /// How many different tokens there are.
+    /// Returns the number of different tokens of the tokenizer.
     pub fn vocabulary_size(&self) -> usize {
         self.vocabulary
     }
@@ -105,7 +105,7 @@ impl Dataset for BpeText {
 mod tests {
     use super::*;
 
-    /// Byte pairs: `a`, `b` and a space, of which `a b` and `ab ab` merge.
+    /// A tokenizer of byte pairs with the tokens `a`, `b` and space, in which `a b` and `ab ab` merge.
     const TOKENIZER: &str = r#"{
         "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
         "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": null,

@@ -8,15 +8,15 @@ use crate::dataset::Split;
 use crate::error::DatasetError;
 use crate::records::{ImagePart, ImageSet};
 
-/// Channels, height, width.
+/// The shape of an image: channels, height, width.
 pub(crate) const SHAPE: [usize; 3] = [3, 32, 32];
-/// Bytes of an image.
+/// The bytes of an image.
 pub(crate) const IMAGE: usize = 3072;
-/// What each file of the true set has.
+/// The number of samples in each file of the published CIFAR-10.
 const TRUE_SAMPLES: usize = 10_000;
-/// As long as a file may be: its labels, between which lie images, are read when it is opened.
+/// The most bytes that a file may have. All its labels are read when it is opened, and images lie between them.
 const MOST_BYTES: u64 = 16 << 30;
-/// Records that are read at a time.
+/// The number of records that are read at a time.
 const CHUNK: usize = 256;
 
 const LAYOUT_10: &str = "a CIFAR-10 set is a folder with data_batch_1.bin to data_batch_5.bin and test_batch.bin, of 3073 bytes \
@@ -27,7 +27,7 @@ const LAYOUT_100: &str = "a CIFAR-100 set is a folder with train.bin and test.bi
                           fine label, red, green, blue); unpack cifar-100-binary.tar.gz from \
                           https://www.cs.toronto.edu/~kriz/cifar.html there";
 
-/// What differs between the two.
+/// The properties in which CIFAR-10 and CIFAR-100 differ.
 struct CifarFormat {
     name: &'static str,
     /// The folder that the archive unpacks to.
@@ -61,11 +61,11 @@ pub(crate) const TRAIN_FILES: [&str; 5] = [
 /// The file of held-out images of a CIFAR-10 set.
 pub(crate) const TEST_FILE: &str = "test_batch.bin";
 
-/// CIFAR-10 in its binary format: `data_batch_1.bin` to `data_batch_5.bin` and `test_batch.bin` in the folder, or in
-/// `cifar-10-batches-bin` in it.
+/// Opens CIFAR-10 in its binary format: `data_batch_1.bin` to `data_batch_5.bin` and `test_batch.bin` in the folder, or in `cifar-10-batches-bin` in
+/// it.
 ///
 /// # Errors
-/// Where a file of the split is missing, was cut off or is damaged.
+/// Returns an error if a file of the split is missing, was cut off or is damaged.
 pub fn cifar10(folder: &Path, split: Split) -> Result<ImageSet, DatasetError> {
     let folder = find_data_folder(folder, &CIFAR_10, "data_batch_1.bin");
     let files: &[&str] = if split == Split::Train { &TRAIN_FILES } else { &[TEST_FILE] };
@@ -78,24 +78,23 @@ pub fn cifar10(folder: &Path, split: Split) -> Result<ImageSet, DatasetError> {
     Ok(set)
 }
 
-/// CIFAR-100 in its binary format, with its fine labels: `train.bin` and `test.bin` in the folder, or in `cifar-100-binary`
-/// in it.
+/// Opens CIFAR-100 in its binary format, with its fine labels: `train.bin` and `test.bin` in the folder, or in `cifar-100-binary` in it.
 ///
 /// # Errors
-/// Where the file of the split is missing, was cut off or is damaged.
+/// Returns an error if the file of the split is missing, was cut off or is damaged.
 pub fn cifar100(folder: &Path, split: Split) -> Result<ImageSet, DatasetError> {
     let folder = find_data_folder(folder, &CIFAR_100, "train.bin");
     let file = if split == Split::Train { "train.bin" } else { "test.bin" };
     open_files(&folder, &CIFAR_100, &[file], split)
 }
 
-/// Whether the training files are as long as those that are published.
+/// Whether the first training file is as long as the published one.
 fn is_true_set(folder: &Path) -> bool {
     let first = std::fs::metadata(folder.join(TRAIN_FILES[0]));
     first.is_ok_and(|first| first.len() == (TRUE_SAMPLES * (IMAGE + 1)) as u64)
 }
 
-/// Where the files lie: archives unpack to a folder of their own.
+/// Returns the folder that the files lie in: `folder`, or the folder in it that the published archive unpacks to.
 fn find_data_folder(folder: &Path, format: &CifarFormat, file: &str) -> PathBuf {
     let inner = folder.join(format.inner);
     let there = !folder.join(file).exists() && inner.is_dir();
@@ -119,7 +118,7 @@ fn open_files(
     Ok(ImageSet::new(name, SHAPE, parts, labels))
 }
 
-/// The images of a file, of which nothing was read yet.
+/// Opens the images of a file. No image and no label is read yet.
 fn open_part(path: &Path, format: &CifarFormat) -> Result<ImagePart, DatasetError> {
     let content = FileContent::open(path, format.layout)?;
     let first = format.classes.len() as u64;
@@ -135,7 +134,7 @@ fn open_part(path: &Path, format: &CifarFormat) -> Result<ImagePart, DatasetErro
     Ok(ImagePart { content, samples: (bytes / stride) as usize, first, stride })
 }
 
-/// Reads the labels of a file. Images go by with them, in order, which costs less than to seek each label.
+/// Reads the labels of a file. It reads whole records in order, which costs less than to seek each label.
 fn read_labels(
     part: &ImagePart,
     format: &CifarFormat,
@@ -168,8 +167,8 @@ fn read_label(record: &[u8], format: &CifarFormat) -> Result<u8, String> {
     Ok(label)
 }
 
-/// Files of a set have equally many images, the first ones one more where that cannot be: so a file that was cut off
-/// between two images is found.
+/// Checks that the files of a set have equally many images, or that the first ones have one more than the rest. So a file that was cut off between
+/// two images is found.
 fn check_counts(parts: &[ImagePart], format: &CifarFormat) -> Result<(), DatasetError> {
     let most = |parts: &[ImagePart]| parts.iter().map(|part| part.samples).max().unwrap_or(0);
     let all = most(parts);
@@ -187,7 +186,7 @@ mod tests {
     use super::*;
     use crate::dataset::Dataset;
 
-    /// A file of so many images: the first label of number `i` is `i % classes[0]`, its pixels are `i`.
+    /// Writes a file of records. Record number `i` has `i % classes[0]` as its first label, and `i` as each of its pixels.
     fn write(path: &Path, classes: &[u8], samples: std::ops::Range<usize>) {
         let record = |i: usize| {
             let labels = classes.iter().map(move |&classes| (i % usize::from(classes)) as u8);
@@ -239,7 +238,7 @@ mod tests {
         assert_eq!(cifar100(folder.path(), Split::Test).expect("a set").samples(), 2);
     }
 
-    /// What is wrong with a set after `spoil` was done to the file.
+    /// Returns the error of a set after `spoil` was done to the file.
     fn spoiled(file: &str, spoil: impl Fn(&Path)) -> String {
         let folder = set([2; 5]);
         let path = folder.path().join(file);

@@ -1,4 +1,4 @@
-//! The content of files: read where it is asked for, or held in memory where it was compressed.
+//! The content of files, which is read on request, or held in memory if the file is compressed.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -10,10 +10,10 @@ use graphc_runtime::data::open_file;
 
 use crate::error::DatasetError;
 
-/// As many bytes as a compressed file may hold.
+/// The most bytes that a compressed file may unpack to.
 const MOST_UNPACKED: u64 = 1 << 30;
 
-/// Bytes that can be read from any place, from several threads at once.
+/// Bytes that can be read from any position, by several threads at once.
 #[derive(Debug)]
 pub(crate) struct FileContent {
     path: String,
@@ -31,7 +31,7 @@ impl FileContent {
     /// Opens a file.
     ///
     /// # Errors
-    /// Where it is not there, with what must be, or cannot be read.
+    /// Returns an error if the file does not exist, with a text that says what must lie there, or if it cannot be read.
     pub(crate) fn open(path: &Path, layout: &'static str) -> Result<Self, DatasetError> {
         let name = path.display().to_string();
         let file = open_file(path).map_err(|error| match error.kind() {
@@ -49,10 +49,10 @@ impl FileContent {
         Ok(Self { path: name, bytes, held: ContentStorage::File(file) })
     }
 
-    /// Opens a file of gzip and unpacks it, all of its members, one behind the other.
+    /// Opens a gzip file and unpacks all of its members, one behind the other.
     ///
     /// # Errors
-    /// Where it is not there, is no whole file of gzip, or holds more than 1 GiB.
+    /// Returns an error if the file does not exist, is no whole gzip file, or unpacks to more than 1 GiB.
     pub(crate) fn unpack(path: &Path, layout: &'static str) -> Result<Self, DatasetError> {
         Self::unpack_within(path, layout, MOST_UNPACKED)
     }
@@ -75,20 +75,20 @@ impl FileContent {
         Ok(Self { path: packed.path, bytes, held: ContentStorage::Memory(unpacked) })
     }
 
-    /// The file.
+    /// Returns the path of the file.
     pub(crate) fn path(&self) -> &str {
         &self.path
     }
 
-    /// How many bytes there are.
+    /// Returns the number of bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Reads from a place on.
+    /// Reads bytes from position `at` on, as many as `into` has.
     ///
     /// # Errors
-    /// Where there are not as many bytes, or they cannot be read.
+    /// Returns an error if there are not as many bytes, or they cannot be read.
     pub(crate) fn read_at(&self, at: u64, into: &mut [u8]) -> Result<(), DatasetError> {
         match &self.held {
             ContentStorage::File(file) => file
@@ -105,7 +105,7 @@ impl FileContent {
         }
     }
 
-    /// The file is not what it should be.
+    /// Makes the error of a file that is not what it should be.
     pub(crate) fn damaged_error(&self, reason: String, layout: &'static str) -> DatasetError {
         DatasetError::Damaged { path: self.path.clone(), reason, layout }
     }

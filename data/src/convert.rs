@@ -1,4 +1,4 @@
-//! The conversion of a field's elements to those of an input.
+//! Converts the elements of a field to those of an input.
 
 use graphc_ir::types::DType;
 use graphc_runtime::HostTensor;
@@ -6,25 +6,25 @@ use graphc_runtime::HostTensor;
 use crate::augment::Normalize;
 use crate::dataset::Field;
 
-/// The way in which elements become others.
+/// The conversion of elements to another type.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Conversion {
-    /// They are the same.
+    /// Elements are copied.
     Copy,
-    /// By channel: what each byte becomes.
+    /// For each channel, the bytes into which each byte is converted; `size` of them.
     Table { channels: Vec<Vec<u8>>, size: usize },
-    /// Integers, which must fit.
+    /// Integers are converted, and must fit.
     Integers { from: DType, to: DType },
-    /// Floats, rounded once.
+    /// Floats are converted, and rounded once.
     Floats { from: DType, to: DType },
 }
 
 impl Conversion {
-    /// From a field to elements of a type. Bytes become floats in `[0, 1]`, and are normalized then, channel by channel where
-    /// the field has channels.
+    /// Finds the conversion from a field to elements of a type. Bytes become floats in `[0, 1]`, which are then normalized, channel by channel if the
+    /// field has channels.
     ///
     /// # Errors
-    /// Where that is not defined.
+    /// Returns the reason if there is no such conversion.
     pub(crate) fn from_field(
         field: &Field,
         to: DType,
@@ -40,10 +40,10 @@ impl Conversion {
         }
     }
 
-    /// Writes what elements become. A field of several channels is whole.
+    /// Writes the converted elements. A field of several channels is given whole.
     ///
     /// # Errors
-    /// Where an integer does not fit.
+    /// Returns the reason if an integer does not fit.
     pub(crate) fn convert_into(&self, from: &[u8], into: &mut [u8]) -> Result<(), String> {
         match self {
             Self::Copy => into.copy_from_slice(from),
@@ -109,7 +109,7 @@ fn bytes_of(dtype: DType, numbers: &[f64]) -> Result<Vec<u8>, String> {
     Ok(tensor.map_err(|error| error.to_string())?.bytes().to_vec())
 }
 
-/// An integer of one of the types that have them.
+/// Reads an element of an integer type.
 fn read_integer(dtype: DType, element: &[u8]) -> i64 {
     let mut word = [0; 8];
     word[..element.len()].copy_from_slice(element);
@@ -123,7 +123,7 @@ fn read_integer(dtype: DType, element: &[u8]) -> i64 {
 /// Writes an integer as an element of another type.
 ///
 /// # Errors
-/// Where it does not fit.
+/// Returns the reason if it does not fit.
 pub(crate) fn write_integer(number: i64, to: DType, into: &mut [u8]) -> Result<(), String> {
     let beyond = || format!("{number} does not fit {to}");
     match to {

@@ -1,41 +1,41 @@
 //! The trait of data sets.
 //!
-//! A data set reads one field of one sample into memory that it is given, from any thread. Files are read where a sample
-//! lies, so a process holds no set, but labels and what was packed.
+//! A data set reads one field of one sample into memory that it is given, from any thread. Files are read when a sample is read, so a process holds
+//! no set in memory, only labels and the content of compressed files.
 
 use graphc_ir::types::TensorType;
 use graphc_runtime::HostTensor;
 
 use crate::error::DatasetError;
 
-/// A number of samples, all of the same fields, each of which can be read at any time, from any thread.
+/// A number of samples with the same fields. Each can be read at any time, from any thread.
 pub trait Dataset: Send + Sync {
-    /// Its name in messages.
+    /// Returns its name for messages.
     fn name(&self) -> &str;
 
-    /// The number of samples.
+    /// Returns the number of samples.
     fn samples(&self) -> usize;
 
-    /// The fields of a sample.
+    /// Returns the fields of a sample.
     fn fields(&self) -> &[Field];
 
-    /// Reads field number `field` of a sample into `into`, which has as many bytes as the field. `sample` and `field` are
-    /// below their numbers.
+    /// Reads field number `field` of a sample into `into`, which has as many bytes as the field. `sample` and `field` are below the numbers of
+    /// samples and fields.
     ///
     /// # Errors
-    /// Where what lies there cannot be read, or is no such sample.
+    /// Returns an error if the data cannot be read, or is not such a sample.
     fn read(&self, sample: usize, field: usize, into: &mut [u8]) -> Result<(), DatasetError>;
 
-    /// The tensor of a name that belongs to no sample, but to the set, where it holds one: what an input is fed with that is the
-    /// same in every step.
+    /// Returns the tensor of this name that belongs to the whole set and not to a sample, if there is one. It feeds an input that is the same in
+    /// every step.
     ///
     /// # Errors
-    /// Where it cannot be read.
+    /// Returns an error if it cannot be read.
     fn read_whole(&self, _name: &str) -> Result<Option<HostTensor>, DatasetError> {
         Ok(None)
     }
 
-    /// A line for whoever uses it, where it is read in another way than its files ask for.
+    /// Returns a line for the user if the set is read in another way than its files ask for.
     fn note(&self) -> Option<&str> {
         None
     }
@@ -44,11 +44,11 @@ pub trait Dataset: Send + Sync {
 /// A part of each sample.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Field {
-    /// Its name: an input of the graph of this name is fed with it.
+    /// The name. An input of the graph of this name is fed with the field.
     pub name: String,
-    /// Its type in one sample, without a dim of samples.
+    /// The type in one sample, without a dim of samples.
     pub ty: TensorType,
-    /// Its meaning.
+    /// The meaning.
     pub kind: FieldKind,
 }
 
@@ -63,7 +63,7 @@ pub enum FieldKind {
     Plain,
 }
 
-/// Which part of a data set.
+/// A part of a data set: the samples to train on, or those that are held out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split {
     /// The samples to train on.
@@ -82,13 +82,13 @@ impl std::fmt::Display for Split {
 }
 
 impl Field {
-    /// A field.
+    /// Makes a field.
     pub fn new(name: &str, ty: TensorType, kind: FieldKind) -> Self {
         Self { name: name.to_owned(), ty, kind }
     }
 }
 
-/// A data set in a line: its name, its number of samples, its fields. Processes of a job can compare it.
+/// Describes a data set in a line: its name, its number of samples, its fields. Processes of a job can compare these lines.
 pub fn describe_dataset(set: &dyn Dataset) -> String {
     let fields = set.fields().iter().map(|field| format!("{} {}", field.name, field.ty));
     let fields: Vec<String> = fields.collect();

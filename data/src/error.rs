@@ -7,12 +7,12 @@ use graphc_runtime::data::DataError;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DatasetError {
-    /// A file of a set that is not there.
+    /// A file of a set that does not exist.
     #[error("{path} is not there: {layout}")]
     Missing {
         /// The file.
         path: String,
-        /// The files that must lie there, and where they come from.
+        /// The files that must be in the folder, and their origin.
         layout: &'static str,
     },
     /// A file that is not of its format, or not whole.
@@ -22,7 +22,7 @@ pub enum DatasetError {
         path: String,
         /// The fault.
         reason: String,
-        /// The files that must lie there, and where they come from.
+        /// The files that must be in the folder, and their origin.
         layout: &'static str,
     },
     /// A file that cannot be read.
@@ -54,9 +54,9 @@ pub enum DatasetError {
     Input {
         /// The input.
         input: String,
-        /// Its type, for a batch.
+        /// The type of the input, for a batch.
         ty: TensorType,
-        /// The data set, and what it has.
+        /// The data set, and its fields.
         set: String,
         /// The reason.
         reason: String,
@@ -64,13 +64,13 @@ pub enum DatasetError {
     /// A request that a loader cannot meet.
     #[error("{0}")]
     Loader(String),
-    /// The system gave no thread, or one was lost.
+    /// A thread that was not started, or that was lost.
     #[error("a thread of the loader {0}")]
     Thread(String),
 }
 
 impl DatasetError {
-    /// A file that cannot be read.
+    /// Makes the error of a file that cannot be read.
     pub(crate) fn unreadable_file(path: &str, reason: impl ToString) -> Self {
         Self::Read { path: path.to_owned(), reason: reason.to_string() }
     }

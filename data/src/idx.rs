@@ -1,4 +1,4 @@
-//! IDX files, as MNIST comes in: a magic number that says the element type and the number of dims, the dims, the elements.
+//! IDX files, the format of MNIST: a magic number that tells the element type and the number of dims, then the dims, then the elements.
 
 use std::path::{Path, PathBuf};
 
@@ -9,15 +9,15 @@ use crate::error::DatasetError;
 pub(crate) struct Idx<const N: usize> {
     pub(crate) content: FileContent,
     pub(crate) dims: [usize; N],
-    /// Where the elements begin.
+    /// The position of the first element.
     pub(crate) data: u64,
 }
 
 impl<const N: usize> Idx<N> {
-    /// Opens the first of these files that is there, plain or as gzip with `.gz` behind its name.
+    /// Opens the first of these files that exists, plain or as gzip with `.gz` behind its name.
     ///
     /// # Errors
-    /// Where none is there, or it is not such a file.
+    /// Returns an error if none exists, or if it is not an IDX file of bytes with `N` dims.
     pub(crate) fn open(names: [PathBuf; 2], layout: &'static str) -> Result<Self, DatasetError> {
         let packed = |path: &Path| PathBuf::from(format!("{}.gz", path.display()));
         let plain = names.iter().find(|path| path.exists());

@@ -1,4 +1,4 @@
-//! Folders of images: a folder for each class.
+//! Folders of images, with a folder for each class.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -14,17 +14,17 @@ use crate::error::DatasetError;
 
 const LAYOUT: &str = "a set of images is a folder with train/CLASS/NAME.png and test/CLASS/NAME.png (or val; .jpg, .jpeg too), or with \
                       CLASS/NAME.png, where every tenth image of a class is held out";
-/// Pixels of the largest image.
+/// The most pixels that an image may have.
 const MOST_PIXELS: u64 = 1 << 28;
-/// Bytes of memory for a pixel while an image is decoded: four channels of two, before and after filters.
+/// Bytes of memory for a pixel while an image is decoded: four channels of two bytes, before and after filters.
 const PIXEL_BYTES: u64 = 16;
-/// Bytes of memory for what stands beside pixels.
+/// The most bytes of memory that an image's data beside its pixels may take, such as a colour profile.
 const MOST_BESIDE: u64 = 16 << 20;
-/// Every so many-th image of a class is held out where there is no folder for that.
+/// The share of images that is held out if there is no folder for that: one in this many images of each class.
 const HELD_OUT: usize = 10;
 
-/// Images of one size, scaled to cover it and cut in the middle: fields `images`, `u8[channels, height, width]`, and `labels`,
-/// `i64[]`. Classes are numbered in the order of their folders' names.
+/// Images of one size, scaled to cover it and cut in the middle: fields `images`, `u8[channels, height, width]`, and `labels`, `i64[]`. Classes are
+/// numbered in the order of their folders' names.
 #[derive(Debug)]
 pub struct ImageFolder {
     name: String,
@@ -35,11 +35,11 @@ pub struct ImageFolder {
 }
 
 impl ImageFolder {
-    /// The images of a split, made `[channels, height, width]` large, with 1 channel (grey) or 3. They are decoded as they are
+    /// Opens the images of a split, which are given the shape `[channels, height, width]`, with 1 channel (grey) or 3. They are decoded when they are
     /// read.
     ///
     /// # Errors
-    /// Where there are no images, or the held-out ones have a class that is not trained on.
+    /// Returns an error if there are no images, or if the held-out ones have a class that is not trained on.
     pub fn open(folder: &Path, split: Split, shape: [usize; 3]) -> Result<Self, DatasetError> {
         let name = format!("images:{} ({split})", folder.display());
         if !matches!(shape[0], 1 | 3) || shape.contains(&0) {
@@ -55,7 +55,7 @@ impl ImageFolder {
         Ok(Self { name, fields, shape, images, classes })
     }
 
-    /// The names of the classes.
+    /// Returns the names of the classes.
     pub fn classes(&self) -> &[String] {
         &self.classes
     }
@@ -96,8 +96,7 @@ impl ImageFolder {
     }
 }
 
-/// The reader of an image. What stands beside its pixels, as a profile of colours, has so much memory as it may have: a few bytes may
-/// unpack to anything.
+/// Opens a reader of an image. It bounds the memory of data beside the pixels, such as a colour profile, because a few bytes may unpack to any size.
 fn open_reader(path: &Path) -> Result<ImageReader<BufReader<File>>, DatasetError> {
     let fail =
         |error: std::io::Error| DatasetError::unreadable_file(&path.display().to_string(), error);
@@ -107,7 +106,7 @@ fn open_reader(path: &Path) -> Result<ImageReader<BufReader<File>>, DatasetError
     Ok(reader)
 }
 
-/// So many bytes of memory.
+/// Returns limits of this many bytes of memory.
 fn at_most(bytes: u64) -> Limits {
     let mut limits = Limits::no_limits();
     limits.max_alloc = Some(bytes);
@@ -146,7 +145,7 @@ fn undecodable_error(path: &Path) -> DatasetError {
     DatasetError::Damaged { path: path.display().to_string(), reason, layout: LAYOUT }
 }
 
-/// Classes, and the images of a split with their class.
+/// The names of the classes, and the images of a split with the number of their class.
 type Listed = (Vec<String>, Vec<(PathBuf, usize)>);
 
 fn list_images(folder: &Path, split: Split) -> Result<Listed, DatasetError> {
@@ -187,7 +186,7 @@ fn is_image(path: &Path) -> bool {
         .is_some_and(|extension| ["png", "jpg", "jpeg"].iter().any(|known| extension == *known))
 }
 
-/// The names of what is in a folder and wanted, in order.
+/// Lists the names of the entries of a folder for which `wanted` holds, in order and without hidden ones.
 fn list_names(folder: &Path, wanted: impl Fn(&Path) -> bool) -> Result<Vec<String>, DatasetError> {
     let fail = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::NotFound => missing_error(folder),
@@ -262,7 +261,7 @@ mod tests {
         assert_eq!(all(open(Split::Train)).len(), 18);
     }
 
-    /// A chunk of a PNG file.
+    /// Makes a chunk of a PNG file.
     fn chunk(kind: &[u8; 4], content: &[u8]) -> Vec<u8> {
         let mut sum = flate2::Crc::new();
         sum.update(kind);
@@ -271,19 +270,19 @@ mod tests {
         [&length[..], kind, content, &sum.sum().to_be_bytes()].concat()
     }
 
-    /// A PNG file of so many pixels, with a chunk behind its head and none of pixels.
+    /// Makes a PNG file of this size, with a chunk behind its head and no data of pixels.
     fn png(width: u32, height: u32, second: &[u8]) -> Vec<u8> {
         let head = [&width.to_be_bytes()[..], &height.to_be_bytes(), &[8, 2, 0, 0, 0]].concat();
         let parts = [b"\x89PNG\r\n\x1a\n".to_vec(), chunk(b"IHDR", &head), second.to_vec()];
         [parts.concat(), chunk(b"IDAT", &[]), chunk(b"IEND", &[])].concat()
     }
 
-    /// An image of more pixels than makes sense.
+    /// Makes an image of an unreasonable number of pixels.
     fn large() -> Vec<u8> {
         png(1 << 20, 1 << 20, &[])
     }
 
-    /// An image whose profile of colours unpacks to 64 MiB.
+    /// Makes an image whose colour profile unpacks to 64 MiB.
     fn profiled() -> Vec<u8> {
         let packed = Vec::from(*b"icc\0\0");
         let mut packer = flate2::write::ZlibEncoder::new(packed, flate2::Compression::fast());

@@ -1,15 +1,14 @@
-//! Data sets and loaders: what a training is fed.
+//! Data sets and loaders, which feed a training.
 //!
-//! A [`Dataset`] is a number of samples, read one by one: CIFAR, MNIST, folders of images, text, safetensors. A
-//! [`Source`] is one by name, as command lines have it (`cifar10:DIR`). A [`Loader`] makes the feeds of steps from a data
-//! set, in an order that is shuffled by seed and epoch, in threads of its own. It reads no more than the rows that its
-//! process's ranks do.
+//! A [`Dataset`] is a number of samples that are read one by one: CIFAR, MNIST, folders of images, text, safetensors. A [`Source`] names one as
+//! command lines do (`cifar10:DIR`). A [`Loader`] makes the feeds of steps from a data set, in an order that is shuffled by seed and epoch, in
+//! threads of its own. It reads only the rows that its process's ranks use.
 //!
-//! Everything here is a function of data, seed, epoch and sample: the same on every mesh, and anew at any step. This room
-//! knows no plan; what a graph wants to be fed it learns from the types of inputs.
+//! Everything here is a function of data, seed, epoch and sample. So it is the same on every mesh, and any step can be made again. This crate knows
+//! no plan; it learns from the types of inputs what a graph is fed with.
 //!
-//! Files are checked as they are opened: sizes, heads, labels, and that files of a set are equally long. So those that
-//! were cut off between two samples are found. Start reading with [`Loader`].
+//! Files are checked when they are opened: sizes, heads, labels, and that files of a set are equally long. So files that were cut off between two
+//! samples are found. Start reading with [`Loader`].
 
 mod augment;
 #[cfg(feature = "bpe")]

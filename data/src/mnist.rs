@@ -14,7 +14,7 @@ const LAYOUT: &str = "an MNIST set is a folder with train-images-idx3-ubyte, tra
                       synthetic set with `graphc data synth mnist DIR`";
 const CLASSES: u8 = 10;
 
-/// The file of images and that of labels of a split.
+/// Returns the names of the files of a split: that of images and that of labels.
 pub(crate) fn split_file_names(split: Split) -> [&'static str; 2] {
     match split {
         Split::Train => ["train-images-idx3-ubyte", "train-labels-idx1-ubyte"],
@@ -22,11 +22,10 @@ pub(crate) fn split_file_names(split: Split) -> [&'static str; 2] {
     }
 }
 
-/// MNIST in its IDX format, plain or gzip: the four files in the folder, or in `MNIST/raw` in it, where torchvision puts
-/// them.
+/// Opens MNIST in its IDX format, plain or gzip: the four files in the folder, or in `MNIST/raw` in it, where torchvision puts them.
 ///
 /// # Errors
-/// Where a file of the split is missing, was cut off or is damaged, or the two do not have equally many samples.
+/// Returns an error if a file of the split is missing, was cut off or is damaged, or if the two do not have equally many samples.
 pub fn mnist(folder: &Path, split: Split) -> Result<ImageSet, DatasetError> {
     let raw = folder.join("MNIST/raw");
     let inner = if raw.is_dir() { &raw } else { folder };
@@ -48,7 +47,7 @@ pub fn mnist(folder: &Path, split: Split) -> Result<ImageSet, DatasetError> {
     Ok(ImageSet::new(name, [1, height, width], vec![part], classes))
 }
 
-/// Some copies have a dot in the name.
+/// Returns the paths that a file may have. In some copies its name has a dot in place of a hyphen.
 fn candidate_paths(folder: &Path, file: &str) -> [PathBuf; 2] {
     [folder.join(file), folder.join(file.replace("-idx", ".idx"))]
 }
@@ -80,7 +79,7 @@ mod tests {
         head.chain(dims.iter().flat_map(|dim| dim.to_be_bytes())).chain(data.to_vec()).collect()
     }
 
-    /// Three images of 2 x 3 pixels of each split, the training files packed.
+    /// Writes a set with three images of 2 x 3 pixels in each split. The training files are compressed.
     fn set() -> tempfile::TempDir {
         let folder = tempfile::tempdir().expect("a folder");
         for split in [Split::Train, Split::Test] {
@@ -129,7 +128,7 @@ mod tests {
         assert_eq!(mnist(folder.path(), Split::Test).expect("a set").samples(), 3);
     }
 
-    /// What is wrong where a file has this content; none: it is not there.
+    /// Returns the error of a set in which a file has this content, or is missing if `content` is `None`.
     fn spoiled(file: &str, split: Split, content: Option<&[u8]>) -> String {
         let folder = set();
         let path = folder.path().join(file);

@@ -1,4 +1,4 @@
-//! Images of one size with a class each, at regular places of files: what CIFAR and MNIST are.
+//! Images of one size with a class each, at regular positions of files. CIFAR and MNIST are stored like this.
 
 use std::fmt;
 
@@ -13,18 +13,18 @@ pub struct ImageSet {
     name: String,
     fields: [Field; 2],
     parts: Vec<ImagePart>,
-    /// Of all samples, in the order of the parts.
+    /// The class of each sample, in the order of the parts.
     labels: Vec<u8>,
 }
 
-/// Images of one file.
+/// The images of one file.
 #[derive(Debug)]
 pub(crate) struct ImagePart {
     pub(crate) content: FileContent,
     pub(crate) samples: usize,
-    /// Where the first image begins.
+    /// The position of the first image, in bytes.
     pub(crate) first: u64,
-    /// From one image to the next.
+    /// The distance from one image to the next, in bytes.
     pub(crate) stride: u64,
 }
 
@@ -35,7 +35,7 @@ impl fmt::Debug for ImageSet {
 }
 
 impl ImageSet {
-    /// `labels` are as many as the parts have images.
+    /// Makes a set of parts. `labels` has as many elements as all parts have images.
     pub(crate) fn new(
         name: String,
         shape: [usize; 3],
@@ -49,7 +49,7 @@ impl ImageSet {
         Self { name, fields, parts, labels }
     }
 
-    /// The class of each sample.
+    /// Returns the class of each sample.
     pub fn labels(&self) -> &[u8] {
         &self.labels
     }

@@ -1,4 +1,4 @@
-//! Data sets by name, as command lines have them.
+//! Data sets by name, in the form that command lines use.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,13 +19,13 @@ use crate::{TensorSet, cifar, mnist};
 /// A data set by name: `cifar10:DIR`, `cifar100:DIR`, `mnist:DIR`, `images:DIR`, `text:PATH`, `bpe:DIR`, or a safetensors file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// What it is.
+    /// The kind of data set.
     pub kind: Kind,
-    /// Where it lies.
+    /// The path of its file or folder.
     pub path: PathBuf,
 }
 
-/// What a data set is.
+/// The kind of a data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// CIFAR-10, binary.
@@ -44,7 +44,7 @@ pub enum Kind {
     Tensors,
 }
 
-/// All that have a name.
+/// The kinds that have a name.
 const NAMED: [(&str, Kind); 6] = [
     ("cifar10", Kind::Cifar10),
     ("cifar100", Kind::Cifar100),
@@ -82,7 +82,7 @@ fn describe_choices() -> String {
 }
 
 impl fmt::Display for Source {
-    /// As it is parsed.
+    /// Writes the text that parses to it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some((name, _)) = NAMED.iter().find(|(_, kind)| *kind == self.kind) {
             write!(f, "{name}:")?;
@@ -92,11 +92,11 @@ impl fmt::Display for Source {
 }
 
 impl Source {
-    /// Opens a split for a graph of these inputs: they say how large images are made, and how long windows of text are. A
-    /// safetensors file is no split, but whole.
+    /// Opens a split for a graph of these inputs, which tell the size of images and the length of windows of text. A safetensors file has no splits,
+    /// so it is opened whole.
     ///
     /// # Errors
-    /// Where a file is missing or damaged, or the inputs do not say what must be known.
+    /// Returns an error if a file is missing or damaged, or if the inputs do not tell what must be known.
     pub fn open(
         &self,
         split: Split,
@@ -105,7 +105,7 @@ impl Source {
         self.open_kind(split, inputs, &BTreeMap::new())
     }
 
-    /// As [`Source::open`], for the inputs of a session, which says along which dims their samples lie.
+    /// Opens a split like [`Source::open`] for the inputs of a session, which knows the dims that count their samples.
     ///
     /// # Errors
     /// As [`Source::open`].
@@ -134,7 +134,7 @@ impl Source {
         })
     }
 
-    /// What is usual for training on it: shuffled, normalized, images augmented.
+    /// Returns the usual options for training on it: shuffled, normalized, and with augmented images.
     pub fn training(&self, seed: u64) -> LoaderOptions {
         let augment = match self.kind {
             Kind::Cifar10 | Kind::Cifar100 => Augment::CIFAR,
@@ -144,12 +144,12 @@ impl Source {
         LoaderOptions { augment, normalize: self.normalize(), ..LoaderOptions::training(seed) }
     }
 
-    /// What is usual for evaluation on it: in order, normalized.
+    /// Returns the usual options for evaluation on it: in order and normalized.
     pub fn evaluation(&self) -> LoaderOptions {
         LoaderOptions { normalize: self.normalize(), ..LoaderOptions::evaluation() }
     }
 
-    /// Mean and standard deviation of its images, where they are known; of folders of images those of ImageNet.
+    /// Returns mean and standard deviation of its images, if they are known. For folders of images they are those of ImageNet.
     pub fn normalize(&self) -> Option<Normalize> {
         let of = |mean: &[f32], std: &[f32]| Some(Normalize::new(mean, std));
         match self.kind {
@@ -161,7 +161,7 @@ impl Source {
         }
     }
 
-    /// How long windows of text are: the second dim of the input of integers that has two.
+    /// Returns the length of windows of text: the extent of the second dim of the input of integers that has two dims.
     fn window_length(&self, inputs: &BTreeMap<String, TensorType>) -> Result<usize, DatasetError> {
         let tokens = |ty: &&TensorType| !ty.dtype.is_float() && ty.shape.len() == 2;
         let input = inputs.values().find(tokens);

@@ -1,4 +1,4 @@
-//! Safetensors files as data sets: a dim of each tensor counts samples, the first unless a graph says otherwise.
+//! Safetensors files as data sets. A dim of each tensor counts samples: the first, unless a graph says otherwise.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,7 +10,7 @@ use graphc_runtime::data::TensorFile;
 use crate::dataset::{Dataset, Field, FieldKind};
 use crate::error::DatasetError;
 
-/// A safetensors file: a field for each tensor that has as many samples as the set. `u8` of `[n, channels, height, width]` are
+/// A safetensors file as a data set, with a field for each tensor that has as many samples as the set. `u8` of `[n, channels, height, width]` are
 /// images; `labels` are classes.
 #[derive(Debug)]
 pub struct TensorSet {
@@ -23,17 +23,17 @@ pub struct TensorSet {
 }
 
 impl TensorSet {
-    /// Opens a file; samples stay there until they are read. How many there are `labels` or `target` say, where there is one
-    /// of them, and tensors of another length are left aside; otherwise all tensors must agree.
+    /// Opens a file, whose samples stay there until they are read. If there is a tensor `labels` or `target`, it tells the number of samples, and
+    /// tensors of another length are ignored. Otherwise all tensors must agree.
     ///
     /// # Errors
-    /// Where the file is no safetensors file, was cut off, or holds no samples.
+    /// Returns an error if the file is no safetensors file, was cut off, or holds no samples.
     pub fn open(path: &Path) -> Result<Self, DatasetError> {
         Self::with_samples(path, count_samples, &BTreeMap::new())
     }
 
-    /// Opens a file for a graph of these inputs, whose samples lie along these dims, the first where nothing is said: tensors of
-    /// their names say how many samples there are, where the file has any of them, and others are left aside.
+    /// Opens a file for a graph of these inputs. Samples lie along the given dims, or along the first. If the file has tensors of the inputs' names,
+    /// these must agree on the number of samples, and tensors of another length are ignored.
     ///
     /// # Errors
     /// As [`TensorSet::open`].
@@ -76,7 +76,7 @@ impl TensorSet {
 
 type Tensors = BTreeMap<String, TensorType>;
 
-/// The dim that counts the samples of a tensor, if any does.
+/// Returns the dim that counts the samples of a tensor, if any does.
 fn dim_of(name: &str, ty: &TensorType, dims: &BTreeMap<String, Samples>) -> Option<usize> {
     dims.get(name).copied().unwrap_or_default().dim(ty.shape.len())
 }
@@ -104,7 +104,7 @@ impl Dataset for TensorSet {
     }
 }
 
-/// How many samples tensors hold.
+/// Counts the samples of tensors: those of `labels` or `target` if there is one, otherwise those on which all agree.
 fn count_samples(tensors: &Tensors, dims: &BTreeMap<String, Samples>) -> Result<usize, String> {
     let count = |name: &str| {
         let ty = tensors.get(name)?;
@@ -117,7 +117,7 @@ fn count_samples(tensors: &Tensors, dims: &BTreeMap<String, Samples>) -> Result<
     }
 }
 
-/// The number of samples on which tensors agree.
+/// Returns the number of samples on which tensors agree.
 fn count_agreed_samples(
     tensors: &Tensors,
     dims: &BTreeMap<String, Samples>,
@@ -156,7 +156,7 @@ fn field_of_tensor(name: &str, ty: &TensorType, dim: usize) -> Field {
     Field::new(name, sample, kind)
 }
 
-/// The extents of all other dims.
+/// Returns the extents of all other dims.
 pub(crate) fn shape_without_dim(shape: &[usize], dim: usize) -> Vec<usize> {
     shape.iter().enumerate().filter(|&(at, _)| at != dim).map(|(_, &extent)| extent).collect()
 }

@@ -1,4 +1,4 @@
-//! Text by bytes: a vocabulary of 256.
+//! Text by bytes, with a vocabulary of 256.
 
 use std::path::{Path, PathBuf};
 
@@ -11,8 +11,8 @@ use crate::error::DatasetError;
 pub(crate) const LAYOUT: &str = "text is one file, or a folder of .txt files: train.txt and test.txt (or valid.txt) are the parts of \
                       that name; of other files, in the order of their names, the last tenth is held out";
 
-/// Text by bytes. A sample is a window of `length` bytes, one behind the other, as `tokens`, `i64[length]`, and the bytes that
-/// follow each of them, as `labels`.
+/// Text by bytes. A sample is a window of `length` bytes. Its field `tokens`, `i64[length]`, has these bytes, and its field `labels` has the byte
+/// that follows each of them. Windows follow one another.
 #[derive(Debug)]
 pub struct ByteText {
     name: String,
@@ -21,7 +21,7 @@ pub struct ByteText {
     samples: usize,
 }
 
-/// A part of a file, behind those before it.
+/// A range of a file's bytes, which follows those of the spans before it.
 #[derive(Debug)]
 struct FileSpan {
     content: FileContent,
@@ -29,7 +29,7 @@ struct FileSpan {
     bytes: u64,
 }
 
-/// The files of a split, and whether they hold both splits.
+/// Lists the files of a split, and tells whether they hold both splits.
 pub(crate) fn list_split_files(
     path: &Path,
     split: Split,
@@ -62,7 +62,7 @@ pub(crate) fn list_split_files(
     Ok((files, true))
 }
 
-/// The first nine tenths of what there is, or the rest.
+/// Returns the range of a split: the first nine tenths of the text for training, and the rest for testing.
 pub(crate) fn range_of_split(all: u64, split: Split) -> std::ops::Range<u64> {
     let trained = all - all / 10;
     match split {
@@ -71,13 +71,13 @@ pub(crate) fn range_of_split(all: u64, split: Split) -> std::ops::Range<u64> {
     }
 }
 
-/// The fields of text in windows.
+/// Returns the fields of a data set of text in windows.
 pub(crate) fn window_fields(length: usize) -> [Field; 2] {
     let ty = || TensorType::new(DType::I64, [length]);
     [Field::new("tokens", ty(), FieldKind::Plain), Field::new("labels", ty(), FieldKind::Labels)]
 }
 
-/// How many windows there are: a window needs the token behind it too.
+/// Counts the windows. A window also needs the token that follows it.
 pub(crate) fn count_windows(tokens: u64, length: usize, name: &str) -> Result<usize, DatasetError> {
     let windows = if length == 0 { 0 } else { tokens.saturating_sub(1) / length as u64 };
     if windows == 0 {
@@ -90,11 +90,11 @@ pub(crate) fn count_windows(tokens: u64, length: usize, name: &str) -> Result<us
 }
 
 impl ByteText {
-    /// A file, or the `.txt` files of a folder, in windows of `length` bytes. `train.txt` and `test.txt` (or `valid.txt`) are
-    /// the splits; otherwise the last tenth of the text is held out.
+    /// Opens a file, or the `.txt` files of a folder, in windows of `length` bytes. `train.txt` and `test.txt` (or `valid.txt`) are the splits;
+    /// otherwise the last tenth of the text is held out.
     ///
     /// # Errors
-    /// Where there is no such file, or less than a window of text.
+    /// Returns an error if there is no such file, or less than a window of text.
     pub fn open(path: &Path, split: Split, length: usize) -> Result<Self, DatasetError> {
         let name = format!("text:{} ({split})", path.display());
         let (files, both) = list_split_files(path, split)?;
@@ -107,7 +107,7 @@ impl ByteText {
         Ok(Self { fields: window_fields(length), parts: cut_spans(contents, range), samples, name })
     }
 
-    /// Reads bytes from a place on, across files.
+    /// Reads bytes from position `at` on, across files.
     fn read_bytes(&self, mut at: u64, mut into: &mut [u8]) -> Result<(), DatasetError> {
         for part in &self.parts {
             if into.is_empty() {
@@ -126,7 +126,7 @@ impl ByteText {
     }
 }
 
-/// The parts of files that a range of all their bytes covers.
+/// Cuts a range out of the bytes of all files, and returns its part of each file.
 fn cut_spans(contents: Vec<FileContent>, range: std::ops::Range<u64>) -> Vec<FileSpan> {
     let (mut parts, mut before) = (Vec::new(), 0);
     for content in contents {

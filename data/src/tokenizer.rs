@@ -1,9 +1,8 @@
-//! Tokenizers as Hugging Face's `tokenizers` saves them, and texts taken apart by them.
+//! Reads tokenizers in the format of Hugging Face's `tokenizers` library, and splits texts into tokens with them.
 //!
-//! A file may say anything, and the library takes it at its word: it panics at some of it, and takes all memory for
-//! other. So its JSON is looked through first, and what is of no use here, or would make windows of text something else,
-//! is left out. The library runs in a thread of its own, whose panic is an error of the file. Start reading with
-//! [`Saved`].
+//! A file may hold anything, and the library trusts it: it panics at some content, and takes all memory for other. So the JSON is checked first. What
+//! is of no use here, or would change how windows of text are made, is removed. The library runs in a thread of its own, and a panic of that thread
+//! becomes an error of the file. Start reading with [`Saved`].
 
 use std::sync::Once;
 
@@ -11,42 +10,42 @@ use graphc_runtime::{memory_and_swap, threads};
 use serde_json::Value;
 use tokenizers::Tokenizer;
 
-/// Bytes of the longest file of a tokenizer: the largest that are known have an eighth.
+/// The most bytes that a tokenizer's file may have. The largest known files have an eighth of that.
 pub(crate) const LONGEST: u64 = 256 << 20;
 
-/// Bytes of the longest token: the library keeps a token as a chain as deep.
+/// The most bytes that a token may have. The library keeps a token as a chain whose depth is the token's length.
 const LONGEST_TOKEN: usize = 4096;
 
-/// The most times as long as a text that what comes of it may be, before it is taken apart.
+/// The most that replacements may lengthen a text before it is split, as a multiple of its length.
 const MOST_GROWTH: f64 = 64.0;
 
-/// The growth that replacements of usual tokenizers may cause, by single characters, of which few are replaced.
+/// The growth by the replacements of usual tokenizers. These replace single characters, and few of them.
 const USUAL_GROWTH: f64 = 4.0;
 
-/// Bytes of memory that the library takes for a byte of text: its alignment with the text it came from, 18, twice where
-/// it is split, and what it notes of a token for every few; some 220 where each byte is a token.
+/// The bytes of memory that the library takes for a byte of text: 18 for its alignment with the original text, twice if the text is split, and its
+/// notes on a token for every few bytes. It takes about 220 if each byte is a token.
 const TEXT_BYTES: f64 = 80.0;
 
-/// Bytes of the stack of the thread: what lies in each other in a file is no deeper.
+/// The bytes of the thread's stack. They suffice for the nesting of any file that is accepted.
 const STACK: usize = 64 << 20;
 
 /// The name of the thread.
 const THREAD: &str = "tokenizer";
 
-/// A saved tokenizer whose JSON was looked through.
+/// A saved tokenizer whose JSON was checked.
 #[derive(Debug)]
 pub(crate) struct Saved {
     json: Value,
-    /// The treatment of texts that it asks for, and that is not done here.
+    /// The treatment of texts that the file asks for and that is not done here.
     left_out: Vec<&'static str>,
     growth: f64,
 }
 
-/// Texts taken apart.
+/// Texts as tokens.
 #[derive(Debug)]
 pub(crate) struct TokenizedTexts {
     pub(crate) tokens: Vec<u32>,
-    /// The number of different tokens.
+    /// The number of different tokens of the tokenizer.
     pub(crate) vocabulary: usize,
 }
 
@@ -54,7 +53,7 @@ impl Saved {
     /// Reads the content of a file.
     ///
     /// # Errors
-    /// Where it is no JSON, or says what takes more memory than makes sense: what is wrong.
+    /// Returns the reason if the content is not JSON, has no model, or asks for an unreasonable amount of memory.
     pub(crate) fn from_json(content: &[u8]) -> Result<Self, String> {
         let mut json: Value = serde_json::from_slice(content).map_err(|error| error.to_string())?;
         if !json["model"].is_object() {
@@ -73,15 +72,15 @@ impl Saved {
         Ok(Self { json, left_out, growth })
     }
 
-    /// The treatment of texts that it asks for, and that is not done here; `None` where that is nothing.
+    /// Returns the treatment of texts that the file asks for and that is not done here, or `None` if there is none.
     pub(crate) fn left_out(&self) -> Option<String> {
         (!self.left_out.is_empty()).then(|| self.left_out.join(" and "))
     }
 
-    /// Takes texts apart, one after the other: one is in memory at a time. `damaged` makes an error of what is wrong.
+    /// Splits texts into tokens, one after the other, with a single text in memory at a time. `damaged` makes an error of a reason.
     ///
     /// # Errors
-    /// Where it is no tokenizer, cannot take a text apart, or there is no memory for that; and the first of the texts.
+    /// Returns an error if this is no tokenizer, if it cannot split a text, if there is not the memory for that, or the first error among the texts.
     pub(crate) fn take_apart<E: Send>(
         &self,
         texts: impl Iterator<Item = Result<String, E>> + Send,
@@ -107,7 +106,7 @@ impl Saved {
         Tokenizer::from_bytes(json).map_err(|error| error.to_string())
     }
 
-    /// Refuses a text of so many bytes that there is no memory to take it apart.
+    /// Refuses a text of this many bytes if there is not enough memory to split it.
     fn check_memory(&self, bytes: usize) -> Result<(), String> {
         let Some(memory) = memory_and_swap() else { return Ok(()) };
         let needed = bytes as f64 * TEXT_BYTES * (self.growth / USUAL_GROWTH).max(1.0);
@@ -120,7 +119,7 @@ impl Saved {
     }
 }
 
-/// The tokens of a vocabulary, in either form, and those that were added to it.
+/// Lists the tokens of a vocabulary, which is an object or an array, and those that were added to it.
 fn list_tokens(json: &Value) -> impl Iterator<Item = &str> {
     let vocabulary = &json["model"]["vocab"];
     let named = vocabulary.as_object().into_iter().flatten().map(|(token, _)| token.as_str());
@@ -129,7 +128,7 @@ fn list_tokens(json: &Value) -> impl Iterator<Item = &str> {
     named.chain(listed).chain(added.filter_map(|token| token["content"].as_str()))
 }
 
-/// The most times as long as a text that all replacements make of it.
+/// Returns the most that all replacements together may lengthen a text, as a multiple of its length.
 fn replacement_growth(json: &Value) -> f64 {
     let inner: f64 = match json {
         Value::Object(fields) => fields.values().map(replacement_growth).product(),
@@ -145,7 +144,8 @@ fn replacement_growth(json: &Value) -> f64 {
     inner * own.max(1.0)
 }
 
-/// Leaves out what belongs to single short texts, and what makes other tokens of the same text: what of it was asked for.
+/// Removes what applies to single short texts, and what makes different tokens of the same text. Returns the settings of these that the file asked
+/// for.
 fn leave_out(json: &mut Value) -> Vec<&'static str> {
     let mut left_out = Vec::new();
     if !json["truncation"].is_null() {
@@ -164,10 +164,10 @@ fn leave_out(json: &mut Value) -> Vec<&'static str> {
     left_out
 }
 
-/// Does work in a thread of its own, which says nothing where it panics.
+/// Does work in a thread of its own. If it panics, nothing is printed.
 ///
 /// # Errors
-/// Where it panics, or there is no thread: why.
+/// Returns the reason if the work panics, or if no thread can be started.
 fn run_in_thread<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
     silence_panics();
     std::thread::scope(|scope| {
@@ -181,7 +181,7 @@ fn run_in_thread<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> 
     })
 }
 
-/// Has no panic of that thread printed, as it becomes an error.
+/// Prevents that a panic of that thread is printed, because it becomes an error.
 fn silence_panics() {
     static SILENCED: Once = Once::new();
     SILENCED.call_once(|| {

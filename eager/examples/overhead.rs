@@ -1,5 +1,5 @@
-//! The cost of an eager operation whose plan is cached: microseconds each, the median of rounds of 1000, and of the best
-//! round. Tensors of four elements, so that nothing but overhead is left.
+//! Measures the cost of an eager operation whose plan is cached, in microseconds: the median of rounds of 1000 calls, and the best round. Tensors
+//! have four elements, so that little but overhead is measured.
 //!
 //! ```text
 //! cargo run --release -p graphc-eager --example overhead            1 and 2 ranks, as threads
@@ -14,11 +14,11 @@ use graphc_runtime::dist::{self, Group};
 type Failure = Box<dyn std::error::Error>;
 type Operation = fn(&GlobalTensor, &GlobalTensor) -> Result<GlobalTensor, EagerError>;
 
-/// Unless the command line says another number.
+/// The number of rounds, unless the command line gives another.
 const ROUNDS: usize = 15;
 const CALLS: usize = 1000;
 
-/// The second reads both operands in other layouts than they lie in, the third makes partial sums.
+/// The operations that are measured. The second has operands in different layouts; the third makes partial sums.
 const OPERATIONS: [(&str, Operation); 4] = [
     ("add, S(0) and S(0)", |x, _| x + x),
     ("add, S(0) and B", |x, y| x + y),

@@ -1,5 +1,5 @@
-//! The operators `+ - * /` between tensors and with numbers, and `-`. They give results, because layouts may not fit and ranks
-//! may fail: `((&x + &y)? * 2.0)?`.
+//! The operators `+ - * /` between tensors and with numbers, and the sign `-`. They return a `Result`, because layouts may not fit and ranks may
+//! fail: `((&x + &y)? * 2.0)?`.
 
 use std::borrow::Borrow;
 use std::ops;
@@ -14,7 +14,7 @@ use crate::operation::EagerOperation;
 use crate::tensor::GlobalTensor;
 
 impl GlobalTensor {
-    /// A number as a tensor that lies whole where this one does.
+    /// Makes a tensor of a number, whole on each rank of this tensor.
     fn scalar_like(&self, value: f64) -> Result<Self, EagerError> {
         let Layout { dtype, ranks, hierarchy, .. } = &self.spot().layout;
         let layout = Layout {
@@ -57,7 +57,7 @@ fn of_number(
     call_operation(operation, &[&tensor.scalar_like(value)?, tensor], value.to_bits())
 }
 
-/// An operator between tensors, owned or borrowed, and with numbers on either side.
+/// Implements an operator between tensors, owned or borrowed, and with numbers on either side.
 macro_rules! operator {
     ($trait:ident, $method:ident) => {
         operator!($trait, $method, &GlobalTensor, &GlobalTensor, of_two);

@@ -1,4 +1,4 @@
-//! Calls of operations: the plan is looked up or made, compared with what the other ranks do, and executed.
+//! Calls of operations: finds or makes the plan of a call, compares the call between the ranks, and executes the plan.
 
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use crate::plans::{CallKey, PreparedOperation};
 use crate::spots::{Spot, Spots};
 use crate::tensor::GlobalTensor;
 
-/// Does an operation on one or two operands. `number` stands for numbers among them.
+/// Does an operation on one or two operands. `number` tells calls apart whose operands include a number.
 ///
 /// # Errors
-/// Where the operands do not fit each other or the operation; where the ranks differ, or the job ends.
+/// Returns an error if the operands do not fit each other or the operation, if the ranks call different things, or if the job ends.
 pub(crate) fn call_operation(
     operation: EagerOperation,
     operands: &[&GlobalTensor],
@@ -70,7 +70,7 @@ fn prepare_call(
     Ok(PreparedOperation { routine, _operands: operands, result, ranks, text, digest, called: 0 })
 }
 
-/// The ranks that take part.
+/// Returns the ranks that take part, in ascending order and each once.
 fn participating_ranks(operation: &EagerOperation, operands: &[&GlobalTensor]) -> Vec<u32> {
     let mut ranks = operands[0].placement().ranks.clone();
     if let EagerOperation::ToGlobal(placement, _) = operation {
@@ -81,7 +81,7 @@ fn participating_ranks(operation: &EagerOperation, operands: &[&GlobalTensor]) -
     ranks
 }
 
-/// Whether operands can meet: they are of one context and on one placement.
+/// Checks that operands can meet: they are of one context and on one placement.
 fn check_operands(
     operation: &EagerOperation,
     operands: &[&GlobalTensor],
@@ -98,7 +98,7 @@ fn check_operands(
     Err(EagerError::Placements { call: describe_call(operation, operands), first, other })
 }
 
-/// The text of a call, for people.
+/// Describes a call for people.
 fn describe_call(operation: &EagerOperation, operands: &[&GlobalTensor]) -> String {
     let operands: Vec<String> = operands.iter().map(|operand| operand.spot().to_string()).collect();
     format!("{operation} of {}", operands.join(" and "))

@@ -1,4 +1,4 @@
-//! The context that eager tensors of a rank belong to.
+//! The context that the eager tensors of a rank belong to.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,11 +14,11 @@ use crate::error::EagerError;
 use crate::plans::Plans;
 use crate::spots::{Spot, Spots};
 
-/// Eager tensors of the ranks of a group, seen from one of them; a cheap handle. All ranks make the same calls in the same
-/// order, whatever the placement: a rank that a tensor does not lie on knows its shape and layout, and holds nothing.
+/// A handle, cheap to clone, by which one rank of a group makes and uses eager tensors. All ranks make the same calls in the same order, whatever the
+/// placement: a rank outside a tensor's placement knows its shape and layout, and holds no shard.
 ///
-/// Every call is compared between the ranks that take part in it. Where ranks differ the job ends on all of them, with an
-/// error that says who calls what.
+/// Every call is compared between the ranks that take part in it. If they differ, the job ends on all of them, with an error that says which rank
+/// calls what.
 #[derive(Clone)]
 pub struct Eager {
     state: Arc<Mutex<EagerState>>,
@@ -27,13 +27,13 @@ pub struct Eager {
     dtype: DType,
 }
 
-/// What calls of a rank have in common.
+/// The state that all handles of a rank share.
 pub(crate) struct EagerState {
     pub(crate) routines: Routines,
     pub(crate) plans: Plans,
     pub(crate) spots: Spots,
     pub(crate) seed: u64,
-    /// How many random tensors were drawn since the seed was set.
+    /// The number of random tensors that were drawn since the seed was set.
     pub(crate) draws: u64,
 }
 
@@ -44,10 +44,10 @@ impl fmt::Debug for Eager {
 }
 
 impl Eager {
-    /// A context on the ranks of a group, all of which call it. Placements name the ranks by their index in the group.
+    /// Makes a context on the ranks of a group, all of which call this. Placements name the ranks by their index in the group.
     ///
     /// # Errors
-    /// Where a rank calls something else, the job ends, or the system gives no thread.
+    /// Returns an error if a rank calls something else, if the job ends, or if the system gives no thread.
     pub fn new(group: &Group) -> Result<Self, EagerError> {
         let routines = Routines::new(group)?;
         let (rank, ranks) = (routines.rank(), routines.world_size());
@@ -56,30 +56,30 @@ impl Eager {
         Ok(Self { state: Arc::new(Mutex::new(state)), rank, ranks, dtype: DType::F32 })
     }
 
-    /// The same context, which makes tensors of another element type than f32.
+    /// Returns a handle of the same context that makes tensors of another element type than f32.
     #[must_use]
     pub fn of(&self, dtype: DType) -> Self {
         Self { dtype, ..self.clone() }
     }
 
-    /// This rank.
+    /// Returns the index of this rank.
     pub fn rank(&self) -> u32 {
         self.rank
     }
 
-    /// Number of ranks.
+    /// Returns the number of ranks.
     pub fn world_size(&self) -> usize {
         self.ranks
     }
 
-    /// All ranks, on one axis.
+    /// Returns the placement on all ranks, along one axis.
     pub fn all(&self) -> Placement {
         let ranks = (0..self.ranks as u32).collect();
         Placement { device: DeviceKind::Cpu, ranks, hierarchy: vec![self.ranks] }
     }
 
-    /// Seeds what [`Eager::randn`] and [`Eager::rand`] draw from now on; to be called alike on all ranks. A context begins
-    /// with 0.
+    /// Sets the seed of the numbers that [`Eager::randn`] and [`Eager::rand`] draw from now on. All ranks call it alike. The seed of a new context is
+    /// 0.
     pub fn seed(&self, seed: u64) {
         let mut state = self.lock_state();
         (state.seed, state.draws) = (seed, 0);
@@ -97,10 +97,10 @@ impl Eager {
         Arc::ptr_eq(&self.state, &other.state)
     }
 
-    /// The layout of a tensor of this type.
+    /// Returns the layout of a tensor of this type.
     ///
     /// # Errors
-    /// Where the placement names ranks or devices that there are not, or the layout does not fit.
+    /// Returns an error if the placement names ranks or devices that do not exist, or if the layout does not fit.
     pub(crate) fn build_layout(
         &self,
         ty: &TensorType,
@@ -116,10 +116,10 @@ impl Eager {
         Ok(laid_out(ty, placement, sbp)?)
     }
 
-    /// Checks that a placement names ranks and devices that there are.
+    /// Checks that the ranks and devices of a placement exist.
     ///
     /// # Errors
-    /// Where it does not.
+    /// Returns an error if one does not.
     pub(crate) fn check_placement(&self, placement: &Placement) -> Result<(), EagerError> {
         let ranks = self.ranks;
         if let Some(&rank) = placement.ranks.iter().find(|&&rank| rank as usize >= ranks) {

@@ -1,5 +1,5 @@
-//! The making of global tensors. Random ones are Philox numbers of the seed, of how many were drawn before, and of an
-//! element's place in the whole.
+//! Makes global tensors. Random elements are Philox numbers of the seed, of the number of random tensors drawn before, and of an element's position
+//! in the whole tensor.
 
 use graphc_ir::mesh::Placement;
 use graphc_ir::plan::Layout;
@@ -14,14 +14,14 @@ use crate::tensor::GlobalTensor;
 
 /// # New tensors
 ///
-/// Of the element type of [`Eager::of`], f32 otherwise. Every rank makes its own shard; in a partial layout the first rank of an
-/// axis holds the numbers, and the others what changes nothing.
+/// Tensors have the element type of [`Eager::of`], or f32. Every rank makes its own shard. In a partial layout the first rank of an axis holds the
+/// numbers, and the others hold what changes nothing in the sum.
 impl Eager {
-    /// Zeros.
+    /// Makes a tensor of zeros.
     ///
     /// # Errors
-    /// Where the placement names ranks that there are not or the layout does not fit; where the ranks differ, or the job
-    /// ends. So do all that make tensors.
+    /// Returns an error if the placement names ranks that do not exist, if the layout does not fit, if the ranks call different things, or if the job
+    /// ends. All functions that make tensors do so.
     pub fn zeros(
         &self,
         shape: impl Into<Vec<usize>>,
@@ -31,7 +31,7 @@ impl Eager {
         self.full(shape, 0.0, placement, sbp)
     }
 
-    /// Ones.
+    /// Makes a tensor of ones.
     ///
     /// # Errors
     /// As [`Eager::zeros`].
@@ -44,7 +44,7 @@ impl Eager {
         self.full(shape, 1.0, placement, sbp)
     }
 
-    /// One number everywhere.
+    /// Makes a tensor that has one number everywhere.
     ///
     /// # Errors
     /// As [`Eager::zeros`].
@@ -59,8 +59,8 @@ impl Eager {
         self.create_tensor((shape.into(), placement, sbp), &format!("full {value}"), &mut |_| value)
     }
 
-    /// Numbers of the standard normal distribution: a function of the seed, of how many random tensors were drawn before, and of
-    /// each element's place in the whole. So they are the same on every placement and in every layout.
+    /// Makes a tensor of numbers of the standard normal distribution. They are a function of the seed, of the number of random tensors drawn before,
+    /// and of each element's position in the whole tensor, so they are the same on every placement and in every layout.
     ///
     /// # Errors
     /// As [`Eager::zeros`].
@@ -75,7 +75,7 @@ impl Eager {
         self.create_tensor((shape.into(), placement, sbp), &what, &mut normal)
     }
 
-    /// Numbers in [0, 1), drawn as those of [`Eager::randn`].
+    /// Makes a tensor of numbers in [0, 1), which are drawn like those of [`Eager::randn`].
     ///
     /// # Errors
     /// As [`Eager::zeros`].
@@ -90,7 +90,7 @@ impl Eager {
         self.create_tensor((shape.into(), placement, sbp), &what, &mut uniform)
     }
 
-    /// 0, 1, 2 and so on up to `end`, which is left out: in one dim.
+    /// Makes a tensor of one dim: 0, 1, 2 and so on up to `end`, which is left out.
     ///
     /// # Errors
     /// As [`Eager::zeros`].
@@ -103,7 +103,7 @@ impl Eager {
         self.create_tensor((vec![end], placement, sbp), "arange", &mut |place| place as f64)
     }
 
-    /// A whole tensor that all ranks have alike, laid out.
+    /// Distributes a whole tensor that is the same on all ranks.
     ///
     /// # Errors
     /// As [`Eager::zeros`].
@@ -123,12 +123,12 @@ impl Eager {
         Ok(GlobalTensor::new(self, spot, local))
     }
 
-    /// The tensor whose shards are the ranks' local tensors. Its shape follows from theirs: along a dim that is split the
-    /// extents of the ranks add up. All ranks of the group call it; what ranks outside the placement bring is not looked at.
+    /// Makes the tensor whose shards are the ranks' local tensors. Its shape follows from theirs: along a dim that is split, the extents of the ranks
+    /// add up. All ranks of the group call it; the local tensors of ranks outside the placement are ignored.
     ///
     /// # Errors
-    /// On all ranks, where local tensors are not of one type or their shapes no shards of one tensor (of a dim that does not
-    /// split evenly the first ranks hold one more); otherwise as [`Eager::zeros`].
+    /// Returns an error on all ranks if the local tensors are not of one type, or their shapes are not those of shards of one tensor. (If a dim does
+    /// not split evenly, the first ranks hold one more.) Otherwise as [`Eager::zeros`].
     pub fn from_local(
         &self,
         local: &HostTensor,
@@ -144,7 +144,7 @@ impl Eager {
         Ok(GlobalTensor::new(self, self.find_spot(&layout), mine))
     }
 
-    /// The layout of the tensor whose shards are of these types, by rank of the group.
+    /// Returns the layout of the tensor whose shards are of these types, which are given by rank of the group.
     fn whole_layout(
         &self,
         brought: &[TensorType],
@@ -169,7 +169,7 @@ impl Eager {
         Ok(layout)
     }
 
-    /// A random stream of its own for each tensor.
+    /// Returns the random stream of the next tensor, and its description. Each tensor has a stream of its own.
     fn draw_stream(&self, what: &'static str) -> Result<(RandomStream, String), EagerError> {
         let dtype = self.dtype();
         if !dtype.is_float() {
@@ -196,7 +196,7 @@ impl Eager {
         Ok(GlobalTensor::new(self, spot, local))
     }
 
-    /// Whether the system gives the memory of this rank's shard.
+    /// Checks that the system can give the memory of this rank's shard.
     fn check_free_memory(&self, layout: &Layout) -> Result<(), RuntimeError> {
         let elements = layout.rect(self.rank(), 0, 1).map_or(0, |rect| rect.elements());
         let bytes = elements * layout.dtype.size();
@@ -205,16 +205,16 @@ impl Eager {
         given.map_err(|_| self.lock_state().routines.fail(error))
     }
 
-    /// Compares a call that has no plan.
+    /// Compares a call that has no plan between the ranks.
     fn compare_call(&self, text: &str, ranks: &[u32]) -> Result<(), RuntimeError> {
         self.lock_state().routines.compare_call(RoutineCall { text, digest: key_of(text) }, ranks)
     }
 }
 
-/// A number as the only element of a tensor. Floating-point types round it.
+/// Makes a tensor of no dims from a number. Floating-point types round it.
 ///
 /// # Errors
-/// Where it is none of an integer type.
+/// Returns an error if an integer type does not have the number.
 pub(crate) fn scalar_element(dtype: DType, value: f64) -> Result<HostTensor, EagerError> {
     let scalar = HostTensor::from_f64(dtype, [], &[value])?;
     match dtype.is_float() || scalar.to_f64() == [value] {
@@ -223,7 +223,7 @@ pub(crate) fn scalar_element(dtype: DType, value: f64) -> Result<HostTensor, Eag
     }
 }
 
-/// The extent of a dim of the whole: the sum over the ranks that differ in the axes alone that split it.
+/// Returns the extent of a dim of the whole tensor. It is the sum over ranks that differ only along the axes that split the dim.
 fn whole_extent(
     dim: usize,
     placement: &Placement,
@@ -239,14 +239,14 @@ fn whole_extent(
     positions.filter_map(|position| of(placement.ranks[position])).sum()
 }
 
-/// A type, to be sent.
+/// Encodes a type, so that it can be sent.
 fn bytes_of(ty: &TensorType) -> Vec<u8> {
     let dtype = DType::ALL.iter().position(|&dtype| dtype == ty.dtype).unwrap_or(0);
     let words = [dtype].into_iter().chain(ty.shape.iter().copied());
     words.flat_map(|word| (word as u64).to_le_bytes()).collect()
 }
 
-/// A type that was sent.
+/// Decodes a type that was sent.
 fn type_of(bytes: &[u8]) -> TensorType {
     let words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word) as usize);
     let words: Vec<usize> = words.collect();
@@ -257,7 +257,7 @@ fn type_of(bytes: &[u8]) -> TensorType {
     }
 }
 
-/// The digest of bytes.
+/// Returns a digest of bytes.
 fn digest_bytes(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let words = words.iter().map(|word| u64::from_le_bytes(*word));

@@ -6,8 +6,8 @@ use graphc_ir::plan::Layout;
 use graphc_ir::types::{DType, TensorType};
 use graphc_runtime::{RuntimeError, TensorError};
 
-/// Why an operation cannot be done. What does not fit is found on all ranks, from what all of them know, and nothing is
-/// communicated; operations that do fit may follow. [`EagerError::Runtime`] ends the job on all ranks.
+/// An error of an operation that cannot be done. All ranks find by themselves, from what all of them know, that operands do not fit, so nothing is
+/// communicated, and operations that do fit may follow. [`EagerError::Runtime`] ends the job on all ranks.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EagerError {
@@ -47,7 +47,7 @@ pub enum EagerError {
         /// The placement of one that is elsewhere.
         other: Box<Placement>,
     },
-    /// A placement on ranks that there are not.
+    /// A placement on ranks that do not exist.
     #[error("{placement} names rank {rank}, but the group has ranks 0 to {}", ranks - 1)]
     Rank {
         /// The placement.
@@ -75,7 +75,7 @@ pub enum EagerError {
         found: TensorType,
         /// The type that it would have to bring.
         expected: TensorType,
-        /// The whole tensor, as all local tensors together make it, and how it was to lie.
+        /// The whole tensor that all local tensors would make, and its intended layout.
         layout: Box<Layout>,
     },
     /// Tensors of two contexts.
@@ -84,7 +84,7 @@ pub enum EagerError {
         /// The call.
         call: String,
     },
-    /// A layout that does not fit its tensor, or an element type that is another.
+    /// A layout that does not fit its tensor, or a wrong element type.
     #[error(transparent)]
     Tensor(#[from] TensorError),
     /// An operation that the compiler has no plan for.
@@ -101,7 +101,7 @@ pub enum EagerError {
         /// The call.
         call: String,
     },
-    /// The ranks do not call the same, one has died or does not come, or there is not the memory.
+    /// Ranks that do not call the same, a rank that has died or does not come, or too little memory.
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
 }

@@ -1,5 +1,5 @@
-//! Eager global tensors: tensors that lie on the ranks of a group, one shard each, and operations that are done when they are
-//! called. All ranks run the same program, as processes or as threads.
+//! Eager global tensors: tensors that lie on the ranks of a group, one shard each, and operations that are executed when they are called. All ranks
+//! run the same program, as processes or as threads.
 //!
 //! ```
 //! use graphc_eager::Eager;
@@ -18,14 +18,13 @@
 //! # }
 //! ```
 //!
-//! An operation is a graph of one op whose operands lie as they do: the compiler plans it, boxing included, and the runtime
-//! executes the plan on the calling thread. Plans are kept by operation and layouts, so a loop plans once.
+//! An operation is a graph of one op whose operands lie as they do: the compiler plans it, boxing included, and the runtime executes the plan on the
+//! calling thread. Plans are kept by operation and layouts, so a loop plans once.
 //!
-//! This is a crate of its own: the runtime must not know the compiler, and the root should hold nothing that a program
-//! needs.
+//! This is a crate of its own, because the runtime must not depend on the compiler, and the root crate should hold nothing that a program needs.
 //!
-//! No gradients here: a network that learns is a graph. Start reading with [`Eager`] and [`GlobalTensor`], then `calls`, which
-//! does an operation, and `planning`, which plans it.
+//! There are no gradients here: a network that learns is a graph. Start reading with [`Eager`] and [`GlobalTensor`], then `calls`, which does an
+//! operation, and `planning`, which plans it.
 
 mod arithmetic;
 mod calls;

@@ -1,4 +1,4 @@
-//! The methods of a tensor: where it goes, operations of one operand, and the product.
+//! The methods of a tensor: changes of its layout and ranks, operations of one operand, and the product.
 
 use graphc_ir::mesh::Placement;
 use graphc_ir::sbp::NdSbp;
@@ -10,13 +10,13 @@ use crate::error::EagerError;
 use crate::operation::{Axes, EagerOperation};
 use crate::tensor::GlobalTensor;
 
-/// # Where it goes
+/// # Layouts and ranks
 impl GlobalTensor {
-    /// The same tensor in another layout, perhaps on other ranks: of those the tensor lies on and those it goes to, any may be
-    /// the same, or none.
+    /// Returns the same tensor in another layout, perhaps on other ranks. The old and the new ranks may overlap in any way, or not at all.
     ///
     /// # Errors
-    /// Where the placement names ranks that there are not or the layout does not fit; where the ranks differ, or the job ends.
+    /// Returns an error if the placement names ranks that do not exist, if the layout does not fit, if the ranks call different things, or if the job
+    /// ends.
     pub fn to_global(&self, placement: &Placement, sbp: &NdSbp) -> Result<Self, EagerError> {
         let to = self.eager().build_layout(&self.spot().layout.ty(), placement, sbp)?;
         if to == self.spot().layout {
@@ -25,7 +25,7 @@ impl GlobalTensor {
         call_operation(EagerOperation::ToGlobal(placement.clone(), sbp.clone()), &[self], 0)
     }
 
-    /// The whole tensor, on all ranks of the group.
+    /// Returns the whole tensor, on all ranks of the group.
     ///
     /// # Errors
     /// As [`GlobalTensor::to_global`].
@@ -38,16 +38,16 @@ impl GlobalTensor {
 
 /// # Operations of one operand
 impl GlobalTensor {
-    /// -x
+    /// Computes -x.
     ///
     /// # Errors
-    /// Where the operation does not take the operand; where the ranks differ, or the job ends. So do all operations.
+    /// Returns an error if the operation does not take the operand, if the ranks call different things, or if the job ends. All operations do so.
     #[allow(clippy::should_implement_trait, reason = "the operator is there as well")]
     pub fn neg(&self) -> Result<Self, EagerError> {
         call_operation(EagerOperation::Neg, &[self], 0)
     }
 
-    /// max(x, 0)
+    /// Computes max(x, 0).
     ///
     /// # Errors
     /// As [`GlobalTensor::neg`].
@@ -55,7 +55,7 @@ impl GlobalTensor {
         call_operation(EagerOperation::Relu, &[self], 0)
     }
 
-    /// e^x
+    /// Computes e^x.
     ///
     /// # Errors
     /// As [`GlobalTensor::neg`].
@@ -63,7 +63,7 @@ impl GlobalTensor {
         call_operation(EagerOperation::Exp, &[self], 0)
     }
 
-    /// The sum over these dims, which stay with extent 1 where `keep_dims` says so.
+    /// Sums over these dims, which stay with extent 1 if `keep_dims` is set.
     ///
     /// # Errors
     /// As [`GlobalTensor::neg`].
@@ -71,7 +71,7 @@ impl GlobalTensor {
         call_operation(EagerOperation::Sum(Axes { axes: axes.to_vec(), keep_dims }), &[self], 0)
     }
 
-    /// The mean over these dims, which stay with extent 1 where `keep_dims` says so.
+    /// Averages over these dims, which stay with extent 1 if `keep_dims` is set.
     ///
     /// # Errors
     /// As [`GlobalTensor::neg`].
@@ -79,7 +79,7 @@ impl GlobalTensor {
         call_operation(EagerOperation::Mean(Axes { axes: axes.to_vec(), keep_dims }), &[self], 0)
     }
 
-    /// Dims in another order: dim `i` of the result is dim `permutation[i]`.
+    /// Puts the dims in another order: dim `i` of the result is dim `permutation[i]`.
     ///
     /// # Errors
     /// As [`GlobalTensor::neg`].
@@ -87,7 +87,7 @@ impl GlobalTensor {
         call_operation(EagerOperation::Transpose(permutation.to_vec()), &[self], 0)
     }
 
-    /// The same elements in another shape.
+    /// Gives the elements another shape.
     ///
     /// # Errors
     /// As [`GlobalTensor::neg`].
@@ -95,7 +95,7 @@ impl GlobalTensor {
         call_operation(EagerOperation::Reshape(shape.to_vec()), &[self], 0)
     }
 
-    /// The same numbers in another element type.
+    /// Converts the elements to another type.
     ///
     /// # Errors
     /// As [`GlobalTensor::neg`].
@@ -103,7 +103,7 @@ impl GlobalTensor {
         call_operation(EagerOperation::Cast(dtype), &[self], 0)
     }
 
-    /// The product of matrices `[.., i, k]` and `[.., k, j]`.
+    /// Multiplies matrices `[.., i, k]` and `[.., k, j]`.
     ///
     /// # Errors
     /// As [`GlobalTensor::neg`].

@@ -1,4 +1,4 @@
-//! The operations.
+//! The operations of eager tensors.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use graphc_ir::mesh::Placement;
 use graphc_ir::sbp::NdSbp;
 use graphc_ir::types::DType;
 
-/// What is done with one or two operands.
+/// An operation on one or two operands.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum EagerOperation {
     Add,
@@ -34,7 +34,7 @@ pub(crate) struct Axes {
 }
 
 impl EagerOperation {
-    /// Its node in a graph, behind as many operands as it takes.
+    /// Appends the operation's node to the graph of the operands.
     pub(crate) fn append_node(&self, operands: &[Tensor]) -> Tensor {
         let x = &operands[0];
         match self {
@@ -57,7 +57,7 @@ impl EagerOperation {
 }
 
 impl fmt::Display for EagerOperation {
-    /// `sum [0], keeping dims`
+    /// Writes text such as `sum [0], keeping dims`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Add => f.write_str("add"),

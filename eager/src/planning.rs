@@ -1,13 +1,11 @@
-//! Plans of one operation, by the compiler's own planner.
+//! Plans one operation, by the compiler's planner.
 //!
-//! An operation is a graph of one op. Its inputs are brought by `to_global` to where the operands lie, which the planner
-//! takes as given. It chooses the signature that costs least with the boxing around it; lowering and proof are those of
-//! any plan. Afterwards inputs are said to come in that layout at once, partial ones too, which no planner would choose
-//! for an input.
+//! An operation is a graph of one op. Each input is followed by a `to_global` to the operand's layout, which the planner takes as given. It chooses
+//! the signature that costs least with the boxing around it; lowering and the checks of the plan are those of any plan. Afterwards the inputs are
+//! given that layout directly, even a partial one, which no planner would choose for an input.
 //!
-//! Results are fetched, so the operation that makes partial sums makes them whole. To a partial layout a tensor goes as a
-//! whole one, of which the runtime masks what other ranks hold. Placements may be any ranks in any grid, because nodes of
-//! a plan have theirs.
+//! Results are fetched, so an operation that makes partial sums also sums them up. To convert a tensor to a partial layout, the plan makes it whole,
+//! and the runtime then masks what the other ranks hold. Placements may be any ranks in any grid, because each node of a plan has its own.
 
 use graphc_compiler::boxing::fetched;
 use graphc_compiler::cluster::preset;
@@ -27,17 +25,17 @@ use crate::error::EagerError;
 use crate::operation::EagerOperation;
 use crate::spots::Spot;
 
-/// The plan of an operation, and how its result lies.
+/// The plan of an operation, and the layout of its result.
 pub(crate) struct OperationPlan {
     pub(crate) plan: VerifiedPlan,
     pub(crate) result: Layout,
 }
 
-/// Plans an operation for a group of `world` ranks: the signature is chosen that costs least with the boxing from where the
-/// operands lie. Partial sums are made whole, unless a partial layout is asked for. The same on all ranks.
+/// Plans an operation for a group of `world` ranks. It takes the signature that costs least with the boxing from the layouts of the operands. Partial
+/// sums are summed up, unless a partial layout is asked for. The plan is the same on all ranks.
 ///
 /// # Errors
-/// Where the operation does not take the operands, or the machine has not the memory for it.
+/// Returns an error if the operation does not take the operands, or if the machine does not have the memory for it.
 pub(crate) fn plan_operation(
     operation: &EagerOperation,
     operands: &[&Spot],
@@ -75,7 +73,7 @@ fn compile_graph(graph: &Graph, world: usize) -> Result<VerifiedPlan, CompileErr
     Ok(VerifiedPlan::check(plan)?)
 }
 
-/// The operation behind inputs, each of which is brought to where its operand lies.
+/// Builds the graph: inputs, each of which is brought to the layout of its operand, and the operation on them.
 fn build_graph(operation: &EagerOperation, operands: &[&Spot]) -> Result<Graph, String> {
     let g = GraphBuilder::new("eager");
     let input = |(index, spot): (usize, &&Spot)| {
@@ -102,7 +100,7 @@ fn build_graph(operation: &EagerOperation, operands: &[&Spot]) -> Result<Graph, 
     })
 }
 
-/// Inputs come in the layout to which they are brought, partial ones too, which no planner would choose for an input.
+/// Gives each input the layout to which it is brought, even a partial one, which no planner would choose for an input.
 fn feed_as_it_lies(decisions: &mut Decisions, sharding: &mut Sharding) {
     let graph = decisions.graph();
     let mut fed: Vec<(NodeId, NodeId)> = Vec::new();
@@ -122,7 +120,7 @@ fn feed_as_it_lies(decisions: &mut Decisions, sharding: &mut Sharding) {
     }
 }
 
-/// Whether every operand comes in as it lies.
+/// Whether the plan takes every operand in the layout that it has.
 fn feeds_lie_as(plan: &Plan, operands: &[&Spot]) -> bool {
     plan.programs.iter().all(|program| {
         program.actors.iter().all(|actor| {
@@ -135,7 +133,7 @@ fn feeds_lie_as(plan: &Plan, operands: &[&Spot]) -> bool {
     })
 }
 
-/// The layout of what is fetched.
+/// Returns the layout of the tensor that is fetched.
 fn fetched_layout(plan: &Plan) -> Option<&Layout> {
     plan.programs.iter().find_map(|program| {
         let is_fetch = |action: &Action| matches!(action, Action::Fetch { .. });

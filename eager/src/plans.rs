@@ -1,7 +1,7 @@
 //! Plans of operations that were called, kept for calls to come.
 //!
-//! All ranks make them, by operation and layouts, which takes about a millisecond. They see the same calls, so they keep
-//! the same plans. Numbers are operands like others, and not part of a plan.
+//! All ranks make them, by operation and layouts, which takes about a millisecond. They see the same calls, so they keep the same plans. Numbers are
+//! operands like others, and not part of a plan.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use graphc_runtime::Routine;
 use crate::operation::EagerOperation;
 use crate::spots::Spot;
 
-/// Plans that are kept: beyond, the one that was not called for longest goes. All ranks keep the same.
+/// The number of plans that are kept. If there are more, the plan that was not called for longest is dropped. All ranks keep the same.
 const MOST_PLANS: usize = 256;
 
 /// Plans by operation and layouts of operands.
@@ -29,21 +29,21 @@ pub(crate) struct CallKey {
     pub(crate) operands: [Option<u64>; 2],
 }
 
-/// An operation that can be executed.
+/// An operation that has a plan and can be executed.
 pub(crate) struct PreparedOperation {
     pub(crate) routine: Routine,
-    /// The spots of the operands: their numbers mean this as long as the plan is kept.
+    /// The spots of the operands. As long as the plan holds them, their numbers in its key stay theirs.
     pub(crate) _operands: Vec<Arc<Spot>>,
     pub(crate) result: Arc<Spot>,
     pub(crate) ranks: Vec<u32>,
     pub(crate) text: String,
     pub(crate) digest: u64,
-    /// The number of the last call.
+    /// The number of the last call of this plan.
     pub(crate) called: u64,
 }
 
 impl Plans {
-    /// Makes room where there are more than are kept.
+    /// Drops the plan that was not called for longest, if there are more than are kept.
     pub(crate) fn evict_oldest(&mut self) {
         if self.by_call.len() <= MOST_PLANS {
             return;

@@ -1,12 +1,11 @@
-//! Global tensors as text: what they are, and the numbers that this rank holds. Nothing is communicated, so one rank alone may
-//! print.
+//! Shows global tensors as text: type, layout, placement, and the numbers that this rank holds. Nothing is communicated, so a single rank may print.
 
 use std::fmt::{self, Debug, Display, Formatter};
 
 use crate::tensor::GlobalTensor;
 
 impl GlobalTensor {
-    /// `f32[4, 4] S(0) on cpu [0, 1] as 2, rank 1 has [2..4, 0..4]`
+    /// Writes text such as `f32[4, 4] S(0) on cpu [0, 1] as 2, rank 1 has [2..4, 0..4]`.
     fn write_head(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let (spot, rank) = (self.spot(), self.eager().rank());
         write!(f, "{spot}, rank {rank} has ")?;
@@ -19,7 +18,7 @@ impl GlobalTensor {
 }
 
 impl Display for GlobalTensor {
-    /// Type, layout and placement in a line; then this rank's numbers, a row a line.
+    /// Writes type, layout and placement in a line, then this rank's numbers, one line for each row.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         self.write_head(f)?;
         self.to_local().map_or(Ok(()), |local| write!(f, ":\n{local:#}"))
@@ -27,7 +26,7 @@ impl Display for GlobalTensor {
 }
 
 impl Debug for GlobalTensor {
-    /// The same in one line.
+    /// Writes type, layout, placement and this rank's numbers in one line.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         self.write_head(f)?;
         self.to_local().map_or(Ok(()), |local| write!(f, ": {local}"))

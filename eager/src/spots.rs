@@ -1,4 +1,4 @@
-//! Spots: types in layouts on placements, each there once and known by a number as long as a tensor or a plan has it.
+//! Spots: tensor types in layouts on placements. Each exists once, and has a number for as long as a tensor or a plan holds it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use graphc_ir::mesh::{DeviceKind, Placement};
 use graphc_ir::plan::Layout;
 
-/// A type in a layout on a placement.
+/// A tensor type in a layout on a placement.
 #[derive(Debug)]
 pub(crate) struct Spot {
     /// The number of this spot in its context: equal numbers are equal layouts.
@@ -17,19 +17,19 @@ pub(crate) struct Spot {
 }
 
 impl fmt::Display for Spot {
-    /// `f32[4, 4] S(0) on cpu [0, 1] as 2`
+    /// Writes text such as `f32[4, 4] S(0) on cpu [0, 1] as 2`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} on {}", self.layout.ty(), self.layout.sbp, self.placement)
     }
 }
 
-/// All that tensors or plans have, and some that are gone, at most as many again and a few.
+/// The spots that tensors or plans hold. Spots that nothing holds any more may also be listed, until they are forgotten.
 #[derive(Debug, Default)]
 pub(crate) struct Spots {
     known: HashMap<Layout, Weak<Spot>>,
-    /// The number of spots that there have been; no number comes twice.
+    /// The number of spots that were ever made; no spot gets the number of another.
     met: u64,
-    /// The number of spots that may be known before those go that are gone.
+    /// The number of spots that may be listed before unused ones are forgotten.
     room: usize,
 }
 
@@ -50,7 +50,7 @@ impl Spots {
         spot
     }
 
-    /// Forgets those that are gone, where there may be as many of them as others.
+    /// Forgets the spots that nothing holds any more, once more than `room` are listed. Then there is room for twice as many as are left, and a few.
     fn forget_unused(&mut self) {
         const FEW: usize = 64;
         if self.known.len() > self.room {

@@ -1,4 +1,4 @@
-//! Operations in a row keep nothing. A test of its own process, whose allocations are all its.
+//! Operations in a row leave no memory allocated. This test has a process of its own, so that it counts only its own allocations.
 
 mod common;
 
@@ -11,7 +11,7 @@ use graphc_eager::{Eager, GlobalTensor};
 use graphc_ir::mesh::Placement;
 use graphc_runtime::job::TransportLinks;
 
-/// Counts what is allocated and not freed.
+/// An allocator that counts the bytes that are allocated and not freed.
 struct Counting;
 
 static ALIVE: AtomicI64 = AtomicI64::new(0);
@@ -34,7 +34,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Five operations, some of which communicate.
+/// Does five operations, some of which communicate.
 fn round(eager: &Eager, x: &GlobalTensor) -> Result<GlobalTensor, Failure> {
     let pair = Placement::mesh(&[2])?;
     let y = x.to_global(&pair, &sbp("S(1)"))?;
@@ -43,7 +43,7 @@ fn round(eager: &Eager, x: &GlobalTensor) -> Result<GlobalTensor, Failure> {
     Ok((z * 0.001)?.to_global(&pair, &sbp("S(0)"))?)
 }
 
-/// One after the other, because all that is alive is counted together.
+/// No memory stays allocated after many operations. The parts run one after the other, because all live memory is counted together.
 #[test]
 fn operations_in_a_row_keep_nothing() {
     ten_thousand_operations_keep_nothing();
@@ -62,7 +62,7 @@ fn ten_thousand_operations_keep_nothing() {
     }
 }
 
-/// Bytes that are alive after 500 rounds, and so on up to 2000.
+/// Returns the bytes that are allocated after 500, 1000, 1500 and 2000 rounds.
 fn alive(eager: &Eager) -> Result<Vec<i64>, Failure> {
     let mut x = eager.ones([8, 8], &Placement::mesh(&[2])?, &sbp("S(0)"))?;
     let mut alive = Vec::new();
@@ -78,7 +78,7 @@ fn alive(eager: &Eager) -> Result<Vec<i64>, Failure> {
     Ok(alive)
 }
 
-/// Each shape has plans of its own; those that were not called for long go.
+/// Plans that were not called for long are dropped. Each shape has plans of its own.
 fn plans_of_many_shapes_are_not_kept_for_ever() {
     let alive = on(1, |eager| {
         let mut alive = Vec::new();
@@ -95,7 +95,7 @@ fn plans_of_many_shapes_are_not_kept_for_ever() {
     assert!(grown < filled / 30, "{filled} bytes for 256 plans, {grown} for as many more");
 }
 
-/// What is known of a shape goes with its tensors, where nothing was planned for them.
+/// A shape for which nothing was planned is forgotten with its tensors.
 fn shapes_of_many_tensors_are_not_kept_for_ever() {
     let alive = on(1, |eager| {
         let mut alive = Vec::new();

@@ -1,7 +1,7 @@
-//! Traffic of exchanges between meshes that share no rank, found once for each pair of layouts.
+//! Finds the traffic of exchanges between meshes that share no rank, once for each pair of layouts.
 //!
-//! No receiver holds anything there, so it does not matter which ranks these are. Stages of a pipeline hand on the
-//! same tensors from mesh to mesh. So the exchange of one pair of stages is that of all pairs.
+//! No receiver of these holds anything itself, so it does not matter which ranks they are. Stages of a pipeline hand on the same tensors from mesh to
+//! mesh, so the exchange of one pair of stages is that of all pairs.
 
 use std::collections::BTreeMap;
 
@@ -14,12 +14,12 @@ use crate::cluster::alpha_beta;
 /// The exchanges known so far.
 #[derive(Default)]
 pub(super) struct ApartExchanges {
-    /// By both layouts without their ranks.
+    /// The traffic, by both layouts without their ranks.
     known: BTreeMap<(Layout, Layout), Traffic>,
 }
 
 impl ApartExchanges {
-    /// Seconds of an exchange between two meshes and bytes of its busiest rank.
+    /// Returns the seconds of an exchange between two meshes, and the bytes of its busiest rank.
     pub fn price(&mut self, prices: Prices<'_>, from: &Layout, to: &Layout) -> (f64, u64) {
         let traffic = self.find_traffic(from, to, prices.microbatches);
         let mut ranks: Vec<u32> = from.ranks.iter().chain(&to.ranks).copied().collect();
@@ -28,7 +28,7 @@ impl ApartExchanges {
         price_traffic(prices, alpha_beta(prices.cluster, &ranks, None), traffic)
     }
 
-    /// [`exchange_traffic`]; of meshes whose ranks lie one behind the other what is known already.
+    /// Returns [`exchange_traffic`]. It is looked up if all ranks of one mesh are before those of the other.
     fn find_traffic(&mut self, from: &Layout, to: &Layout, microbatches: usize) -> Traffic {
         if !are_apart(&from.ranks, &to.ranks) {
             return exchange_traffic(from, to, microbatches);
@@ -38,13 +38,13 @@ impl ApartExchanges {
     }
 }
 
-/// Whether all of some ranks are before all others, or behind them.
+/// Whether all ranks of one mesh are before all ranks of the other, or behind them.
 fn are_apart(a: &[u32], b: &[u32]) -> bool {
     let before = |a: &[u32], b: &[u32]| a.iter().max() < b.iter().min();
     before(a, b) || before(b, a)
 }
 
-/// A layout without its ranks.
+/// Returns a layout without its ranks.
 fn strip_ranks(layout: &Layout) -> Layout {
     Layout {
         shape: layout.shape.clone(),
@@ -62,7 +62,7 @@ mod tests {
 
     use super::*;
 
-    /// 10 x 7 elements in microbatches, on so many ranks from the first on.
+    /// Makes a layout of 10 x 7 elements in microbatches, on the ranks of a mesh from `first` on.
     fn at(first: u32, mesh: &[usize], sbp: &str) -> Layout {
         Layout {
             shape: vec![10, 7],

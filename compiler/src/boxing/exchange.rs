@@ -14,15 +14,15 @@ use crate::cost::exchange_seconds;
 /// The traffic of the busiest rank in an exchange.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Messages that it sends, or receives where that is more.
+    /// The number of messages that it sends, or receives if that is more.
     pub messages: usize,
-    /// Bytes that it sends, or receives where that is more.
+    /// The bytes that it sends, or receives if that is more.
     pub bytes: u64,
 }
 
-/// The ranks from which a receiver takes what it needs: one rank for each coordinate of the axes that split or are
-/// partial. Of equals (along broadcast axes) it takes itself, or else the one at its own position modulo their
-/// number, so that receivers share the load.
+/// Returns the ranks from which a receiver takes what it needs: one rank for each coordinate of the axes that split or are partial. Along broadcast
+/// axes, where ranks hold copies, it takes itself if it is one of them. Otherwise it takes the one at its own position modulo their number, so that
+/// receivers share the load.
 pub fn source_ranks(from: &Layout, receiver: u32, position: usize) -> Vec<u32> {
     let own = from.coordinates(receiver);
     let copies: Vec<bool> = from.sbp.0.iter().map(|&sbp| sbp == Sbp::Broadcast).collect();
@@ -43,17 +43,17 @@ pub fn source_ranks(from: &Layout, receiver: u32, position: usize) -> Vec<u32> {
         .collect()
 }
 
-/// Whether a receiver holds the value itself in a partial layout, not the identity.
+/// Whether a receiver holds the value itself in a partial layout, and not the identity.
 pub(super) fn holds_value(to: &Layout, position: usize) -> bool {
     let coordinates = unravel_position(position, &to.hierarchy);
     to.sbp.0.iter().zip(coordinates).all(|(sbp, coordinate)| !sbp.is_partial() || coordinate == 0)
 }
 
-/// Pairs of ranks up to which each counts.
+/// The most pairs of ranks that are counted one by one.
 const MOST_PAIRS: usize = 1 << 22;
 
-/// The messages and bytes that the busiest rank sends or receives. What a rank keeps for itself is no message. Of very many ranks
-/// all are taken to do what the first does, and to share what is sent evenly.
+/// Returns the messages and bytes that the busiest rank sends or receives. What a rank keeps for itself is no message. If there are very many ranks,
+/// it is assumed that each receives what the first does, and that they share evenly in sending.
 pub fn exchange_traffic(from: &Layout, to: &Layout, microbatches: usize) -> Traffic {
     if are_very_many(from, to) {
         return traffic_if_even(from, to, microbatches);
@@ -69,13 +69,13 @@ pub fn exchange_traffic(from: &Layout, to: &Layout, microbatches: usize) -> Traf
     sent.into_iter().fold(busiest, Traffic::elementwise_max)
 }
 
-/// Whether ranks are so many that all are taken to do what the first does.
+/// Whether there are so many ranks that all are assumed to do what the first does.
 pub(super) fn are_very_many(from: &Layout, to: &Layout) -> bool {
     from.ranks.len().saturating_mul(to.ranks.len()) > MOST_PAIRS
 }
 
-/// The same where all receivers get as much as the first, and all senders have as much to send: as it is where splits are
-/// even and no rank holds a copy.
+/// Returns the traffic of [`exchange_traffic`] on the assumption that all receivers get as much as the first, and all senders have as much to send.
+/// This holds if splits are even and no rank holds a copy.
 fn traffic_if_even(from: &Layout, to: &Layout, microbatches: usize) -> Traffic {
     let first = received_first(from, to, microbatches);
     let along = |layout: &Layout, is: fn(&Sbp) -> bool| -> usize {
@@ -92,25 +92,25 @@ fn traffic_if_even(from: &Layout, to: &Layout, microbatches: usize) -> Traffic {
     })
 }
 
-/// The traffic that the first rank receives: the busiest rank has no less to do.
+/// Returns the traffic that the first rank receives. The busiest rank has no less.
 pub(super) fn received_first(from: &Layout, to: &Layout, microbatches: usize) -> Traffic {
     Senders::new(from, microbatches).count_traffic(to, 0, &mut |_, _| ())
 }
 
-/// Who sends what in an exchange: [`source_ranks`] for many receivers, without those that have nothing to send. The work grows
-/// with what is sent, not with the pairs of ranks.
+/// The senders of an exchange: finds [`source_ranks`] for many receivers, without those that have nothing to send. The work grows with the number of
+/// sends, not with the pairs of ranks.
 pub struct Senders<'a> {
     from: &'a Layout,
     microbatches: usize,
     position_of: BTreeMap<u32, usize>,
-    /// Extents of the axes along which there are copies; 1 for others.
+    /// The extents of the axes along which there are copies; 1 for others.
     copies: Vec<usize>,
-    /// First and last element, excluded, of each dim that the ranks looked at hold.
+    /// The range of each dim that the ranks visited so far hold: its first element, and one past its last.
     held: Vec<(usize, usize)>,
 }
 
 impl<'a> Senders<'a> {
-    /// All ranks of a layout.
+    /// Takes all ranks of a layout as senders.
     pub fn new(from: &'a Layout, microbatches: usize) -> Self {
         let position_of = from.ranks.iter().enumerate().map(|(at, &rank)| (rank, at)).collect();
         let extent =
@@ -123,7 +123,7 @@ impl<'a> Senders<'a> {
         Self { from, microbatches, position_of, copies, held }
     }
 
-    /// The traffic that the receiver at a position needs from others; `sends` is told each sender's position and bytes.
+    /// Counts the traffic that the receiver at a position needs from other ranks, and calls `sends` with each sender's position and bytes.
     fn count_traffic(
         &mut self,
         to: &Layout,
@@ -144,8 +144,8 @@ impl<'a> Senders<'a> {
         received
     }
 
-    /// Tells the position of each rank, the receiver itself perhaps, that holds something of what the receiver at a position
-    /// needs, and how many bytes.
+    /// Calls `found` with the position of each rank that holds something of what the receiver at a position needs, and the number of its bytes. The
+    /// receiver itself may be among them.
     pub fn visit_senders(
         &mut self,
         to: &Layout,
@@ -169,7 +169,7 @@ impl<'a> Senders<'a> {
         });
     }
 
-    /// Visits the senders whose coordinates before `axis` are those of `position`, where they hold what is needed.
+    /// Visits the senders whose coordinates before `axis` are those of `position`, and that hold something of what is needed.
     fn visit_from_axis(
         &mut self,
         need: &[(usize, usize)],
@@ -218,7 +218,7 @@ impl Traffic {
     }
 }
 
-/// Seconds of an exchange and bytes of its busiest rank.
+/// Returns the seconds of an exchange, and the bytes of its busiest rank.
 pub(super) fn price_traffic(prices: Prices<'_>, link: AlphaBeta, traffic: Traffic) -> (f64, u64) {
     let bytes = traffic.bytes as f64;
     (exchange_seconds(prices.cluster, link, traffic.messages, bytes), traffic.bytes)
@@ -231,7 +231,7 @@ mod tests {
 
     use super::*;
 
-    /// The same, rank by rank as they send in a plan.
+    /// Counts the traffic rank by rank, with the sends of a plan.
     fn counted(from: &Layout, to: &Layout) -> Traffic {
         let mut sent: BTreeMap<u32, Traffic> = BTreeMap::new();
         let mut busiest = Traffic::default();

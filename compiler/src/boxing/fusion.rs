@@ -1,22 +1,22 @@
 //! Prices boxing that is fused: collectives of the update phase travel in buckets, so tensors share their latency.
 //!
-//! The update phase boxes the gradients that updates take, and the variables that go back to their layout. Lowering
-//! puts those that are reduced alike in one message of up to [`BUCKET_BYTES`] (`lower/buckets.rs`). Each tensor pays
-//! its bytes. Of the latency it pays the share of a bucket that it fills, but no less than if all variables of its
-//! mesh shared one. Without this rule plans would avoid many small gradients that together cost one message.
+//! The update phase boxes the gradients that updates take, and the variables that go back to their layout. Lowering puts those that are reduced alike
+//! into one message of up to [`BUCKET_BYTES`] (`lower/buckets.rs`). Each tensor pays its bytes. Of the latency it pays the share of a bucket that it
+//! fills, but no less than if all variables of its mesh shared one bucket. Without this rule plans would avoid many small gradients that together
+//! cost one message.
 
 use graphc_ir::mesh::Placement;
 
 use crate::decisions::{Decisions, Phase};
 
-/// Bytes of a gradient from which it is scattered as soon as it is made, so that it is not kept whole until the updates. Smaller
-/// ones wait and share a message.
+/// The least bytes of a gradient that is scattered as soon as it is made, so that it is not kept whole until the updates. Smaller gradients wait and
+/// share a message.
 pub const SCATTERED_BYTES: usize = 4 << 20;
 
-/// Bytes of a rank's inputs that go in one message, about.
+/// The approximate bytes of a rank's inputs that travel in one message.
 pub const BUCKET_BYTES: usize = 64 << 20;
 
-/// The variables of a mesh that are updated in a step.
+/// The number of tensors that may share a bucket: the variables of a mesh that are updated in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fusion {
     tensors: usize,
@@ -31,7 +31,8 @@ impl Fusion {
         Self { tensors }
     }
 
-    /// Seconds of a route, of which `latency` do not depend on the bytes, where a rank has `bytes` of the tensor.
+    /// Returns the seconds of a route whose latency is shared. Of its `seconds`, `latency` do not depend on the bytes; a rank has `bytes` of the
+    /// tensor.
     pub fn discount_latency(self, seconds: f64, latency: f64, bytes: u64) -> f64 {
         let full = bytes as f64 / BUCKET_BYTES as f64;
         let share = full.max(1.0 / self.tensors.max(1) as f64).min(1.0);
@@ -39,7 +40,7 @@ impl Fusion {
     }
 }
 
-/// Whether a tensor that is boxed `per_step` for these readers is boxed in the update phase.
+/// Whether a tensor that is boxed once a step (`per_step`) for these readers is boxed in the update phase.
 pub fn is_fused(decisions: &Decisions, per_step: bool, readers: &[usize]) -> bool {
     let updates = |&node: &usize| decisions.training.phases[node] == Phase::Update;
     per_step && !readers.is_empty() && readers.iter().all(updates)

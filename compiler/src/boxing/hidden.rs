@@ -1,4 +1,4 @@
-//! Prices communication that runs beside kernels (`Device::overlap`) by what is left of it.
+//! Prices communication that runs beside kernels (`Device::overlap`) by the part that is not hidden under them.
 //!
 //! Two kinds of boxing may go on while something else is computed: that of a variable's gradients for its update or
 //! for an accumulation, and that of a variable from its layout at rest. Such boxing is charged `max(0, t - h)` each
@@ -8,21 +8,19 @@
 //! - For a gradient, the products of the backward pass that read the variable (those of recomputation too), and the
 //!   one that makes the gradient. The latter has as many FLOPs as the variable's product in the forward pass.
 //! - For the variable itself, or for its cast to half precision, the products of the forward pass that read it.
-//! - For what is gathered again for the backward pass, those under which the variable's gradient hides. Both have as
-//!   many bytes, so they are taken to last equally long. What is left of both, less what is left of the gradient, is
-//!   charged for gathering.
+//! - For a variable that is gathered again for the backward pass, those under which its gradient hides. Both have as many bytes, so they are assumed
+//!   to last equally long. Gathering is charged with what is not hidden of both, less what is not hidden of the gradient.
 //!
 //! Products are those of one microbatch, split evenly over the mesh, at the rate that the device reaches for their
 //! size. So `h` is a constant of graph, mesh and machines, whatever the plan, and the objective stays a sum. A
 //! gradient that is boxed once a step hides under the last microbatch alone. One that is boxed for each microbatch
 //! hides under each.
 //!
-//! What no product reads (embeddings, norms) hides nothing. Neither does a variable that no backward product reads,
-//! because nothing is computed after its gradient. Write-backs are charged in full.
+//! Boxing of variables that no product reads (embeddings, norms) is not hidden. Neither is that of a variable that no backward product reads, because
+//! nothing is computed after its gradient. Write-backs are charged in full.
 //!
-//! The rule leaves two things out: hidden communication of different variables shares one link and one stream, and
-//! nothing hides the last bucket. The null device knows both. Planner, integer programme and check share this one
-//! rule.
+//! The rule leaves two things out: hidden communication of different variables shares one link and one stream, and nothing hides the last bucket. The
+//! null device models both. The planner, the integer programme and the check use this one rule.
 
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::ValueId;
@@ -32,10 +30,10 @@ use graphc_ir::plan::Cluster;
 use crate::cost::{matmul_efficiency, peak_flops};
 use crate::decisions::{Decisions, Phase};
 
-/// The seconds under which boxing of each value may hide.
+/// The seconds of computing under which boxing of each value may hide.
 #[derive(Clone, Debug)]
 pub struct Hidden {
-    /// By value: variables, their gradients, and what is accumulated to these.
+    /// The seconds by value: of variables, their gradients, and the values that are accumulated to these.
     seconds: Vec<f64>,
 }
 
@@ -87,7 +85,7 @@ impl Hidden {
         Self { seconds }
     }
 
-    /// The seconds under which boxing of a value hides that stays on its mesh, for these readers.
+    /// Returns the products under which boxing of a value for these readers hides, if it stays on its mesh.
     pub fn find_window(
         &self,
         decisions: &Decisions,
@@ -123,40 +121,40 @@ impl Hidden {
     }
 }
 
-/// The node of the variable that a node casts, if it does.
+/// Returns the node of the variable that a node casts, if it casts one.
 fn cast_variable(graph: &Graph, node: &Node) -> Option<usize> {
     let Op::Cast(_) = node.op else { return None };
     let producer = graph.value(node.operands[0]).producer;
     matches!(graph.node(producer).op, Op::Variable(_)).then(|| producer.index())
 }
 
-/// The products under which something hides.
+/// The products under which boxing hides.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct HidingWindow {
     /// Their seconds.
     seconds: f64,
-    /// Whether something else that lasts as long, and is charged for itself, hides there first.
+    /// Whether other boxing that lasts as long, and is charged for itself, hides under them first.
     shared: bool,
 }
 
 impl HidingWindow {
-    /// Bits that tell it from others.
+    /// Returns bits that are equal only for equal windows.
     pub fn bits(self) -> (u64, bool) {
         (self.seconds.to_bits(), self.shared)
     }
 }
 
-/// Seconds left of `seconds` beside such products.
+/// Returns the seconds of boxing that are not hidden under such products.
 pub fn unhidden_seconds(seconds: f64, under: HidingWindow) -> f64 {
     let of = |seconds: f64| (seconds - under.seconds).max(0.0);
     if under.shared { of(2.0 * seconds) - of(seconds) } else { of(seconds) }
 }
 
-/// Everything made of variables, whatever types and shapes they are brought to.
+/// The products that read each variable, and the values that stand for each variable, in any type and shape.
 struct VariableProducts {
-    /// By node: of variables, the products that read them.
+    /// The seconds of products, by the node of the variable that they read.
     products: Vec<ProductSeconds>,
-    /// By value: the node of the variable that it is.
+    /// The node of the variable that a value stands for, by value.
     variable_of: Vec<Option<usize>>,
 }
 
@@ -195,7 +193,7 @@ fn find_variable_products(decisions: &Decisions, cluster: &Cluster) -> VariableP
     VariableProducts { products, variable_of }
 }
 
-/// Seconds of a product of one microbatch, split evenly over its mesh.
+/// Returns the seconds of a product of one microbatch that is split evenly over its mesh.
 fn product_seconds(decisions: &Decisions, cluster: &Cluster, index: usize, node: &Node) -> f64 {
     let graph = decisions.graph();
     let operands = graph.operand_types(node);

@@ -1,12 +1,11 @@
-//! Boxing: the ways from one layout of a tensor to another, and their prices.
+//! Boxing: routes from one layout of a tensor to another, and their prices.
 //!
 //! Any layout becomes any layout. On one mesh the cheapest route over single-axis steps is searched (Dijkstra over N-D SBPs). The
 //! steps are all-reduce, reduce-scatter, all-gather, all-to-all, local slice and local mask (`steps`). Between meshes, and where
 //! it is cheaper than several steps, ranks exchange the rectangles in which the layouts overlap, point to point. Partial
 //! contributions are summed in rank order.
-//!
-//! A tensor is boxed to one layout once, however many ops read it so. The planner prices it so, and lowering does so
-//! (`lower/copies.rs`). Nothing here moves data or knows actors. Start reading with [`find_route`].
+//! A tensor is boxed to one layout once, however many ops read it in that layout. The planner prices it so, and lowering does so (`lower/copies.rs`).
+//! Nothing here moves data or knows actors. Start reading with [`find_route`].
 
 mod apart;
 mod exchange;
@@ -39,14 +38,14 @@ pub enum BoxingStep {
     AllReduce {
         /// The mesh axis.
         axis: usize,
-        /// How partial values become one.
+        /// The reduction of partial values.
         kind: ReduceKind,
     },
     /// P to S over one axis.
     ReduceScatter {
         /// The mesh axis.
         axis: usize,
-        /// How partial values become one.
+        /// The reduction of partial values.
         kind: ReduceKind,
         /// The dim that is split.
         dim: usize,
@@ -74,11 +73,11 @@ pub enum BoxingStep {
         /// The dim that is split.
         dim: usize,
     },
-    /// B to P over one axis: all ranks but the first hold the identity; local.
+    /// B to P over one axis, which is local: all ranks but the first take the identity.
     Mask {
         /// The mesh axis.
         axis: usize,
-        /// The reduction of which they hold the identity.
+        /// The reduction whose identity they take.
         kind: ReduceKind,
     },
     /// Any layout to any layout, point to point.
@@ -86,7 +85,7 @@ pub enum BoxingStep {
 }
 
 impl BoxingStep {
-    /// Its name in plans.
+    /// Returns its name in plans.
     pub fn boxing_kind(&self) -> BoxingKind {
         match self {
             Self::AllReduce { .. } => BoxingKind::AllReduce,
@@ -99,7 +98,7 @@ impl BoxingStep {
         }
     }
 
-    /// The mesh axis, of single-axis steps.
+    /// Returns the mesh axis of a single-axis step.
     pub fn axis(&self) -> Option<usize> {
         match *self {
             Self::AllReduce { axis, .. }
@@ -112,7 +111,7 @@ impl BoxingStep {
         }
     }
 
-    /// How partial values become one, of all-reduce and reduce-scatter; whose identity a mask holds.
+    /// Returns the reduction of an all-reduce or a reduce-scatter, or the one whose identity a mask takes.
     pub fn reduce(&self) -> Option<ReduceKind> {
         match *self {
             Self::AllReduce { kind, .. }
@@ -123,45 +122,45 @@ impl BoxingStep {
     }
 }
 
-/// A step of a route with what it leaves behind and what it costs.
+/// A step of a route, with the layout after it and its cost.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RouteStep {
     /// The step.
     pub step: BoxingStep,
-    /// The layout afterwards.
+    /// The layout after the step.
     pub layout_after: Layout,
-    /// Seconds.
+    /// The seconds of the step.
     pub seconds: f64,
-    /// Of these what does not depend on the bytes, of collectives.
+    /// The part of these seconds that does not depend on the bytes; 0 except for collectives.
     pub latency: f64,
-    /// Bytes that the busiest rank sends or copies.
+    /// The bytes that the busiest rank sends or copies.
     pub bytes: u64,
 }
 
-/// The way from one layout to another. Without steps where every rank holds already what it needs; the two layouts
-/// may then still differ in name, on mesh axes of extent 1.
+/// The route from one layout to another. It has no steps if every rank already holds what it needs; the two layouts may then still differ in name, on
+/// mesh axes of extent 1.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Route {
-    /// In order.
+    /// The steps, in order.
     pub steps: Vec<RouteStep>,
-    /// Their sum.
+    /// The sum of the steps' seconds.
     pub seconds: f64,
 }
 
 impl Route {
-    /// Seconds that do not depend on the bytes, of collectives.
+    /// Returns the seconds that do not depend on the bytes, summed over the collectives.
     pub fn latency(&self) -> f64 {
         self.steps.iter().map(|step| step.latency).sum()
     }
 }
 
-/// The layout in which an output is given to the user: partial values are made whole first.
+/// Returns the layout in which an output is given to the user. Partial values are summed up first.
 pub fn fetched(sbp: &NdSbp) -> NdSbp {
     let whole = |&sbp: &Sbp| if sbp.is_partial() { Sbp::Broadcast } else { sbp };
     NdSbp(sbp.0.iter().map(whole).collect())
 }
 
-/// Bytes of a layout's shard on the rank that holds most: the first.
+/// Returns the bytes of a layout's shard on the rank that holds most, which is the first.
 pub fn shard_bytes(layout: &Layout, microbatches: usize) -> u64 {
     let rect = layout.ranks.first().and_then(|&rank| layout.rect(rank, 0, microbatches));
     rect.map_or(0, |rect| (rect.elements() * layout.dtype.size()) as u64)

@@ -1,4 +1,4 @@
-//! Traffic of exchanges on one mesh, found once for each pair of SBPs.
+//! Finds the traffic of exchanges on one mesh, once for each pair of SBPs.
 
 use std::collections::HashMap;
 
@@ -8,27 +8,27 @@ use super::Code;
 use super::exchange::Traffic;
 use super::same_mesh::{SameMesh, count_blocks};
 
-/// Traffic of exchanges on one mesh. Where all splits are even it depends on the two SBPs and the mesh alone, in units of
-/// a block: of each dim the part that no split of either layout cuts.
+/// Traffic of exchanges on one mesh. If all splits are even, it depends only on the two SBPs and the mesh, in units of a block: the part of each dim
+/// that no split of either layout cuts.
 #[derive(Default)]
 pub(super) struct ExchangePatterns {
     meshes: Vec<Vec<usize>>,
-    /// By mesh, number of dims and the numbers of the two SBPs.
+    /// The traffic, by the index of the mesh, the number of dims and the numbers of the two SBPs.
     known: HashMap<(usize, usize, Code, Code), BlockTraffic>,
 }
 
-/// The traffic of blocks.
+/// The traffic in blocks.
 struct BlockTraffic {
-    /// In how many blocks each dim is cut.
+    /// The number of blocks into which each dim is cut.
     blocks: Vec<usize>,
-    /// That of the first rank.
+    /// The traffic of the first rank.
     first: Traffic,
-    /// That of the busiest rank, once it was asked for: all ranks are looked at for it.
+    /// The traffic of the busiest rank. It is computed on request, because it takes a look at all ranks.
     most: Option<Traffic>,
 }
 
 impl ExchangePatterns {
-    /// The traffic of an exchange between layouts of one mesh, each with its number; `None` where a split is uneven.
+    /// Returns the traffic of an exchange between layouts of one mesh, each given with its number. `None` if a split is uneven.
     pub fn even_traffic(
         &mut self,
         from: (&Layout, Code),
@@ -42,7 +42,7 @@ impl ExchangePatterns {
         of_blocks(most, from.0, &known.blocks, microbatches)
     }
 
-    /// The same of the first rank: the busiest rank has no less to do.
+    /// Returns the traffic of the first rank under the same conditions. The busiest rank has no less.
     pub fn even_first(
         &mut self,
         from: (&Layout, Code),
@@ -71,7 +71,7 @@ impl ExchangePatterns {
     }
 }
 
-/// The traffic of a tensor whose dims are cut into so many blocks; `None` where they cannot be.
+/// Returns the traffic of a tensor whose dims are cut into this many blocks, or `None` if they cannot be.
 fn of_blocks(
     units: Traffic,
     layout: &Layout,

@@ -1,8 +1,8 @@
-//! Traffic of an exchange on one mesh, whatever the number of ranks.
+//! Computes the traffic of an exchange on one mesh, without a look at all pairs of ranks.
 //!
-//! The axes that split a dim cut it into parts by their coordinates, in either layout. Who needs what of whom is
-//! then a product over dims. So the traffic of a rank follows from tables of each dim, without looking at other
-//! ranks. The result is that of [`super::exchange::exchange_traffic`], which looks at all pairs.
+//! The axes that split a dim cut it into parts by their coordinates, in either layout. So the ranks that a rank takes something from are a product
+//! over dims, and the traffic of a rank follows from a table of each dim. The result is that of [`super::exchange::exchange_traffic`], which looks at
+//! all pairs.
 
 use graphc_ir::mesh::unravel_position;
 use graphc_ir::sbp::{NdSbp, Sbp};
@@ -10,39 +10,41 @@ use graphc_ir::shard::split_range;
 
 use super::exchange::Traffic;
 
-/// Two layouts of one tensor. `from` is not partial.
+/// An exchange between two layouts of one tensor. `from` is not partial.
 pub struct SameMesh<'a> {
     hierarchy: &'a [usize],
     from: &'a NdSbp,
     to: &'a NdSbp,
     dims: Vec<CutDim>,
-    /// Receivers that differ in axes alone along which nothing is split for them: senders serve each.
+    /// The number of receivers that need the same part, because they differ only in axes that split nothing after the exchange. A sender serves each
+    /// of them.
     alike: usize,
 }
 
-/// First and last element, excluded.
+/// A range of elements: the first, and one past the last.
 type Range = (usize, usize);
 
-/// One dim, as it is cut.
+/// One dim, and its parts in both layouts.
 struct CutDim {
-    /// Axes that split it before.
+    /// The axes that split it before the exchange.
     from: Vec<usize>,
-    /// Axes that split it afterwards.
+    /// The axes that split it after the exchange.
     to: Vec<usize>,
-    /// Those of `to` along which senders are copies of each other: a receiver is served by the copy beside it.
+    /// The axes of `to` along which senders are copies of each other. A receiver is served by the copy at its own coordinate.
     beside: Vec<usize>,
-    /// The parts before.
+    /// The parts before the exchange.
     before: Vec<Range>,
-    /// The parts afterwards.
+    /// The parts after the exchange.
     after: Vec<Range>,
-    /// By part before and coordinates of `beside`: receivers that need some of it, and their elements.
+    /// The number of receivers that need some of a part, and the number of elements that they need, by the part before the exchange and the
+    /// coordinates along `beside`.
     sent: Vec<(usize, usize)>,
-    /// By part afterwards: parts before that hold some of it.
+    /// The number of parts before the exchange that hold some of a part, by the part after it.
     received: Vec<usize>,
 }
 
 impl<'a> SameMesh<'a> {
-    /// Layouts of a tensor of these extents on a mesh.
+    /// Takes two layouts of a tensor of these extents on a mesh.
     pub fn new(hierarchy: &'a [usize], from: &'a NdSbp, to: &'a NdSbp, extents: &[usize]) -> Self {
         let dims = extents.iter().enumerate();
         let dims = dims.map(|(dim, &length)| CutDim::new(hierarchy, from, to, (dim, length)));
@@ -52,14 +54,14 @@ impl<'a> SameMesh<'a> {
         Self { hierarchy, from, to, dims: dims.collect(), alike }
     }
 
-    /// Traffic of the busiest rank; bytes are elements.
+    /// Returns the traffic of the busiest rank, in elements instead of bytes.
     pub fn busiest_traffic(&self) -> Traffic {
         let ranks = self.hierarchy.iter().product();
         let of = |position| self.of_rank(&unravel_position(position, self.hierarchy));
         (0..ranks).map(of).fold(Traffic::default(), Traffic::elementwise_max)
     }
 
-    /// Traffic of the first rank.
+    /// Returns the traffic of the first rank, in elements instead of bytes.
     pub fn of_first(&self) -> Traffic {
         self.of_rank(&vec![0; self.hierarchy.len()])
     }
@@ -85,12 +87,12 @@ impl<'a> SameMesh<'a> {
         traffic(messages, elements).elementwise_max(traffic(received, needed))
     }
 
-    /// Whether a rank holds the value itself afterwards, not the identity.
+    /// Whether a rank holds the value itself after the exchange, and not the identity.
     fn holds_value(&self, at: &[usize]) -> bool {
         self.to.0.iter().zip(at).all(|(sbp, &at)| !sbp.is_partial() || at == 0)
     }
 
-    /// Receivers for each that the tables of dims know of: none where the copy beside them holds the identity.
+    /// Returns the number of receivers for each that the tables of dims count. It is 0 if the receivers of this copy hold the identity.
     fn count_served(&self, at: &[usize]) -> usize {
         let mut axes = self.from.0.iter().zip(&self.to.0).zip(at);
         let beside_nobody = |((from, to), at): ((&Sbp, &Sbp), &usize)| {
@@ -129,32 +131,32 @@ impl CutDim {
         Self { from: from_axes, to: to_axes, beside, before, after, sent, received }
     }
 
-    /// The place of a rank in `sent`.
+    /// Returns the index of a rank in `sent`.
     fn sent_index(&self, hierarchy: &[usize], at: &[usize]) -> usize {
         let width = count_ranks(hierarchy, &self.beside);
         ravel_axes(hierarchy, &self.from, at) * width + ravel_axes(hierarchy, &self.beside, at)
     }
 
-    /// Elements that a rank holds before and afterwards.
+    /// Counts the elements that a rank holds both before and after the exchange.
     fn count_kept(&self, hierarchy: &[usize], at: &[usize]) -> usize {
         let held = self.before[ravel_axes(hierarchy, &self.from, at)];
         count_overlap(held, self.after[ravel_axes(hierarchy, &self.to, at)])
     }
 }
 
-/// In how many blocks a dim is cut that no split of either layout cuts, where all splits are even.
+/// Returns the number of blocks into which a dim is cut so that no split of either layout cuts a block, if all splits are even.
 pub fn count_blocks(hierarchy: &[usize], from: &NdSbp, to: &NdSbp, dim: usize) -> usize {
     let [before, after] =
         [from, to].map(|sbp| count_ranks(hierarchy, &splitting_axes(hierarchy, sbp, dim)));
     least_common_multiple(before, after)
 }
 
-/// The axes that split a dim.
+/// Lists the axes that split a dim.
 fn splitting_axes(hierarchy: &[usize], sbp: &NdSbp, dim: usize) -> Vec<usize> {
     (0..hierarchy.len()).filter(|&axis| sbp.0[axis] == Sbp::Split(dim)).collect()
 }
 
-/// The parts of a dim that axes split one after the other, in order.
+/// Splits a dim along axes, one after the other, and returns its parts in order.
 fn split_dim(hierarchy: &[usize], axes: &[usize], length: usize) -> Vec<Range> {
     axes.iter().fold(vec![(0, length)], |parts, &axis| {
         let cut = |&(start, end): &Range| {
@@ -167,17 +169,17 @@ fn split_dim(hierarchy: &[usize], axes: &[usize], length: usize) -> Vec<Range> {
     })
 }
 
-/// Elements that two ranges have in common.
+/// Counts the elements that two ranges have in common.
 fn count_overlap(a: Range, b: Range) -> usize {
     a.1.min(b.1).saturating_sub(a.0.max(b.0))
 }
 
-/// Ranks of some axes.
+/// Counts the ranks along some axes.
 fn count_ranks(hierarchy: &[usize], axes: &[usize]) -> usize {
     axes.iter().map(|&axis| hierarchy[axis]).product()
 }
 
-/// The place of coordinates among those of some axes.
+/// Returns the index of coordinates among those of some axes.
 fn ravel_axes(hierarchy: &[usize], axes: &[usize], at: &[usize]) -> usize {
     axes.iter().fold(0, |index, &axis| index * hierarchy[axis] + at[axis])
 }

@@ -13,32 +13,32 @@ use super::patterns::ExchangePatterns;
 use super::space::{Cost, Space, exchange_route};
 use super::{Code, Prices, Route};
 
-/// The cheapest route between two layouts of one tensor. `microbatches` is the number of parts in which layouts with
-/// a microbatch dim are cut; seconds and bytes are of one part.
+/// Finds the cheapest route between two layouts of one tensor. `microbatches` is the number of parts into which layouts with a microbatch dim are
+/// cut; seconds and bytes are those of one part.
 pub fn find_route(from: &Layout, to: &Layout, cluster: &Cluster, microbatches: usize) -> Route {
     Router::new(cluster, microbatches).find_route(from, to)
 }
 
-/// Routes between layouts, each searched once.
+/// Finds routes between layouts, and searches each once.
 pub struct Router<'a> {
     prices: Prices<'a>,
-    /// The space of each tensor type on each mesh: of layouts that differ in their SBP alone.
+    /// The space of each tensor type on each mesh. The layouts of a space differ in their SBP alone.
     spaces: Vec<Space<'a>>,
     /// Indices into `spaces`, by a layout without SBP.
     index: BTreeMap<Layout, usize>,
-    /// The space asked for last: a planner asks for one after another.
+    /// The space that was asked for last. A planner asks for the same one many times in a row.
     last: usize,
     crossings: BTreeMap<(Layout, Layout), Route>,
     patterns: ExchangePatterns,
     apart: ApartExchanges,
 }
 
-/// A type on a mesh that a router knows.
+/// The identifier of a tensor type on a mesh that a router knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpaceId(usize);
 
 impl<'a> Router<'a> {
-    /// A router of a cluster.
+    /// Makes a router for a cluster.
     pub fn new(cluster: &'a Cluster, microbatches: usize) -> Self {
         let prices = Prices { cluster, microbatches };
         let (spaces, index, crossings) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
@@ -46,7 +46,7 @@ impl<'a> Router<'a> {
         Self { prices, spaces, index, last: 0, crossings, patterns, apart }
     }
 
-    /// The cheapest route; see [`Space::find_route`].
+    /// Finds the cheapest route; see [`Space::find_route`].
     pub fn find_route(&mut self, from: &Layout, to: &Layout) -> Route {
         if from.ranks == to.ranks && from.hierarchy == to.hierarchy {
             let space = self.find_space(to);
@@ -63,7 +63,7 @@ impl<'a> Router<'a> {
         crossing
     }
 
-    /// The space of a layout.
+    /// Finds the space of a layout, or adds it.
     pub fn find_space(&mut self, layout: &Layout) -> SpaceId {
         if !self.spaces.get(self.last).is_some_and(|space| space.holds(layout)) {
             let place = Layout { sbp: NdSbp(Vec::new()), ..layout.clone() };
@@ -76,19 +76,19 @@ impl<'a> Router<'a> {
         SpaceId(self.last)
     }
 
-    /// The number of an SBP in a space.
+    /// Returns the number of an SBP in a space.
     pub fn encode_sbp(&self, space: SpaceId, sbp: &NdSbp) -> Code {
         self.spaces[space.0].encode_sbp(sbp)
     }
 
-    /// The cost of boxing in a space.
+    /// Returns the cost of boxing in a space.
     pub fn price_boxing(&mut self, space: SpaceId, from: Code, to: Code) -> Cost {
         self.spaces[space.0].price_boxing(from, to, &mut self.patterns)
     }
 
-    /// The way between two meshes: an exchange, or, where ranks along an axis hold copies on both sides, an exchange of
-    /// parts, which the receivers gather among themselves: over links that are faster than those between the meshes
-    /// (Narayanan et al., arXiv 2104.04473, section 4.1: scatter and gather).
+    /// Finds the route between two meshes. It is an exchange; or, if ranks along an axis hold copies on both sides, an exchange of parts, which the
+    /// receivers gather among themselves over links that are faster than those between the meshes (Narayanan et al., arXiv 2104.04473, section 4.1:
+    /// scatter and gather).
     fn find_crossing(&mut self, from: &Layout, to: &Layout) -> Route {
         let (seconds, bytes) = self.apart.price(self.prices, from, to);
         let mut best = exchange_route(to, seconds, bytes);
@@ -113,8 +113,8 @@ impl<'a> Router<'a> {
     }
 }
 
-/// Both layouts with their copies along an axis cut into equal parts of one dim; `None` where there are no copies on both
-/// sides, or nothing can be cut.
+/// Returns both layouts with their copies along an axis cut into equal parts of one dim. `None` if there are no copies on both sides, or no dim can
+/// be cut.
 fn in_parts(from: &Layout, to: &Layout, axis: usize, microbatches: usize) -> Option<[Layout; 2]> {
     let extent = from.hierarchy[axis];
     let copies = |layout: &Layout| layout.sbp.0.get(axis) == Some(&Sbp::Broadcast);
@@ -140,7 +140,7 @@ fn in_parts(from: &Layout, to: &Layout, axis: usize, microbatches: usize) -> Opt
     }))
 }
 
-/// Whether every rank of two different meshes holds in `from` what it needs in `to`: equal rectangles, nothing partial.
+/// Whether every rank of two different meshes holds in `from` what it needs in `to`: the rectangles are equal, and nothing is partial.
 fn same_shards(from: &Layout, to: &Layout, microbatches: usize) -> bool {
     from.ranks == to.ranks
         && !has_wide_partials(from)

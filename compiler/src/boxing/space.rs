@@ -1,8 +1,8 @@
 //! Numbers the layouts of one tensor on one mesh, so that prices of boxing are tables over all of them.
 //!
-//! An N-D SBP is a number whose digits, the first axis first, are the SBPs of the axes in their order. So numbers
-//! order as SBPs do, and whatever is known of each is an entry of a table. Axes of extent 1 have no digit, since all
-//! SBPs mean the same there. So they do not make tables longer.
+//! An N-D SBP is a number whose digits, the first axis first, are the SBPs of the axes in their order. So numbers are ordered as SBPs are, and a
+//! property of SBPs is a table with an entry for each. Axes of extent 1 have no digit, because all SBPs mean the same there; so they do not make
+//! tables longer.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -17,34 +17,34 @@ use super::same_mesh::SameMesh;
 use super::steps::{Links, legal_steps};
 use super::{BoxingStep, Code, Prices, Route, RouteStep};
 
-/// The cost of boxing, without the way.
+/// The cost of boxing, without its route.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
-    /// Seconds, each time.
+    /// The seconds of each time.
     pub seconds: f64,
-    /// Of these what does not depend on the bytes, of collectives.
+    /// The part of these seconds that does not depend on the bytes; 0 except for collectives.
     pub latency: f64,
-    /// Bytes of the largest layout on the way, before the last.
+    /// The bytes of the largest layout between the first and the last.
     pub scratch: u64,
-    /// Whether nothing is to be done.
+    /// Whether there is nothing to do.
     pub nothing: bool,
 }
 
-/// Layouts of one type on one mesh.
+/// The layouts of one tensor type on one mesh.
 pub struct Space<'a> {
     prices: Prices<'a>,
-    /// Type and mesh; the SBP is empty.
+    /// The type and the mesh; the SBP is empty.
     place: Layout,
     links: Links,
-    /// Bytes of the first rank's shard, once they are known.
+    /// The bytes of the first rank's shard in each layout, once they are known.
     bytes: Vec<Option<u64>>,
-    /// By the kinds of partial values that may be made: the legal steps from each layout, once they are known.
+    /// The legal steps from each layout, once they are known, by the kinds of partial values that may be made.
     edges: HashMap<u8, Vec<Option<Vec<StepEdge>>>>,
     trees: HashMap<(Code, u8), Vec<ReachedLayout>>,
     exchanges: HashMap<(Code, Code), (f64, u64)>,
 }
 
-/// A legal step: what it leads to, its seconds, its latency and its bytes.
+/// A legal step: the layout that it leads to, its seconds, its latency and its bytes.
 struct StepEdge {
     step: BoxingStep,
     to: Code,
@@ -53,22 +53,22 @@ struct StepEdge {
     bytes: u64,
 }
 
-/// The step by which a layout is reached from the root of a tree.
+/// A layout in the tree of shortest routes from a root, with the last step of its route.
 #[derive(Clone, Copy)]
 struct ReachedLayout {
-    /// Infinite where it is not.
+    /// The seconds of the route; infinite if there is none.
     seconds: f64,
     latency: f64,
     steps: u32,
-    /// Whether no rank communicates.
+    /// Whether no rank communicates on the route.
     local: bool,
-    /// Bytes of the largest layout on the way, before this one.
+    /// The bytes of the largest layout between the root and this one.
     scratch: u64,
-    /// The layout before, and which of its steps leads here.
+    /// The previous layout, and the index of its step that leads here.
     before: (Code, u32),
 }
 
-/// Entries of trees that are kept. Who asks for many layouts from one asks for all of them in turn, so what is forgotten is
+/// The most entries of trees that are kept. A caller that needs many routes from one layout asks for all of them in a row, so what is forgotten is
 /// seldom asked for again.
 const MOST_REACHED: usize = 1 << 21;
 
@@ -81,17 +81,18 @@ const UNREACHED: ReachedLayout = ReachedLayout {
     before: (0, 0),
 };
 
-/// Costs of no sign order as their bits do; the cheapest, then that of fewest steps, then the first comes out first.
+/// The queue of Dijkstra's search: the cheapest comes first, then that of fewest steps, then the first. Costs are not negative, so their bits have
+/// the same order.
 type Queue = BinaryHeap<Reverse<(u64, u32, Code)>>;
 
-/// The cheapest way: over single-axis steps, or an exchange.
+/// The kind of the cheapest route: over single-axis steps, or an exchange.
 enum CheapestWay {
     Steps,
     Exchange(f64, u64),
 }
 
 impl<'a> Space<'a> {
-    /// The layouts that differ from `place` in their SBP alone.
+    /// Takes the layouts that differ from `place` in their SBP alone.
     pub fn new(prices: Prices<'a>, place: &Layout) -> Self {
         let place = Layout { sbp: NdSbp(Vec::new()), ..place.clone() };
         let links = Links::new(prices.cluster, &place);
@@ -111,12 +112,12 @@ impl<'a> Space<'a> {
             && of.ranks == layout.ranks
     }
 
-    /// Digits of one axis.
+    /// Returns the number of digits that an axis may have.
     fn digits_per_axis(&self) -> usize {
         self.place.shape.len() + 4
     }
 
-    /// The number of an SBP.
+    /// Returns the number of an SBP.
     pub fn encode_sbp(&self, sbp: &NdSbp) -> Code {
         let rank = self.place.shape.len();
         let digit = |sbp: &Sbp| match *sbp {
@@ -150,7 +151,7 @@ impl<'a> Space<'a> {
         }
     }
 
-    /// Bytes of a shard on the rank that holds most: the first.
+    /// Returns the bytes of a shard on the rank that holds most, which is the first.
     pub fn bytes(&mut self, code: Code) -> u64 {
         if let Some(bytes) = self.bytes[code as usize] {
             return bytes;
@@ -161,7 +162,7 @@ impl<'a> Space<'a> {
         bytes
     }
 
-    /// Extents of a microbatch of the tensor.
+    /// Returns the extents of a microbatch of the tensor.
     fn microbatch_extents(&self) -> Vec<usize> {
         let mut extents = self.place.shape.clone();
         if let Some(dim) = self.place.microbatch_dim {
@@ -184,7 +185,7 @@ impl<'a> Space<'a> {
         Layout { sbp: self.decode_sbp(code), ..self.place.clone() }
     }
 
-    /// The cost of the cheapest way. Patterns of exchanges are known to all tensors.
+    /// Returns the cost of the cheapest route. `patterns` has the exchanges that are known from all tensors.
     pub fn price_boxing(&mut self, from: Code, to: Code, patterns: &mut ExchangePatterns) -> Cost {
         if from == to {
             return Cost { nothing: true, ..Cost::default() };
@@ -199,7 +200,7 @@ impl<'a> Space<'a> {
         }
     }
 
-    /// The cheapest way. On axes of extent 1 layouts on the way have the target's names.
+    /// Finds the cheapest route. On axes of extent 1 its layouts have the SBPs of the target.
     pub fn find_route(
         &mut self,
         from: &NdSbp,
@@ -227,8 +228,8 @@ impl<'a> Space<'a> {
         route
     }
 
-    /// A partial value is made whole by collectives alone on its own mesh: they sum in a fixed order and can be fused.
-    /// Otherwise an exchange takes the place of two steps or more, not all of them local, that cost more.
+    /// Chooses between steps and an exchange. A partial value is summed up by collectives alone on its own mesh, because they sum in a fixed order
+    /// and can be fused. Otherwise an exchange replaces two steps or more, if not all of them are local and they cost more.
     fn choose_way(&mut self, from: Code, to: Code, patterns: &mut ExchangePatterns) -> CheapestWay {
         let kinds = self.partial_kinds(from, to);
         let end = self.find_tree(from, kinds)[to as usize];
@@ -247,7 +248,7 @@ impl<'a> Space<'a> {
         }
     }
 
-    /// The partial kinds that may be made on the way, as bits: those of the target.
+    /// Returns the kinds of partial values that may be made on the way, as bits. They are those of the target.
     fn partial_kinds(&self, from: Code, to: Code) -> u8 {
         let (mut from, mut to) = (from as usize, to as usize);
         let (base, first) = (self.digits_per_axis(), self.place.shape.len() + 1);
@@ -262,7 +263,7 @@ impl<'a> Space<'a> {
         kinds
     }
 
-    /// All ways from a layout.
+    /// Returns the routes from a layout to all others.
     fn find_tree(&mut self, from: Code, kinds: u8) -> &[ReachedLayout] {
         if !self.trees.contains_key(&(from, kinds)) {
             if (self.trees.len() + 1) * self.bytes.len() > MOST_REACHED {
@@ -274,7 +275,7 @@ impl<'a> Space<'a> {
         &self.trees[&(from, kinds)]
     }
 
-    /// Dijkstra's search.
+    /// Finds the shortest routes by Dijkstra's algorithm.
     fn search_shortest(&mut self, from: Code, kinds: u8) -> Vec<ReachedLayout> {
         let mut reached = vec![UNREACHED; self.bytes.len()];
         reached[from as usize].seconds = 0.0;
@@ -301,7 +302,7 @@ impl<'a> Space<'a> {
         reached
     }
 
-    /// The legal steps from a layout with their prices.
+    /// Returns the legal steps from a layout with their prices.
     fn legal_edges(&mut self, from: Code, kinds: u8) -> &[StepEdge] {
         let codes = self.bytes.len();
         let known = |edges: &HashMap<u8, Vec<Option<Vec<StepEdge>>>>| {
@@ -348,8 +349,8 @@ impl<'a> Space<'a> {
         Route { steps, seconds: tree[to as usize].seconds }
     }
 
-    /// The least cost of an exchange, by the traffic of the first rank. Most exchanges are too dear by that, and on
-    /// many ranks it takes a thousandth of what looking at all of them does.
+    /// Returns a lower bound of the cost of an exchange, by the traffic of the first rank. Most exchanges are too expensive by that, and on many
+    /// ranks it takes a thousandth of the time that a look at all of them takes.
     fn least_exchange(&mut self, from: Code, to: Code, patterns: &mut ExchangePatterns) -> f64 {
         let (start, end) = (self.layout(from), self.layout(to));
         let parts = self.prices.microbatches;
@@ -379,7 +380,7 @@ impl<'a> Space<'a> {
         price
     }
 
-    /// The traffic of an exchange where splits are uneven.
+    /// Returns the traffic of an exchange with uneven splits.
     fn uneven_traffic(&self, from: &Layout, to: &Layout) -> Traffic {
         if from.sbp.is_partial() || are_very_many(from, to) {
             return exchange_traffic(from, to, self.prices.microbatches);
@@ -390,7 +391,7 @@ impl<'a> Space<'a> {
     }
 }
 
-/// A route of one exchange.
+/// Makes a route of one exchange.
 pub fn exchange_route(to: &Layout, seconds: f64, bytes: u64) -> Route {
     let (step, layout_after) = (BoxingStep::Exchange, to.clone());
     let step = RouteStep { step, layout_after, seconds, latency: 0.0, bytes };

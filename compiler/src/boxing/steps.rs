@@ -1,4 +1,4 @@
-//! Single-axis steps of boxing: which are legal, where they lead, and their prices.
+//! Single-axis steps of boxing: lists the legal ones, their results and their prices.
 
 use graphc_ir::plan::{Cluster, Layout};
 use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};
@@ -7,10 +7,10 @@ use super::BoxingStep;
 use crate::cluster::{AlphaBeta, Link, alpha_beta, find_link};
 use crate::cost::{collective_bytes, collective_seconds, local_seconds};
 
-/// All steps that are legal from `sbp`, with what they lead to. Partial values of `kinds` may be made.
+/// Lists all steps that are legal from `sbp`, with the SBPs that they lead to. Partial values of `kinds` may be made.
 ///
-/// Splits of one dim over several axes nest in the order of the axes, so only the innermost of them can be taken
-/// away or added by the ranks of one axis alone. Axes of extent 1 split nothing and have no steps.
+/// Splits of one dim over several axes nest in the order of the axes, so only the innermost of them can be removed or added by the ranks of one axis
+/// alone. Axes of extent 1 split nothing and have no steps.
 pub fn legal_steps(
     sbp: &NdSbp,
     hierarchy: &[usize],
@@ -64,14 +64,14 @@ fn find_step(from: Sbp, to: Sbp, axis: usize) -> Option<BoxingStep> {
 /// The links of a mesh.
 pub struct Links {
     extents: Vec<usize>,
-    /// By axis: the different links of the groups of ranks that differ in that axis alone.
+    /// The different links of the groups of ranks that differ in one axis alone, by axis.
     of_axis: Vec<Vec<Link>>,
-    /// That of all ranks.
+    /// The link of all ranks.
     pub all: AlphaBeta,
 }
 
 impl Links {
-    /// The links of a layout's mesh.
+    /// Finds the links of a layout's mesh.
     pub fn new(cluster: &Cluster, place: &Layout) -> Self {
         let of_axis = |axis: usize| {
             let mut links: Vec<Link> = Vec::new();
@@ -90,8 +90,8 @@ impl Links {
         Self { extents: place.hierarchy.clone(), of_axis, all }
     }
 
-    /// Seconds of a step, those of them that are latency of a collective, and bytes that the busiest rank sends or copies, by
-    /// the bytes of a shard before and after it.
+    /// Returns the seconds of a step, the part of them that is latency of a collective, and the bytes that the busiest rank sends or copies. It takes
+    /// the bytes of a shard before and after the step.
     pub fn price(
         &self,
         cluster: &Cluster,
@@ -111,7 +111,7 @@ impl Links {
     }
 }
 
-/// The groups of ranks that differ in one axis alone.
+/// Lists the groups of ranks that differ in one axis alone.
 fn axis_groups(layout: &Layout, axis: usize) -> impl Iterator<Item = Vec<u32>> {
     let stride: usize = layout.hierarchy[axis + 1..].iter().product();
     let extent = layout.hierarchy[axis];

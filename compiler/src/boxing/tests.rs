@@ -1,4 +1,4 @@
-//! Every route, executed step by step on the shards of all ranks, gives the target's shards.
+//! Executes every route step by step on the shards of all ranks, and compares the result with the target's shards.
 
 use graphc_ir::array::Array;
 use graphc_ir::plan::Layout;
@@ -34,7 +34,7 @@ fn kind(layout: &Layout) -> ReduceKind {
     layout.sbp.0.iter().find_map(partial).unwrap_or(ReduceKind::Sum)
 }
 
-/// Shards whose reduction is the whole: parts of a sum differ from rank to rank.
+/// Makes shards whose reduction is the whole. The parts of a sum differ from rank to rank.
 fn scatter(whole: &Array, layout: &Layout) -> Shards {
     let kind = kind(layout);
     let partial: Vec<bool> = layout.sbp.0.iter().map(|sbp| sbp.is_partial()).collect();
@@ -59,7 +59,7 @@ fn scatter(whole: &Array, layout: &Layout) -> Shards {
     layout.ranks.iter().map(shard).collect()
 }
 
-/// The whole tensor that shards stand for.
+/// Returns the whole tensor of shards.
 fn gather(shards: &Shards, layout: &Layout) -> Array {
     let kind = kind(layout);
     let mut whole = Array::full(layout.shape.clone(), kind.identity());
@@ -70,7 +70,7 @@ fn gather(shards: &Shards, layout: &Layout) -> Array {
     whole
 }
 
-/// Combines the part of `into` that a rank's shard covers.
+/// Combines a rank's shard with the part of `into` that it covers.
 fn add(
     into: &mut Array,
     at: &Rect,
@@ -94,7 +94,7 @@ fn add(
     into.write_rect(&within(at), &sum);
 }
 
-/// One step on all ranks. Single-axis steps look at nothing but the shards of the rank's own group.
+/// Executes one step on all ranks. Single-axis steps look only at the shards of the rank's own group.
 fn apply(step: &BoxingStep, shards: &Shards, before: &Layout, after: &Layout) -> Shards {
     let shard = |(position, &rank): (usize, &u32)| {
         let need = rect(after, rank);
@@ -151,7 +151,7 @@ fn collect(
     result
 }
 
-/// Executes the route and compares: shard by shard, and of partial targets the whole.
+/// Executes the route and compares the result shard by shard, or as a whole if the target is partial.
 fn check(router: &mut Router<'_>, from: &Layout, to: &Layout) {
     let mut count = 0.0;
     let whole = Array::from_fn(from.shape.clone(), |_| {

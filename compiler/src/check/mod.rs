@@ -1,5 +1,5 @@
-//! Checks that a plan is what its graph compiles to. That it is sound, whatever it computes, is proven in
-//! [`graphc_ir::check`]. Start reading with [`verify_plan`].
+//! Checks that a plan is what its graph compiles to. The proof that a plan is sound, whatever it computes, is in [`graphc_ir::check`]. Start reading
+//! with [`verify_plan`].
 
 use graphc_ir::check::{Errors, VerifiedPlan, verify_structure};
 use graphc_ir::plan::Plan;
@@ -9,11 +9,11 @@ mod recompile;
 pub use graphc_ir::check::{PlanError, PlanErrors, verify_invariants};
 pub use graphc_ir::plan::{ReadError, read_plan, write_plan};
 
-/// Checks every invariant of a plan, and that the graph, options and cluster in it compile to it. A plan that they compile
-/// to is proven sound by that, and no second time.
+/// Checks every invariant of a plan, and that the graph, options and cluster in it compile to it. A plan that they compile to is proven sound by
+/// that, so it is not proven a second time.
 ///
 /// # Errors
-/// Everything that is wrong.
+/// Returns everything that is wrong.
 pub fn verify_plan(plan: &Plan) -> Result<VerifiedPlan, PlanErrors> {
     verify_structure(plan)?;
     let mut differences = Errors::default();

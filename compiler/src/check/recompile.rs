@@ -1,4 +1,4 @@
-//! Compiles the graph in a plan again: the plan must be what comes out.
+//! Compiles the graph in a plan again, and compares the result with the plan.
 
 use graphc_ir::check::{Errors, VerifiedPlan};
 use graphc_ir::plan::Plan;
@@ -8,10 +8,10 @@ use serde_json::Value;
 use crate::compile::{Compiled, compile};
 use crate::planner::reprice_sharding;
 
-/// Differences that are reported.
+/// The most differences that are reported.
 const MOST_DIFFERENCES: usize = 8;
 
-/// Compares a plan with what its graph, options and cluster compile to, which is given back.
+/// Compares a plan with the result of compiling its graph, options and cluster, and returns that result.
 pub fn compare_recompiled(plan: &Plan, errors: &mut Errors) -> Option<VerifiedPlan> {
     check_sizes(plan, errors);
     if !errors.0.is_empty() {
@@ -29,7 +29,7 @@ pub fn compare_recompiled(plan: &Plan, errors: &mut Errors) -> Option<VerifiedPl
     Some(again.plan)
 }
 
-/// Checks that what the work of compiling grows with is that of the plan at hand.
+/// Checks that the sizes with which the work of compiling grows are those of the plan.
 fn check_sizes(plan: &Plan, errors: &mut Errors) {
     let options = &plan.options;
     let ranks = plan.mesh.iter().try_fold(1usize, |n, &e| n.checked_mul(e));
@@ -49,7 +49,7 @@ fn check_sizes(plan: &Plan, errors: &mut Errors) {
     }
 }
 
-/// Prices the signatures once more, from the graph alone: the planner must have counted the same.
+/// Prices the signatures once more, from the graph alone. The planner must have counted the same.
 fn check_objective(plan: &Plan, again: &Compiled, errors: &mut Errors) {
     let Compiled { decisions, sharding, .. } = again;
     let priced =
@@ -65,7 +65,7 @@ fn check_objective(plan: &Plan, again: &Compiled, errors: &mut Errors) {
     });
 }
 
-/// Says which fields differ.
+/// Reports the fields that differ.
 fn report_differences(plan: &Plan, again: &Plan, errors: &mut Errors) {
     let value = |plan: &Plan| serde_json::to_value(plan).unwrap_or_default();
     let mut found = Vec::new();

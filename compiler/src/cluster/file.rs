@@ -64,7 +64,7 @@ struct FileDevice {
     shared_by: Option<usize>,
 }
 
-/// A profile by name; what else is given takes the place of what the profile says.
+/// A profile by name. Other fields that are given replace those of the profile.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FileFramework {
@@ -105,14 +105,14 @@ enum FileBytes {
 const POSITIVE: &str = "write a number above 0 that a machine may have (1e-30 to 1e30)";
 const NOT_NEGATIVE: &str = "write a number that a machine may have (0 to 1e30)";
 
-/// The largest number of a cluster file, and its inverse the smallest: products and quotients of several stay finite.
+/// The largest number in a cluster file; its inverse is the smallest. Products and quotients of several such numbers stay finite.
 const MOST: f64 = 1e30;
 
 /// Reads a cluster from the text of a TOML file.
 ///
 /// # Errors
-/// Where the text is no TOML, a field is missing or unknown, or a value makes no sense; the error names the field
-/// and says what to write.
+/// Returns an error if the text is no TOML, if a field is missing or unknown, or if a value makes no sense. The error names the field and says what
+/// to write.
 pub fn parse_cluster(text: &str) -> Result<Cluster, ClusterError> {
     let file: File = toml::from_str(text)
         .map_err(|error| ClusterError::Syntax { message: error.to_string().trim_end().into() })?;
@@ -131,7 +131,7 @@ pub fn parse_cluster(text: &str) -> Result<Cluster, ClusterError> {
     Ok(Cluster { name: file.name, device, levels, axes, framework })
 }
 
-/// Bytes from a text such as `16GiB`, `80 GB`, `1.5MiB` or `4096`; `None` where it is none.
+/// Parses a number of bytes from a text such as `16GiB`, `80 GB`, `1.5MiB` or `4096`. `None` if it is no such text.
 pub fn parse_bytes(text: &str) -> Option<u64> {
     const UNITS: [(&str, u64); 9] = [
         ("KiB", 1 << 10),
@@ -338,13 +338,13 @@ fn field_error(
     ClusterError::Field { field: name.into(), found: found.show_value(), advice }
 }
 
-/// A value as a message shows it.
+/// A value in the form in which a message shows it.
 trait ShownValue {
     fn show_value(&self) -> String;
 }
 
 impl ShownValue for f64 {
-    /// The value as a person writes it: not with hundreds of zeros.
+    /// Writes the value as a person would, not with hundreds of zeros.
     fn show_value(&self) -> String {
         let plain = *self == 0.0 || !self.is_finite() || (1e-6..1e16).contains(&self.abs());
         if plain { self.to_string() } else { format!("{self:e}") }

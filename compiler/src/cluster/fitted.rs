@@ -1,7 +1,7 @@
 //! Holds the constants that are fitted to tables of measured trainings.
 //!
-//! They stand in `fitted.toml`, which `training_table --fit --write` writes (`examples/training_table/fit.rs`).
-//! Presets and profiles of frameworks take them from there.
+//! They are in `fitted.toml`, which `training_table --fit --write` writes (`examples/training_table/fit.rs`). Presets and profiles of frameworks take
+//! them from there.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -17,41 +17,41 @@ use super::ClusterError;
 pub enum Fitted {
     /// The share of published attention that PyTorch's kernel reaches.
     TorchEagerAttention,
-    /// The traffic of PyTorch's elementwise ops, times that of fused chains.
+    /// The traffic of PyTorch's elementwise ops, as a multiple of that of fused chains.
     TorchEagerTraffic,
-    /// The share of communication beside PyTorch's kernels that the step pays for all the same.
+    /// The share of communication beside PyTorch's kernels that still lengthens the step.
     TorchEagerInterference,
-    /// Seconds of Megatron-LM's host for a kernel.
+    /// The seconds that Megatron-LM's host takes to issue a kernel.
     MegatronDispatch,
-    /// The traffic of Megatron-LM's elementwise ops, times that of fused chains.
+    /// The traffic of Megatron-LM's elementwise ops, as a multiple of that of fused chains.
     MegatronTraffic,
     /// The share of the bandwidth between nodes for Megatron-LM's groups of several, but not all, ranks of a node.
     MegatronSharedNodes,
     /// The share of the peak that products of 1e8 FLOPs reach on A100.
     #[serde(rename = "a100-products-1e8")]
     A100Products1e8,
-    /// Those of 3e9 FLOPs.
+    /// The share for products of 3e9 FLOPs.
     #[serde(rename = "a100-products-3e9")]
     A100Products3e9,
-    /// Those of 3e10 FLOPs.
+    /// The share for products of 3e10 FLOPs.
     #[serde(rename = "a100-products-3e10")]
     A100Products3e10,
-    /// Those of 3e11 FLOPs.
+    /// The share for products of 3e11 FLOPs.
     #[serde(rename = "a100-products-3e11")]
     A100Products3e11,
-    /// Those of 3e12 FLOPs.
+    /// The share for products of 3e12 FLOPs.
     #[serde(rename = "a100-products-3e12")]
     A100Products3e12,
-    /// Those of 3e13 FLOPs.
+    /// The share for products of 3e13 FLOPs.
     #[serde(rename = "a100-products-3e13")]
     A100Products3e13,
-    /// The share of their memory's bandwidth that A100 and H100 reach.
+    /// The share of the memory's bandwidth that A100 and H100 reach.
     BandwidthShare,
     /// The bandwidth within a node of A100.
     A100WithinNodes,
-    /// That of `a100-40gb` between nodes.
+    /// The bandwidth of `a100-40gb` between nodes.
     A100_40gbBetweenNodes,
-    /// That of `dgx-a100-4hdr` between nodes.
+    /// The bandwidth of `dgx-a100-4hdr` between nodes.
     #[serde(rename = "a100-4hdr-between-nodes")]
     A100_4hdrBetweenNodes,
     /// The share of the peak that the largest products reach on H100; those of smaller ones change with it.
@@ -66,7 +66,7 @@ pub enum Fitted {
 pub struct FittedConstants {
     /// The day on which it was written.
     pub written: String,
-    /// The tables, whose rows of even index, counted from 0, were fitted to.
+    /// The tables. Their rows of even index, counted from 0, were fitted to.
     pub table: Vec<FittedTable>,
     /// The constants.
     pub constant: BTreeMap<Fitted, FittedConstant>,
@@ -78,7 +78,7 @@ pub struct FittedConstants {
 pub struct FittedTable {
     /// The file's name.
     pub file: String,
-    /// The machines, where its rows do not say.
+    /// The machines, unless the rows name them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster: Option<String>,
     /// The number of its rows with a measurement.
@@ -93,21 +93,21 @@ pub struct FittedConstant {
     pub value: f64,
     /// The value at which the search begins.
     pub begin: f64,
-    /// The value that the search found; nothing where it is held.
+    /// The value that the search found, or `None` if the constant is held.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub found: Option<f64>,
-    /// To how many significant digits that is rounded.
+    /// The number of significant digits to which that value is rounded.
     pub digits: usize,
-    /// The reason why `value` is not what was found, where it is not.
+    /// The reason why `value` is not the value that was found, if it is not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept: Option<String>,
-    /// The reason why it is not searched for, where it is not.
+    /// The reason why no value is searched for, if none is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held: Option<String>,
 }
 
 impl FittedConstant {
-    /// The value found, rounded; `None` where nothing was searched for.
+    /// Returns the value that was found, rounded, or `None` if none was searched for.
     pub fn rounded_value(&self) -> Option<f64> {
         format!("{:.*e}", self.digits.saturating_sub(1), self.found?).parse().ok()
     }
@@ -120,20 +120,20 @@ static CONSTANTS: LazyLock<FittedConstants> = LazyLock::new(|| {
     parse_fitted(TEXT).expect("a test reads the text, which is part of the program")
 });
 
-/// The constants that presets and profiles have.
+/// Returns the constants that presets and profiles have.
 pub fn fitted_constants() -> &'static FittedConstants {
     &CONSTANTS
 }
 
-/// Reads the text of such a file.
+/// Parses the text of a `fitted.toml`.
 ///
 /// # Errors
-/// Where it is no TOML, or a field is missing or unknown.
+/// Returns an error if the text is no TOML, or if a field is missing or unknown.
 pub fn parse_fitted(text: &str) -> Result<FittedConstants, ClusterError> {
     toml::from_str(text).map_err(|error| ClusterError::Syntax { message: error.to_string() })
 }
 
-/// The text of such a file.
+/// Writes the text of a `fitted.toml`.
 pub fn write_fitted(constants: &FittedConstants) -> String {
     let body = toml::to_string(constants).expect("plain values and tables of them");
     format!("{HEADER}\n{body}")
@@ -149,18 +149,17 @@ const HEADER: &str = "\
 ";
 
 impl Fitted {
-    /// The value that presets and profiles have.
+    /// Returns the value that presets and profiles have.
     pub fn value(self) -> f64 {
         CONSTANTS.constant.get(&self).expect("a test finds every constant in the file").value
     }
 
-    /// The value that a cluster with its framework has; `None` where the constant is of other machines or of another
-    /// framework.
+    /// Returns the value in a cluster with its framework, or `None` if the constant is one of other machines or of another framework.
     pub fn value_in_cluster(self, cluster: &Cluster) -> Option<f64> {
         self.find_fields(&mut cluster.clone()).last().map(|place| **place)
     }
 
-    /// Multiplies what a cluster has. Shares stay at most 1.
+    /// Multiplies the constant's values in a cluster. Shares stay at most 1.
     pub fn scale(self, cluster: &mut Cluster, factor: f64) {
         let most = if self.cluster_field().is_share() { 1.0 } else { f64::INFINITY };
         for place in self.find_fields(cluster) {
@@ -168,7 +167,7 @@ impl Fitted {
         }
     }
 
-    /// The owner of the constant.
+    /// Returns the framework or the machines that the constant describes.
     fn owner(self) -> ConstantOwner {
         match self {
             Self::TorchEagerAttention | Self::TorchEagerTraffic | Self::TorchEagerInterference => {
@@ -215,7 +214,7 @@ impl Fitted {
         }
     }
 
-    /// The places of a cluster where it stands, the value itself last.
+    /// Finds the fields of a cluster that have the constant. The last of them has its value.
     fn find_fields(self, cluster: &mut Cluster) -> Vec<&mut f64> {
         if !self.owner().matches_cluster(cluster) {
             return Vec::new();
@@ -241,7 +240,7 @@ impl Fitted {
     }
 }
 
-/// The presets of machines with chips of one design.
+/// The names of the presets of machines with chips of one design.
 type Family = &'static [&'static str];
 
 const A100: Family = &["a100-40gb", "dgx-a100", "dgx-a100-4hdr"];
@@ -249,7 +248,7 @@ const HOPPER: Family = &["dgx-h100", "h100-96gb", "h200"];
 const BLACKWELL: Family = &["b200", "gb200-nvl72", "gb300-nvl72"];
 const MI300: Family = &["mi300x", "mi325x"];
 
-/// The owner of a constant: a framework on any machines, or machines with any framework.
+/// The framework or the machines that a constant describes: a framework on any machines, or machines with any framework.
 enum ConstantOwner {
     Framework(&'static str),
     Machines(&'static [Family]),
@@ -266,7 +265,7 @@ impl ConstantOwner {
     }
 }
 
-/// The field of a cluster that a constant is.
+/// The field of a cluster that a constant describes.
 enum ClusterField {
     Attention,
     Traffic,
@@ -275,7 +274,7 @@ enum ClusterField {
     SharedNodes,
     /// One point of the table of products.
     Product(usize),
-    /// All its points, which change together.
+    /// All points of that table, which change together.
     Products,
     BandwidthShare,
     WithinNodes,
@@ -283,7 +282,7 @@ enum ClusterField {
 }
 
 impl ClusterField {
-    /// Whether it is a share of something that can be reached, so at most 1.
+    /// Whether it is a share of a limit, so at most 1.
     fn is_share(&self) -> bool {
         match self {
             Self::Attention

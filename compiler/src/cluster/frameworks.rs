@@ -1,4 +1,4 @@
-//! Profiles of frameworks by name: what each loses of what the machines allow.
+//! Profiles of frameworks by name: the losses of each, compared with the limits of the machines.
 //!
 //! Presets say what the hardware and the best published kernels allow, and graphc's plans are made for that. A
 //! `Framework` says what another runtime loses on the same machines:
@@ -23,7 +23,7 @@ use super::Fitted;
 pub const FRAMEWORKS: [&str; 5] =
     ["graphc", "torch-eager", "torch-compile", "megatron", "megatron-core"];
 
-/// The profile of this name; `None` where there is none.
+/// Returns the profile of this name, or `None` if there is none.
 pub fn find_framework(name: &str) -> Option<Framework> {
     let graphc = Framework::default();
     match name {

@@ -12,18 +12,17 @@ use graphc_ir::plan::Cluster;
 
 use super::{AlphaBeta, alpha_beta, of_level};
 
-/// The way among the ranks of a group: the levels that join them, innermost first.
+/// The levels of links that join the ranks of a group, innermost first.
 ///
-/// A level's bandwidth is that of each rank while all ranks below it use it: eight ranks of a node with four network
-/// cards of 25 GB/s have 12.5 GB/s each. A collective over several levels lets each of a node's ranks carry its own part
-/// of the tensor to the other nodes, so a group of which k ranks are in each node has k shares of the node's cards, and
-/// the other groups of the node, which communicate at the same time, have theirs. Of frameworks whose groups reach less where
-/// they share nodes (`Framework::shared_nodes`) that is counted here.
+/// A level's bandwidth is that of each rank while all ranks below it use it: eight ranks of a node with four network cards of 25 GB/s have 12.5 GB/s
+/// each. In a collective over several levels each rank of a node carries its own part of the tensor to the other nodes. So a group that has k ranks
+/// in each node has k shares of the node's cards, and the other groups of the node, which communicate at the same time, have theirs. If groups that
+/// share nodes reach less with a framework (`Framework::shared_nodes`), that is counted here.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Link {
-    /// The levels, innermost first; none of a group of one.
+    /// The levels, innermost first. A group of one rank has none.
     pub hops: Vec<Hop>,
-    /// Whether messages may go along a tree too, where that is faster: not where alpha and beta are given by axis.
+    /// Whether messages may also go along a tree, if that is faster. They may not if alpha and beta are given by axis.
     pub trees: bool,
 }
 
@@ -37,12 +36,12 @@ pub struct Hop {
 }
 
 impl Link {
-    /// The number of ranks.
+    /// Returns the number of ranks.
     pub fn ranks(&self) -> usize {
         self.hops.iter().map(|hop| hop.ranks).product()
     }
 
-    /// Numbers that are equal for equal links.
+    /// Returns numbers that are equal for equal links.
     pub fn key(&self) -> Vec<u64> {
         let hop = |hop: &Hop| [hop.ranks as u64, hop.link.alpha.to_bits(), hop.link.beta.to_bits()];
         self.hops.iter().flat_map(hop).collect()
@@ -53,8 +52,8 @@ impl Link {
     }
 }
 
-/// Finds the link of a group of ranks; along mesh axis `axis` where the cluster gives constants by axis. Groups that
-/// have unequally many ranks in the nodes go along one ring at the pace of its slowest link.
+/// Finds the link of a group of ranks, along mesh axis `axis` if the cluster gives constants by axis. A group that has unequal numbers of ranks in
+/// the nodes communicates along one ring, at the pace of its slowest link.
 pub fn find_link(cluster: &Cluster, ranks: &[u32], axis: Option<usize>) -> Link {
     if ranks.len() < 2 {
         return Link { hops: Vec::new(), trees: false };
@@ -66,7 +65,7 @@ pub fn find_link(cluster: &Cluster, ranks: &[u32], axis: Option<usize>) -> Link 
     by_level(cluster, ranks).unwrap_or_else(|| Link::single_hop(ranks.len(), slowest, true))
 }
 
-/// The levels that join the ranks; `None` where a level joins unequally many in places.
+/// Finds the levels that join the ranks, or `None` if a level joins unequal numbers of them.
 fn by_level(cluster: &Cluster, ranks: &[u32]) -> Option<Link> {
     let (mut hops, mut block, mut below) = (Vec::new(), 1usize, 1);
     let last = cluster.levels.len() - 1;

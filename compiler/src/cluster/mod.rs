@@ -1,8 +1,8 @@
 //! Describes machines: presets, profiles of frameworks, TOML files, and the constants of the links that a group of
 //! ranks uses.
 //!
-//! Machines and what runs on them are two things (`Cluster::device`, `Cluster::framework`). Plans and cluster files
-//! without a framework are graphc's.
+//! Machines and the framework that runs on them are two things (`Cluster::device`, `Cluster::framework`). Plans and cluster files that name no
+//! framework are for graphc itself.
 //!
 //! Nothing here reads a file. The text of a cluster file comes from the caller, and that of `fitted.toml` is part of
 //! the program. Start reading with [`preset`], [`parse_cluster`], [`link`] and [`alpha_beta`].
@@ -42,9 +42,9 @@ impl AlphaBeta {
     }
 }
 
-/// The link that a group of ranks shares: that of the innermost level which joins them all, or the constants of
-/// mesh axis `axis` where the cluster gives constants by axis (of the slowest axis where `axis` is `None`). A group
-/// of one rank is free. Ranks are numbered so that the innermost level joins neighbours.
+/// Returns the link that a group of ranks shares. It is that of the innermost level which joins them all. If the cluster gives constants by axis, it
+/// has those of mesh axis `axis` (of the slowest axis if `axis` is `None`). A group of one rank is free. Ranks are numbered so that the innermost
+/// level joins neighbours.
 pub fn alpha_beta(cluster: &Cluster, ranks: &[u32], axis: Option<usize>) -> AlphaBeta {
     if ranks.len() < 2 {
         return AlphaBeta::FREE;
@@ -82,7 +82,7 @@ fn of_level(cluster: &Cluster, index: usize) -> AlphaBeta {
     AlphaBeta { alpha: level.latency, beta: 1.0 / level.bandwidth }
 }
 
-/// A cluster without levels is one device: ranks meet in its memory.
+/// Returns the link of a cluster without levels, which is one device: ranks exchange data in its memory.
 fn memory_link(cluster: &Cluster) -> AlphaBeta {
     AlphaBeta { alpha: cluster.device.launch, beta: 1.0 / cluster.device.reached_bandwidth() }
 }

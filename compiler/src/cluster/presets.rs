@@ -1,4 +1,4 @@
-//! Machines known by name: what the hardware and the best published kernels on it allow.
+//! Machines known by name: the limits of the hardware, and those that the best published kernels reach on it.
 //!
 //! Beside each figure stands its source: the maker's data sheet, a paper or another publication, or the rows of
 //! measured trainings that it is fitted to (`fitted.toml`). "Assumed" stands where there is none, with the reason for
@@ -38,7 +38,7 @@ pub const PRESETS: [&str; 13] = [
 
 const GIB: u64 = 1 << 30;
 
-/// The machine of this name; `None` where there is none.
+/// Returns the machine of this name, or `None` if there is none.
 pub fn preset(name: &str) -> Option<Cluster> {
     let (device, levels) = match name {
         // Assumed, of the order of shared memory between processes: 2 us for a message, 4 GB/s.
@@ -111,13 +111,13 @@ fn cpu_device() -> Device {
     }
 }
 
-/// The shares of the peak that products of so many FLOPs reach on GPUs of which nothing else is said. Assumed, before
-/// anything was measured: three quarters where a product fills the chip many times over, and hundredths where it has
-/// tiles for a few of its hundred processors only. No row at hand says the lower points: linear products of MPT have
-/// 4e10 FLOPs and more, and Megatron-LM's ran on A100, which has points of its own.
+/// The shares of the peak that products of so many FLOPs reach on GPUs about which nothing else is known. They were assumed before anything was
+/// measured: three quarters if the product fills the chip many times over, and hundredths if it has tiles for only a few of its hundred processors.
+/// No measured row at hand tells the lower points: linear products of MPT have 4e10 FLOPs and more, and Megatron-LM's ran on A100, which has points
+/// of its own.
 const PRODUCTS: [(f64, f64); 4] = [(1e6, 0.01), (1e8, 0.15), (1e10, 0.6), (1e12, 0.75)];
 
-/// The same curve where the largest products reach another share, in hundredths.
+/// Scales the curve of [`PRODUCTS`] so that the largest products reach the share `largest`, and rounds it to hundredths.
 fn products_up_to(largest: f64) -> Vec<(f64, f64)> {
     let [.., (_, usual)] = PRODUCTS;
     let share = |share: f64| (100.0 * share * largest / usual).round() / 100.0;
@@ -156,28 +156,26 @@ fn v100_levels() -> Vec<Level> {
     vec![new_level(8, 4e-6, 120e9), new_level(0, 30e-6, 25e9 / 8.0 / 8.0)]
 }
 
-/// Within a node NVLink 3, 12 links of 25 GB/s (data sheet); what of these 300 GB/s is reached is from steps of
-/// Megatron-LM and more than the 235 GB/s by which NCCL itself has reckoned on this chip (`src/graph/tuning.cc` of
-/// NVIDIA/nccl). Latencies of 5 and 12 us are assumed: they were set with the bandwidths when these were first held
-/// against measured steps, and no search says them. By the same file of NCCL a step of a ring is 3.4 us over NVLink
-/// and 9.6 us, in later versions 14 us, between nodes (`hwLat`, protocol "simple").
+/// The links of A100. Within a node there is NVLink 3, 12 links of 25 GB/s (data sheet). The part of these 300 GB/s that is reached is fitted to
+/// steps of Megatron-LM, and is more than the 235 GB/s that NCCL itself has assumed for this chip (`src/graph/tuning.cc` of NVIDIA/nccl). Latencies
+/// of 5 and 12 us are assumed: they were set together with the bandwidths when these were first compared with measured steps, and no search
+/// determines them. By the same file of NCCL a step of a ring is 3.4 us over NVLink and 9.6 us, in later versions 14 us, between nodes (`hwLat`,
+/// protocol "simple").
 fn a100_levels(between_nodes: f64) -> Vec<Level> {
     vec![new_level(8, 5e-6, Fitted::A100WithinNodes.value()), new_level(0, 12e-6, between_nodes)]
 }
 
-/// 8 GPUs with NVLink 4: 18 links of 25 GB/s (data sheet), of which NCCL reaches 370 GB/s on a ring (its maintainer in
-/// number 212 of NVIDIA/nccl-tests); an NDR (400 Gbit/s, 50 GB/s) adapter per GPU (data sheet of DGX H100), of which
-/// fitted rows of MPT reach 31 GB/s. Latencies of 3 and 7 us are assumed, a little over half those of A100, for links
-/// of a later generation.
+/// The links of H100 and H200: 8 GPUs with NVLink 4, which is 18 links of 25 GB/s (data sheet), of which NCCL reaches 370 GB/s on a ring (its
+/// maintainer in number 212 of NVIDIA/nccl-tests); an NDR (400 Gbit/s, 50 GB/s) adapter per GPU (data sheet of DGX H100), of which fitted rows of MPT
+/// reach 31 GB/s. Latencies of 3 and 7 us are assumed, a little over half those of A100, for links of a later generation.
 fn hopper_levels() -> Vec<Level> {
     vec![new_level(8, 3e-6, 370e9), new_level(0, 7e-6, Fitted::H100BetweenNodes.value())]
 }
 
-/// Peaks and 80 GB at 2.039 TB/s: NVIDIA's data sheet of A100 SXM. The shares that products and memory-bound kernels
-/// reach are from steps of Megatron-LM (`fitted.toml`), but for that of 1e8 FLOPs, which is assumed: products of the
-/// rows are larger. FlashAttention-2 reaches 73 % of the peak in the forward and 63 % in the backward pass at its best
-/// (Dao, arXiv 2307.08691, section 4.1), with heads of 128: `forward` and `backward` are these over the share of a
-/// head of 128; the halves follow its figures over widths and lengths.
+/// A100 SXM. The peaks, and 80 GB at 2.039 TB/s, are from NVIDIA's data sheet. The shares that products and memory-bound kernels reach are fitted to
+/// steps of Megatron-LM (`fitted.toml`), except for that of 1e8 FLOPs, which is assumed, because products of the rows are larger. FlashAttention-2
+/// reaches 73 % of the peak in the forward and 63 % in the backward pass at its best (Dao, arXiv 2307.08691, section 4.1), with heads of 128:
+/// `forward` and `backward` are these over the share of a head of 128; the halves follow its figures over widths and lengths.
 fn a100_device() -> Device {
     let peaks = [("f32", 19.5e12), ("f16", 312e12), ("bf16", 312e12)];
     Device {
@@ -200,11 +198,11 @@ fn a100_device() -> Device {
     }
 }
 
-/// Peaks without sparsity: NVIDIA's data sheet of H100 SXM. Products reach less of them than on A100: fitted to rows
-/// of MPT, the lower points by the assumed curve of other GPUs. FlashAttention-2 reaches 34 to 37 % of the peak in the
-/// forward and 32 % in the backward pass with heads of 128 (Shah et al., arXiv 2407.08608, figures 5 and 6); its
-/// halves and the share of the memory's bandwidth are assumed to be those of A100. Products of bf16 with odd rows reach
-/// 0.14 of the rate of others: `graphc calibrate --device cuda` on an H200.
+/// H100 SXM and H200. The peaks without sparsity are from NVIDIA's data sheet of H100 SXM. Products reach less of them than on A100: the largest are
+/// fitted to rows of MPT, and the lower points follow the assumed curve of other GPUs. FlashAttention-2 reaches 34 to 37 % of the peak in the forward
+/// and 32 % in the backward pass with heads of 128 (Shah et al., arXiv 2407.08608, figures 5 and 6); its halves and the share of the memory's
+/// bandwidth are assumed to be those of A100. Products of bf16 with odd rows reach 0.14 of the rate of others, as measured by `graphc calibrate
+/// --device cuda` on an H200.
 fn h100_device(memory: u64, bandwidth: f64) -> Device {
     Device {
         attention: Some(AttentionShares {
@@ -220,8 +218,9 @@ fn h100_device(memory: u64, bandwidth: f64) -> Device {
     }
 }
 
-/// A GPU of Blackwell: GB of memory, and peaks without sparsity, half of what data sheets say with it. 8 TB/s and two ways of 900 GB/s of NVLink 5
-/// each (data sheet of GB200 NVL72: 576 and 130 TB/s for 72). Nothing was measured on it: the shares of these that are reached are assumed to be those of H100.
+/// A GPU of Blackwell: the GB of its memory, and its peaks without sparsity, which are half of what data sheets say with it. It has 8 TB/s of memory
+/// bandwidth and NVLink 5 with 900 GB/s in each of two directions (data sheet of GB200 NVL72: 576 and 130 TB/s for 72). Nothing was measured on it:
+/// the shares of these that are reached are assumed to be those of H100.
 fn blackwell_device(gigabytes: u64, halves: f64, singles: f64) -> Device {
     Device {
         flops: peaks_by_dtype(&[("f32", singles), ("f16", halves), ("bf16", halves)]),
@@ -229,7 +228,7 @@ fn blackwell_device(gigabytes: u64, halves: f64, singles: f64) -> Device {
     }
 }
 
-/// So many GPUs with NVLink 5, 900 GB/s, and adapters of so many times 400 Gbit/s. Assumed are the shares and latencies of H100.
+/// The links of this many GPUs with NVLink 5, 900 GB/s, and adapters of `adapters` times 400 Gbit/s. The shares and latencies of H100 are assumed.
 fn blackwell_levels(size: usize, adapters: f64) -> Vec<Level> {
     let mut levels = hopper_levels();
     levels[0].size = size;
@@ -238,9 +237,9 @@ fn blackwell_levels(size: usize, adapters: f64) -> Vec<Level> {
     levels
 }
 
-/// MI300X and MI325X without sparsity (data sheets: 163.4 TFLOP/s of FP32, 1,307.4 of FP16 and BF16). Nothing was measured on them, so shares are assumed: of
-/// products that of GPUs of which nothing else is said, of memory that of A100; attention is priced as a product of its FLOPs. PyTorch's builds for these cards
-/// call them `cuda` as well.
+/// MI300X and MI325X without sparsity (data sheets: 163.4 TFLOP/s of FP32, 1,307.4 of FP16 and BF16). Nothing was measured on them, so shares are
+/// assumed: those of products are those of GPUs about which nothing else is known, and that of memory is that of A100; attention is priced as a
+/// product of its FLOPs. PyTorch's builds for these cards call them `cuda` as well.
 fn instinct_device(memory: u64, bandwidth: f64) -> Device {
     let peaks = [("f32", 163.4e12), ("f16", 1307.4e12), ("bf16", 1307.4e12)];
     Device {
@@ -249,8 +248,9 @@ fn instinct_device(memory: u64, bandwidth: f64) -> Device {
     }
 }
 
-/// 8 GPUs, each with a link of Infinity Fabric of 64 GB/s to each other one (data sheets: 128 GB/s both ways, 7 links), of which four fifths are assumed to be
-/// reached, as NCCL reaches of H100's. Between nodes an adapter of 400 Gbit/s for each is assumed, with the share and latencies of H100.
+/// The links of 8 GPUs, each of which has a link of Infinity Fabric of 64 GB/s to each other one (data sheets: 128 GB/s both ways, 7 links), of which
+/// four fifths are assumed to be reached, as NCCL reaches of H100's. Between nodes an adapter of 400 Gbit/s for each is assumed, with the share and
+/// latencies of H100.
 fn instinct_levels() -> Vec<Level> {
     let mut levels = hopper_levels();
     levels[0].bandwidth = 358e9;

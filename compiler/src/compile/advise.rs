@@ -1,13 +1,12 @@
-//! Advises how to train a model on so many ranks: on which mesh, in how many stages and microbatches ([`advise_ways`]), and
-//! on how few ranks it fits at all ([`least_ranks`]).
+//! Advises how to train a model on a number of ranks: on which mesh, and in how many stages and microbatches ([`advise_ways`]). It also finds the
+//! fewest ranks on which the model fits ([`least_ranks`]).
 //!
-//! Meshes are one axis of all ranks, and two axes of which the second lies inside a node ([`list_meshes`]). Of each mesh the
-//! layers are priced as `--stages auto --microbatches auto` does ([`stages`](super::stages)). The ways that are best by
-//! these prices get whole plans, and the null device says how long their steps are. All other ways keep the price of
-//! their layers, which leaves out what whole plans know better: see `stages`.
+//! Meshes have one axis of all ranks, or two axes of which the second lies inside a node ([`list_meshes`]). For each mesh the layers are priced as
+//! `--stages auto --microbatches auto` does ([`stages`](super::stages)). The ways that are best by these prices get whole plans, and the null device
+//! measures their steps. All other ways keep the price of their layers, which is less exact than a whole plan: see `stages`.
 //!
-//! That a model does not fit is proven only where its variables alone are more than all ranks have. Otherwise it says
-//! that the planner found no plan.
+//! That a model does not fit is proven only if its variables alone need more memory than all ranks have. Otherwise the result is only that the
+//! planner found no plan.
 
 use graphc_ir::graph::Graph;
 use graphc_ir::mesh::MOST_RANKS;
@@ -23,21 +22,21 @@ use crate::error::CompileError;
 use crate::null_device::Shares;
 use crate::pipeline::prepare_graph;
 
-/// The share of a step that links or waiting must take to be what binds.
+/// The least share of a step that links or waiting must take to be the limit.
 const BINDING: f64 = 0.1;
 
-/// A way whose layers cost so many times as much as those of the best is not priced in less memory.
+/// The factor by which the layers of a way may cost more than those of the best for it to be priced in less memory.
 const WORSE: f64 = 1.5;
 
-/// Plans that are looked for, for each that is asked for: some ways do not fit as their layers say.
+/// The number of plans that are tried for each one that is asked for, because some ways do not fit although their layers do.
 const ATTEMPTS: usize = 2;
 
-/// How much is done for an advice.
+/// The amount of work for an advice.
 #[derive(Clone, Copy, Debug)]
 pub struct Depth {
-    /// Ways that are told.
+    /// The number of ways that are reported.
     pub ways: usize,
-    /// Whole plans that are made, of the best ways that have one.
+    /// The number of whole plans that are made, of the best ways that have one.
     pub plans: usize,
 }
 
@@ -46,13 +45,13 @@ pub struct Depth {
 pub struct Way {
     /// The mesh of all ranks.
     pub mesh: Vec<usize>,
-    /// What its layers cost: stages, microbatches, and seconds of a step.
+    /// The costs of its layers: stages, microbatches, and seconds of a step.
     pub choice: PipelineReport,
-    /// The whole plan, or why there is none; `None` where none was made.
+    /// The whole plan, or the reason why there is none; `None` if none was tried.
     pub planned: Option<Result<Figures, CompileError>>,
 }
 
-/// What a whole plan promises.
+/// The figures of a whole plan.
 #[derive(Clone, Debug)]
 pub struct Figures {
     /// Seconds of a step.
@@ -61,29 +60,29 @@ pub struct Figures {
     pub memory_bytes: u64,
     /// The share of the machines' peak that the model's FLOPs take.
     pub mfu: Option<f64>,
-    /// What the ranks' time goes to.
+    /// The shares of the ranks' time.
     pub shares: Shares,
     /// The share of the planner's objective that its bound leaves open.
     pub gap: f64,
-    /// Whether something is computed or gathered again for want of memory.
+    /// Whether something is recomputed or gathered again because memory is short.
     pub is_short: bool,
 }
 
-/// What keeps a step from being shorter.
+/// The limit that keeps a step from being shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Binds {
     /// Ranks wait for each other, as in a pipeline's bubble.
     Bubble,
-    /// Ranks wait for what travels.
+    /// Ranks wait for communication.
     Links,
-    /// What is computed or gathered again for want of memory.
+    /// Tensors are recomputed or gathered again because memory is short.
     Memory,
     /// Kernels compute nearly all the time.
     Kernels,
 }
 
 impl Figures {
-    /// What binds most.
+    /// Returns the strongest limit.
     pub fn binding_limit(&self) -> Binds {
         let Shares { communication, waiting, .. } = self.shares;
         match waiting >= communication {
@@ -108,7 +107,7 @@ impl Figures {
 }
 
 impl Way {
-    /// Seconds of a step: of the whole plan where there is one.
+    /// Returns the seconds of a step, from the whole plan if there is one.
     pub fn seconds(&self) -> f64 {
         match &self.planned {
             Some(Ok(figures)) => figures.step_seconds,
@@ -116,7 +115,7 @@ impl Way {
         }
     }
 
-    /// Ways with a plan come first, those that are known to have none last.
+    /// Returns the rank in the order: ways with a plan come first, those that are known to have none last.
     fn sort_priority(&self) -> u8 {
         match &self.planned {
             Some(Ok(_)) => 0,
@@ -126,11 +125,11 @@ impl Way {
     }
 }
 
-/// A point that an advice has reached: so many of all parts of its work are done.
+/// A callback for the progress of an advice: the number of parts of its work that are done, and of all parts.
 pub type Reached<'a> = &'a mut dyn FnMut(usize, usize);
 
-/// The meshes of so many ranks that are looked at: one axis, and two of which the second divides a node. Where the
-/// machines have constants for each axis, only those of as many axes, if there are any.
+/// Lists the meshes of a number of ranks that are considered: one axis, and two axes of which the second divides a node. If the machines have
+/// constants for each axis, only meshes of as many axes are listed, if there are any.
 pub fn list_meshes(ranks: usize, cluster: &Cluster) -> Vec<Vec<usize>> {
     let node = ranks_per_node(cluster).unwrap_or(ranks);
     let inner = (2..=node.min(ranks / 2))
@@ -143,16 +142,16 @@ pub fn list_meshes(ranks: usize, cluster: &Cluster) -> Vec<Vec<usize>> {
     all
 }
 
-/// Ranks of a node, where the machines say.
+/// Returns the number of ranks of a node, if the machines tell it.
 fn ranks_per_node(cluster: &Cluster) -> Option<usize> {
     cluster.levels.first().map(|level| level.size).filter(|&size| size > 0)
 }
 
-/// The best ways to train on so many ranks, those with the shortest steps first. What the options leave open is
-/// chosen; their mesh is not looked at.
+/// Finds the best ways to train on a number of ranks, those with the shortest steps first. Everything that the options leave open is chosen; their
+/// mesh is ignored.
 ///
 /// # Errors
-/// Where no way has a plan, or the options do not fit the graph: the error of the one that needs least.
+/// Returns an error if no way has a plan, or if the options do not fit the graph: that of the way that needs least memory.
 pub fn advise_ways(
     graph: &Graph,
     options: &CompileOptions,
@@ -210,7 +209,7 @@ fn leaner_error(known: Option<CompileError>, error: CompileError) -> CompileErro
     }
 }
 
-/// Shortest first, and equal ones by mesh, stages and microbatches.
+/// Orders ways by seconds, after their [`Way::sort_priority`], and equal ones by mesh, stages and microbatches.
 fn sort_ways(ways: &mut [Way]) {
     let size = |way: &Way| (way.choice.stages, way.choice.microbatches);
     ways.sort_by(|a, b| {
@@ -220,7 +219,7 @@ fn sort_ways(ways: &mut [Way]) {
     });
 }
 
-/// The choices of stages and microbatches on a mesh that may fit the memory, by the prices of their layers.
+/// Finds the choices of stages and microbatches on a mesh that may fit the memory, by the prices of their layers.
 fn price_choices(
     graph: &Graph,
     options: &CompileOptions,
@@ -243,24 +242,24 @@ fn price_choices(
 /// The fewest ranks, of those that were tried, on which a model has a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Least {
-    /// Their mesh, in one stage; `None` where no number that was tried suffices.
+    /// The mesh of these ranks, in one stage; `None` if no number that was tried suffices.
     pub mesh: Option<Vec<usize>>,
     /// The microbatches of that plan.
     pub microbatches: usize,
-    /// Bytes of all variables: weights, and what the optimizer keeps beside them.
+    /// The bytes of all variables: weights, and the states that the optimizer keeps.
     pub variables: u64,
-    /// On fewer ranks than these no plan fits, as the variables alone are more than their memory.
+    /// The number of ranks below which no plan fits, because the variables alone need more than their memory.
     pub proven: usize,
-    /// Numbers of ranks for which a plan was looked for, in that order.
+    /// The numbers of ranks for which a plan was searched, in that order.
     pub tried: Vec<usize>,
 }
 
-/// The fewest ranks on which a model has a plan in one stage, with all computed and gathered again that may be: powers
-/// of two, and whole nodes by twos and threes. Where fewer ranks have a plan more are taken to have one, so that the
-/// search goes up from what the variables need, and halves what is between.
+/// Finds the fewest ranks on which a model has a plan in one stage, with everything recomputed and gathered again that may be. The numbers that are
+/// tried are powers of two inside a node, and whole nodes by twos and threes. It is assumed that more ranks have a plan if fewer do, so the search
+/// goes up from the ranks that the variables need, and then halves what is between.
 ///
 /// # Errors
-/// Where the options do not fit the graph.
+/// Returns an error if the options do not fit the graph.
 pub fn least_ranks(
     graph: &Graph,
     options: &CompileOptions,
@@ -305,7 +304,7 @@ pub fn least_ranks(
     Ok(Least { mesh: found.map(|found| found.mesh), microbatches, variables, proven, tried })
 }
 
-/// Numbers of ranks that are tried, ascending.
+/// Lists the numbers of ranks that are tried, in ascending order.
 fn list_rank_counts(cluster: &Cluster) -> Vec<usize> {
     let node = ranks_per_node(cluster).unwrap_or(1);
     let powers = std::iter::successors(Some(1usize), |n| n.checked_mul(2)).take(18);
@@ -317,7 +316,7 @@ fn list_rank_counts(cluster: &Cluster) -> Vec<usize> {
     all
 }
 
-/// The options for so many ranks in one stage: as many microbatches as are priced at most, where that is left open.
+/// Returns the options for a number of ranks in one stage. If the number of microbatches is left open, it is the greatest that is priced.
 fn single_stage_options(
     graph: &Graph,
     options: &CompileOptions,
@@ -333,7 +332,7 @@ fn single_stage_options(
     CompileOptions { microbatches, auto_microbatches: false, ..options }
 }
 
-/// Bytes of all variables of the training graph.
+/// Counts the bytes of all variables of the training graph.
 fn count_variable_bytes(graph: &Graph, options: &CompileOptions) -> Result<u64, CompileError> {
     let alone = CompileOptions {
         mesh: vec![1],
@@ -359,7 +358,7 @@ mod tests {
     use super::*;
     use crate::cluster::preset;
 
-    /// Four products of 64 by 64, each of 16 KiB, trained with momentum.
+    /// Makes a graph of four products of 64 by 64, each of 16 KiB, trained with momentum.
     fn products() -> (Graph, CompileOptions) {
         let g = GraphBuilder::new("products");
         let x = g.input("x", DType::F32, [32, 64]);

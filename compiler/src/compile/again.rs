@@ -1,4 +1,4 @@
-//! Makes the decisions of an existing plan again, by its graph, its options and the choices that it names.
+//! Restores the decisions of an existing plan, from its graph, its options and the choices that it names.
 
 use graphc_ir::plan::{CompileOptions, CrossEntropyForm, Plan, Recompute};
 use graphc_ir::text;
@@ -10,10 +10,10 @@ use crate::passes::error::PassError;
 use crate::passes::recompute::Extent;
 use crate::pipeline::{decide_recomputed, decide_regathered, prepare_for, prepare_graph};
 
-/// The decisions that a plan was made from.
+/// Returns the decisions that a plan was made from.
 ///
 /// # Errors
-/// Where the plan's graph is none, or its options do not fit it.
+/// Returns an error if the plan's graph cannot be read, or if its options do not fit it.
 pub fn prepare_again(plan: &Plan) -> Result<Decisions, PassError> {
     let graph = text::parse_graph(&plan.graph.join("\n"))
         .map_err(|error| PassError::PlanGraph { error: error.to_string() })?;

@@ -33,32 +33,31 @@ use super::{Compiled, Milestone};
 use crate::error::CompileError;
 use crate::planner::{Care, Planned};
 
-/// Times that a plan is made again, each time with less memory for the planner.
+/// The number of times that a plan is made again, each time with less memory for the planner.
 const ROOMS: usize = 2;
 
-/// Limits between what the planner counts and the memory that are tried besides while no plan fits: at another limit
-/// the planner finds another plan. (Four products on 2x2 in 22.4 KiB have a plan at the first of them, and none in
-/// less than is counted.)
+/// The number of limits between the planner's count and the memory that are tried while no plan fits, because the planner finds another plan at
+/// another limit. (Four products on 2x2 in 22.4 KiB have a plan at the first of them, and none in less than is counted.)
 const BETWEEN: usize = 3;
 
-/// Nodes of the user's graph times ranks up to which limits beyond that of the memory are tried where nothing is found in it.
+/// The most nodes of the user's graph times ranks for which limits above the memory are tried if nothing is found in it.
 const MOST_BEYOND: usize = 5_000;
 
 /// The number of such limits that are tried.
 const BEYOND: usize = 2;
 
-/// The least share by which a step takes longer than the planner says where another plan is tried: with more memory
-/// for a second stream, or with everything computed again.
+/// The least share by which a step must take longer than the planner says for another plan to be tried: with more memory for a second stream, or with
+/// everything recomputed.
 const LOST: f64 = 0.02;
 
-/// Whether memory is known to be short for the plan of fewest seconds, which is not looked for then.
+/// Whether memory is known to be short for the plan of fewest seconds, which is then not searched for.
 #[derive(Clone, Copy)]
 enum MemoryShortage {
     Short,
     Unknown,
 }
 
-/// A compilation: the graph and the options as the user gave them.
+/// A compilation: the graph and the options that the user gave.
 pub(super) struct CompileJob<'a> {
     pub graph: &'a Graph,
     pub options: &'a CompileOptions,
@@ -68,7 +67,7 @@ pub(super) struct CompileJob<'a> {
 }
 
 impl CompileJob<'_> {
-    /// Compiles with the best choice of what the options leave open.
+    /// Compiles with the best choice of everything that the options leave open.
     pub fn compile_best(
         &self,
         reached: &mut dyn FnMut(Milestone),
@@ -76,7 +75,7 @@ impl CompileJob<'_> {
         self.or_beyond(self.compile_within(reached))
     }
 
-    /// Compiles with the best choice, where the planner counts no more memory than there is.
+    /// Compiles with the best choice, with plans for which the planner counts no more memory than there is.
     pub fn compile_within(
         &self,
         reached: &mut dyn FnMut(Milestone),
@@ -118,9 +117,8 @@ impl CompileJob<'_> {
         draft.check_plan()
     }
 
-    /// The plan that is found, or one that the planner would have found in more memory and that fits all the same: it
-    /// counts memory of its own for each tensor, which tensors of the plan share. Where none fits the error is that of
-    /// the leanest of them all.
+    /// Returns the plan that was found. If none was, it tries plans that need more memory by the planner's count, because the planner counts memory
+    /// of its own for each tensor, which tensors of the plan may share. If none fits, the error is that of the leanest of them all.
     fn or_beyond(&self, found: Result<Compiled, CompileError>) -> Result<Compiled, CompileError> {
         let open = self.options.auto_stages || self.options.auto_microbatches;
         let mut failed = match found {
@@ -145,7 +143,7 @@ impl CompileJob<'_> {
         Err(failed.cap_limit(limit))
     }
 
-    /// Whether a plan is soon made.
+    /// Whether a plan is quickly made.
     fn is_tiny(&self) -> bool {
         self.graph.nodes.len() * self.options.mesh.iter().product::<usize>() <= MOST_BEYOND
     }
@@ -172,7 +170,7 @@ impl CompileJob<'_> {
         best.expect("there is a variant")
     }
 
-    /// The best plan of these forms.
+    /// Makes the best plan of these forms.
     fn best_of(
         &self,
         prepared: &[Form<()>],
@@ -192,7 +190,7 @@ impl CompileJob<'_> {
         }
     }
 
-    /// The plan of what is chosen, with other layouts where it has no room ([`CompileJob::with_room`]).
+    /// Makes the plan of the chosen form, with other layouts if it has no room ([`CompileJob::with_room`]).
     pub(super) fn in_room(
         &self,
         forms: &[Form<()>],
@@ -218,9 +216,8 @@ impl CompileJob<'_> {
         })
     }
 
-    /// A plan, made again with less memory for the planner where the first does not fit as it is lowered, or fits with
-    /// one stream alone and loses by that: the planner counts neither gaps between registers nor what lives longer on
-    /// two streams.
+    /// Makes a plan again with less memory for the planner, if the first does not fit after lowering, or fits only with one stream and loses time by
+    /// that. The planner counts neither gaps between registers nor the longer lives of tensors on two streams.
     pub(super) fn with_room(
         &self,
         options: &CompileOptions,
@@ -248,12 +245,12 @@ impl CompileJob<'_> {
         }
     }
 
-    /// Bytes of each rank.
+    /// Returns the bytes of each rank.
     pub(super) fn memory_limit(&self, options: &CompileOptions) -> u64 {
         options.memory.unwrap_or(self.cluster.device.memory)
     }
 
-    /// The plan of what is chosen as it is lowered, whether or not it has room for a second stream.
+    /// Lowers the plan of the chosen form, whether or not it has room for a second stream.
     pub(super) fn assemble_chosen(
         &self,
         forms: &[Form<()>],
@@ -278,9 +275,9 @@ impl CompileJob<'_> {
 
 /// The outcome of a plan.
 pub(super) struct PlanAttempt {
-    /// Bytes of its busiest rank, as the planner counts them.
+    /// The bytes of its busiest rank, as the planner counts them.
     pub counted: u64,
-    /// The plan as it is lowered.
+    /// The plan after lowering.
     pub found: Result<Draft, CompileError>,
 }
 
@@ -294,12 +291,12 @@ struct Tried {
 }
 
 impl Tried {
-    /// Seconds of a step of the best so far.
+    /// Returns the seconds of a step of the best plan so far.
     fn best_seconds(&self) -> f64 {
         self.best.as_ref().map_or(f64::INFINITY, |best| best.simulation.step_seconds)
     }
 
-    /// Makes the plans of those that may be better than the best before them.
+    /// Makes the plans of the choices that may be better than the best before them.
     fn try_choices<'a>(
         &mut self,
         job: &CompileJob<'_>,
@@ -351,9 +348,8 @@ impl Tried {
     }
 }
 
-/// Plans with less than `most` bytes, and gives the limit: with as many bytes less as the last plan lacked, so that
-/// the plan is another one. Where that is too little for any plan, with half as many less, as long as attempts are
-/// left.
+/// Plans with less than `most` bytes, and returns the limit. It has as many bytes less as the last plan lacked, so that the plan is another one. If
+/// that is too little for any plan, half as many less are tried, as long as attempts are left.
 fn with_less<T>(
     most: u64,
     mut lacked: u64,
@@ -371,8 +367,7 @@ fn with_less<T>(
     None
 }
 
-/// Plans with a limit between `counted` and `memory` bytes, and gives the limit, as long as some are left: the
-/// greatest comes first.
+/// Plans with a limit between `counted` and `memory` bytes, and returns the limit, as long as attempts are left. The greatest limit comes first.
 fn with_other<T>(
     counted: u64,
     memory: u64,
@@ -389,14 +384,14 @@ fn with_other<T>(
     None
 }
 
-/// Limits above one that are tried where nothing is found in it, from the least, up to twice as much. They are powers
-/// of two and three parts between them, whatever the limit, so that limits near each other have the same plans.
+/// Returns the limits above one that are tried if nothing is found in it, from the least, up to twice as much. They are powers of two and three
+/// values between them, whatever the limit, so that limits near each other have the same plans.
 fn larger_limits(limit: u64) -> impl Iterator<Item = u64> {
     let parts = (0..62).flat_map(|power| (4..8).map(move |part| (part << power) / 4));
     parts.filter(move |&memory| memory > limit && memory <= limit.saturating_mul(2))
 }
 
-/// The faster of two plans; without one the error of the one that needs less memory.
+/// Returns the faster of two plans. If neither is one, it returns the error of the one that needs less memory.
 pub(super) fn choose_better(
     known: Option<Result<Draft, CompileError>>,
     found: Result<Draft, CompileError>,
@@ -409,7 +404,7 @@ pub(super) fn choose_better(
     }
 }
 
-/// The bytes by which a plan is too large for the memory, or for two streams without which it [`loses_time`].
+/// Returns the bytes by which a plan is too large for the memory, or for the second stream without which it [`loses_time`].
 fn too_short(found: &Result<Draft, CompileError>) -> Option<u64> {
     match found {
         Ok(draft) => draft.short.filter(|_| loses_time(draft)),
@@ -418,7 +413,7 @@ fn too_short(found: &Result<Draft, CompileError>) -> Option<u64> {
     }
 }
 
-/// Whether a step takes longer by [`LOST`] than the planner says, which counts no time that stages wait for others.
+/// Whether a step takes longer by [`LOST`] than the planner says, without the time that stages wait for others.
 pub(super) fn loses_time(draft: &Draft) -> bool {
     let (plan, simulation) = (&draft.plan, &draft.simulation);
     let busy = simulation.step_seconds * (1.0 - simulation.bubble_fraction);

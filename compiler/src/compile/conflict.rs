@@ -1,4 +1,4 @@
-//! Explains why there is no plan, by a smallest set of the user's wishes that cannot be had together.
+//! Explains why there is no plan, by a smallest set of the user's wishes that cannot be fulfilled together.
 //!
 //! The wishes are the pins (of options and of the graph), the strategy and the limit of memory. To test a set, the
 //! planner leaves the rest free and looks for any plan (`planner::check_feasible`). Without a limit of memory, signatures
@@ -23,17 +23,17 @@ use crate::passes::recompute::Extent;
 use crate::pipeline::{decide_recomputed, decide_regathered, prepare_graph};
 use crate::planner::{PlannerError, UNLIMITED, check_feasible};
 
-/// Smaller sets than the one found that are looked at.
+/// The most sets smaller than the one found that are tried.
 const MOST_SETS: usize = 32;
 
-/// Times that the span is halved between memory that is too little and memory that does.
+/// The number of times that the span between memory that is too little and memory that suffices is halved.
 const HALVINGS: usize = 3;
 
-/// Times that a plan is made with memory that should do.
+/// The number of plans that are made with memory that should suffice.
 const ATTEMPTS: usize = 3;
 
-/// The error of a compilation with what conflicts, where that is more than one thing; otherwise the error of the one
-/// thing that cannot be had, whatever else is asked for.
+/// Adds the wishes that conflict to the error of a compilation, if they are more than one. Otherwise the error is that of the one wish that cannot be
+/// fulfilled, whatever else is asked for.
 pub fn explain_conflict(
     graph: &Graph,
     options: &CompileOptions,
@@ -51,7 +51,7 @@ pub fn explain_conflict(
     Inquiry { graph, options, cluster, asked, known: BTreeMap::new() }.explain_error(error)
 }
 
-/// All that the user asks for, the limit of memory last.
+/// Lists all wishes of the user, the limit of memory last.
 fn collect_wishes(graph: &Graph, options: &CompileOptions, cluster: &Cluster) -> Vec<Asked> {
     let pinned = graph.values.iter().enumerate();
     let pinned = pinned.filter_map(|(at, value)| Some((ValueId::new(at), value.pin.clone()?)));
@@ -70,7 +70,7 @@ fn collect_wishes(graph: &Graph, options: &CompileOptions, cluster: &Cluster) ->
     pins.chain(of_graph).chain(strategy.map(Asked::Strategy)).chain([memory]).collect()
 }
 
-/// Members of `Inquiry::asked`, in order.
+/// A set of members of `Inquiry::asked`, in order.
 type Set = BTreeSet<usize>;
 
 struct Inquiry<'a> {
@@ -78,7 +78,7 @@ struct Inquiry<'a> {
     options: &'a CompileOptions,
     cluster: &'a Cluster,
     asked: Vec<Asked>,
-    /// Sets that were looked at: why they cannot be had, if they cannot.
+    /// The sets that were tried, with the error of those that cannot be fulfilled.
     known: BTreeMap<Set, Result<(), CompileError>>,
 }
 
@@ -108,7 +108,7 @@ impl Inquiry<'_> {
         CompileError::Conflict { conflict: Conflict { members, smallest }, cause: Box::new(cause) }
     }
 
-    /// `base` with members of `others` of which none can be left out, and whether no fewer conflict with `base`.
+    /// Returns `base` with members of `others` of which none can be left out, and whether no fewer of them conflict with `base`.
     fn find_smallest(&mut self, base: &Set, others: &[usize]) -> (Set, bool) {
         if self.has_conflict(base) {
             return (base.clone(), true);
@@ -126,8 +126,7 @@ impl Inquiry<'_> {
         (first.unwrap_or_else(|| with(&found)), true)
     }
 
-    /// Finds members of `others`, which conflict with `base`, of which none can be left out. `grown`: `base` has just
-    /// got more members.
+    /// Finds members of `others` that conflict with `base` and of which none can be left out. `grown` tells whether `base` has just got more members.
     fn quick_xplain(&mut self, base: &Set, grown: bool, others: &[usize]) -> Set {
         if grown && self.has_conflict(base) {
             return Set::new();
@@ -143,7 +142,7 @@ impl Inquiry<'_> {
         of_first.union(&of_second).copied().collect()
     }
 
-    /// Whether there is no plan for these, whatever the others say.
+    /// Whether there is no plan for these wishes alone.
     fn has_conflict(&mut self, kept: &Set) -> bool {
         if let Some(known) = self.known.get(kept) {
             return known.is_err();
@@ -155,7 +154,7 @@ impl Inquiry<'_> {
         conflicts
     }
 
-    /// The graph and the options with these alone.
+    /// Returns the graph and the options with these wishes alone.
     fn keep_only(&self, kept: &Set) -> (Graph, CompileOptions) {
         let mut graph = self.graph.clone();
         graph.values.iter_mut().for_each(|value| value.pin = None);
@@ -178,7 +177,7 @@ impl Inquiry<'_> {
         (graph, options)
     }
 
-    /// Tells the memory that would do: for all that is asked for, and at least for the set alone.
+    /// Adds the memory that would suffice for all wishes, and the least memory for the set alone, to the wish for memory.
     fn tell_memory(&mut self, error: &CompileError, cause: &CompileError) {
         let proven = match cause {
             CompileError::Plan(PlannerError::Memory { least, .. }) => *least,
@@ -192,8 +191,8 @@ impl Inquiry<'_> {
         }
     }
 
-    /// Memory with which there is a plan for all that is asked for, where `high` bytes do by the planner's count and less
-    /// than `low` is too little.
+    /// Finds an amount of memory with which there is a plan for all wishes. By the planner's count `high` bytes suffice, and less than `low` is too
+    /// little.
     fn find_enough_memory(&self, low: u64, high: u64) -> Option<u64> {
         let with = |memory: u64| CompileOptions { memory: Some(memory), ..self.options.clone() };
         let fits = |memory: u64| has_plan(self.graph, &with(memory), self.cluster).is_ok();
@@ -221,7 +220,7 @@ impl Inquiry<'_> {
     }
 }
 
-/// All subsets of a size, in order.
+/// Lists all subsets of a size, in order.
 fn subsets_of_size(of: &[usize], size: usize) -> Box<dyn Iterator<Item = Set> + '_> {
     let Some(rest) = size.checked_sub(1) else { return Box::new([Set::new()].into_iter()) };
     let begun = move |(at, &first): (usize, &usize)| {
@@ -231,7 +230,7 @@ fn subsets_of_size(of: &[usize], size: usize) -> Box<dyn Iterator<Item = Set> + 
     Box::new(of.iter().enumerate().flat_map(begun))
 }
 
-/// Whether there is a plan, by the planner's count of memory.
+/// Checks that there is a plan, by the planner's count of memory.
 fn has_plan(
     graph: &Graph,
     options: &CompileOptions,
@@ -252,8 +251,7 @@ fn has_plan(
     failed.map_or(Ok(()), Err)
 }
 
-/// Whether there is a plan where stages and microbatches are decided. Where memory decides what is computed again,
-/// all of it is.
+/// Checks that there is a plan if stages and microbatches are decided. If memory decides what is recomputed, everything is.
 pub(super) fn staged_has_plan(
     graph: Graph,
     options: &CompileOptions,
@@ -267,7 +265,7 @@ pub(super) fn staged_has_plan(
     Ok(check_feasible(&decisions, options, cluster)?)
 }
 
-/// Whether there is a whole plan; its error is not explained.
+/// Checks that there is a whole plan. Its error is not explained.
 fn try_compile(
     graph: &Graph,
     options: &CompileOptions,

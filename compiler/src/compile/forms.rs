@@ -1,19 +1,18 @@
 //! Plans the forms that a graph can have, and takes the cheapest.
 //!
-//! Cross entropy can be one op, which keeps the classes whole, or parts, between which the classes may be split.
-//! Split classes save the exchange of scores, and cost a few kernels. Classes can also be padded or not
-//! ([`prepare_variants`]). There is only one form where one rank, a fixed strategy or pins leave no choice.
+//! Cross entropy can be one op, which keeps the classes whole, or parts, between which the classes may be split. Split classes save the exchange of
+//! scores, and cost a few kernels. Classes can also be padded or not ([`prepare_variants`]). There is only one form if one rank, a fixed strategy or
+//! pins leave no choice.
 //!
-//! The form that the shapes speak for is planned first, and the other only as far as it may be cheaper. Labels
-//! (candidates of a node) whose bound is no better than the first plan are dropped. When none is left, the form is
-//! given up. Where memory is short, the memory prices of the first form may show that the second is no better
-//! (`planner::outbid_form`).
+//! The form that the shapes favour is planned first, and the other only as far as it may be cheaper. Labels (candidates of a node) whose bound is no
+//! better than the first plan are dropped. When none is left, the form is given up. If memory is short, the memory prices of the first form may show
+//! that the second is no better (`planner::outbid_form`).
 //!
-//! The objective that is reported is the lesser of both, and so is the bound. `Plan::cross_entropy` and
-//! `Plan::padded` say which form was taken, so the same graph can be made again.
+//! The objective that is reported is the lesser of both, and so is the bound. `Plan::cross_entropy` and `Plan::padded` say which form was taken, so
+//! the same graph can be made again.
 //!
-//! The passes, candidates, prices and elimination of the second form are done beside the work for the first
-//! (`side_by_side`). The outcome never depends on the number of threads.
+//! The passes, candidates, prices and elimination of the second form are done in parallel with the work for the first (`side_by_side`). The outcome
+//! never depends on the number of threads.
 
 use std::sync::OnceLock;
 use std::sync::mpsc::channel;
@@ -33,10 +32,10 @@ use crate::planner::{
 };
 use crate::side_by_side::side_by_side;
 
-/// A prepared graph with what is known of it besides.
+/// A prepared graph, with further data about it.
 #[derive(Clone, Debug)]
 pub struct Form<T> {
-    /// [`CrossEntropyForm::Auto`] where there is but one.
+    /// The form of cross entropy; [`CrossEntropyForm::Auto`] if there is only one.
     pub cross_entropy: CrossEntropyForm,
     /// The decisions of the passes.
     pub decisions: Decisions,
@@ -44,11 +43,11 @@ pub struct Form<T> {
     pub with: T,
 }
 
-/// The forms of a graph, the one first that its shapes speak for. `prepare` takes the options of each, and does both
-/// side by side where it is known before which of them is meant if options ask for none (`unasked`).
+/// Prepares the forms of a graph. The form that its shapes favour comes first. `prepare` takes the options of each form. If `unasked` gives the form
+/// that options which ask for none mean, both are prepared in parallel.
 ///
 /// # Errors
-/// What the graph or the options do not allow.
+/// Returns an error if the graph or the options do not allow a pass.
 pub fn prepare_forms<T: Send>(
     graph: &Graph,
     options: &CompileOptions,
@@ -82,7 +81,7 @@ pub fn prepare_forms<T: Send>(
     Ok(vec![named(form, first), named(other_form(form), second)])
 }
 
-/// Whole in the place of parts, and parts in the place of a whole.
+/// Returns the other form: whole for parts, and parts for whole.
 fn other_form(form: CrossEntropyForm) -> CrossEntropyForm {
     match form {
         CrossEntropyForm::Whole => CrossEntropyForm::Parts,
@@ -90,7 +89,7 @@ fn other_form(form: CrossEntropyForm) -> CrossEntropyForm {
     }
 }
 
-/// Whether there may be two forms: the planner is free to split what a cross entropy reads over several ranks.
+/// Whether there may be two forms, because the planner is free to split what a cross entropy reads over several ranks.
 fn may_differ(graph: &Graph, options: &CompileOptions) -> bool {
     let is_open = options.cross_entropy == CrossEntropyForm::Auto;
     let has_one = options.loss == Some(Loss::CrossEntropy)
@@ -99,10 +98,10 @@ fn may_differ(graph: &Graph, options: &CompileOptions) -> bool {
     is_open && has_one && options.strategy == Strategy::Auto && ranks > 1
 }
 
-/// The place of the best form, and its plan, whose bound is that of all forms.
+/// Returns the index of the best form and its plan, whose bound is that of all forms.
 ///
 /// # Errors
-/// Where none of them can be planned: what is said of the one that needs least.
+/// Returns an error if no form can be planned: that of the form that needs least memory.
 pub fn best_form(
     forms: &[&Decisions],
     options: &CompileOptions,
@@ -118,23 +117,23 @@ pub fn best_form(
     best.into_best()
 }
 
-/// The best form with its plan. Where memory is short the decisions are those in which the planner may let each tensor lie
-/// otherwise for the backward pass ([`regathered`]).
+/// The best form with its plan. If memory is short, the decisions are those in which the planner may choose another layout of each tensor for the
+/// backward pass ([`all_regathered`]).
 #[derive(Clone, Debug)]
 pub struct InMemory {
-    /// The place of the form.
+    /// The index of the form.
     pub at: usize,
     /// Its plan.
     pub planned: Planned,
-    /// By form: what was decided, where that is not what the form has.
+    /// The decisions of each form that replace those of the form, if they are others.
     pub regathered: Vec<Option<Decisions>>,
 }
 
-/// The best form, where what is kept for the backward pass is the planner's choice if memory is short. `short` has for each form
-/// what was decided with more memory: where that did not suffice for the plan of fewest seconds it is not looked for again.
+/// Returns the best form. If memory is short, the planner also chooses what is kept for the backward pass. `short` has, for each form, the decisions
+/// that were made with more memory. If that did not suffice for the plan of fewest seconds, this plan is not searched for again.
 ///
 /// # Errors
-/// Where none of them can be planned: what is said of the one that needs least.
+/// Returns an error if no form can be planned: that of the form that needs least memory.
 pub fn best_in_memory(
     forms: &[&Decisions],
     options: &CompileOptions,
@@ -186,8 +185,8 @@ pub fn best_in_memory(
     Ok(InMemory { at, planned, regathered: regathered.collect() })
 }
 
-/// The plan of a form where memory is short, and the bound of the next if that is not to be planned ([`outbid`]). What
-/// is done for that before the plan is known is done beside it.
+/// Plans a form when memory is short, and computes the bound of the next form if that is not to be planned ([`outbid_form`]). The work on the next
+/// form that does not need the plan is done in parallel.
 fn plan_and_outbid(
     plan: impl FnOnce() -> Result<Planned, PlannerError>,
     next: &Decisions,
@@ -210,10 +209,10 @@ fn plan_and_outbid(
     side_by_side(first, second)
 }
 
-/// Makes the decisions of each form where memory is short, as far as they are other ones.
+/// Makes the decisions of each form for short memory, or `None` if they do not differ from those of the form.
 ///
 /// # Errors
-/// Where an op does not take its operands.
+/// Returns an error if an op does not take its operands.
 pub fn all_regathered(
     forms: &[&Decisions],
     options: &CompileOptions,
@@ -221,8 +220,8 @@ pub fn all_regathered(
     forms.iter().map(|decisions| decide_regathered(decisions, options)).collect()
 }
 
-/// The plans of two forms where there is memory enough, or of the first alone where that is not so: all that comes
-/// before the search for the second is done beside what is done for the first.
+/// Plans two forms if there is enough memory, or only the first if there is not. All work before the search for the second is done in parallel with
+/// the work for the first.
 fn both_with_room(
     forms: [&Decisions; 2],
     options: &CompileOptions,
@@ -248,8 +247,8 @@ fn both_with_room(
     first.into_inner().into_iter().chain(second).collect()
 }
 
-/// The decisions where memory is short, made if they are not known yet; `decisions` themselves where nothing can lie
-/// otherwise.
+/// Returns the decisions for short memory, and makes them if they are not known yet. They are `decisions` themselves if no tensor can have another
+/// layout.
 fn regather_once<'a>(
     known: &'a mut Option<Decisions>,
     decisions: &'a Decisions,
@@ -268,7 +267,7 @@ struct BestForm<'a> {
     cluster: &'a Cluster,
     best: Option<(usize, Planned)>,
     failed: Option<PlannerError>,
-    /// No plan of any form goes below.
+    /// A lower bound of the seconds of every plan of any form so far.
     bound: f64,
 }
 
@@ -277,17 +276,17 @@ impl<'a> BestForm<'a> {
         Self { forms, options, cluster, best: None, failed: None, bound: f64::INFINITY }
     }
 
-    /// Seconds of the best form so far.
+    /// Returns the seconds of the best form so far.
     fn best_seconds(&self) -> f64 {
         self.best.as_ref().map_or(f64::INFINITY, |(_, known)| known.report.objective_seconds)
     }
 
-    /// The plan of the best so far.
+    /// Returns the plan of the best form so far.
     fn best_plan(&self) -> Option<&Planned> {
         self.best.as_ref().map(|(_, planned)| planned)
     }
 
-    /// Whether another form is not to be planned, as the best so far is no worse; what is proven of it then counts.
+    /// Whether another form need not be planned, because the best so far is no worse. If so, the bound proven for it counts.
     fn outbids(&mut self, other: &Decisions) -> Result<bool, PlannerError> {
         let Some(rival) = self.best_plan().and_then(|best| best.rival.clone()) else {
             return Ok(false);
@@ -335,7 +334,7 @@ impl<'a> BestForm<'a> {
     }
 }
 
-/// The error of the form that needs less memory.
+/// Returns the error of the form that needs less memory.
 fn leaner_error(known: Option<PlannerError>, error: PlannerError) -> PlannerError {
     let needed = |error: &PlannerError| match error {
         PlannerError::Memory { needed, .. } => *needed,
@@ -344,7 +343,7 @@ fn leaner_error(known: Option<PlannerError>, error: PlannerError) -> PlannerErro
     known.into_iter().chain([error]).min_by_key(needed).expect("there is one")
 }
 
-/// The report where nothing of any form is known to be below `bound`.
+/// Lowers the reported bound to `bound`, below which no plan of any form is known to be.
 pub fn lower_reported_bound(report: &mut PlannerReport, bound: f64) {
     if bound >= report.bound_seconds {
         return;
@@ -356,21 +355,21 @@ pub fn lower_reported_bound(report: &mut PlannerReport, bound: f64) {
     report.gap = if optimal { 0.0 } else { gap.max(0.0) };
 }
 
-/// The forms of a graph as it lies in memory: with classes padded or without.
+/// The forms of a graph with padded classes, or those without.
 #[derive(Clone, Debug)]
 pub struct Variant {
     /// Whether classes are padded.
     pub padded: bool,
-    /// The forms, with nothing besides.
+    /// The forms, with no further data.
     pub forms: Vec<Form<()>>,
 }
 
-/// The variants of a graph that are to be planned. Where the machines multiply odd rows slowly and classes are worth
-/// padding, as far as that is known before layouts are, it is the padded one; if the planner is free to split classes
-/// over several ranks also the other, as a weight that is to be padded has to be whole.
+/// Prepares the variants of a graph that are to be planned. If the machines multiply odd rows slowly and padding classes pays, as far as that is
+/// known before layouts are, the padded variant is planned. If the planner is free to split classes over several ranks, the other is planned too,
+/// because a weight that is to be padded must be whole.
 ///
 /// # Errors
-/// What the graph or the options do not allow.
+/// Returns an error if the graph or the options do not allow a pass.
 pub fn prepare_variants(
     graph: &Graph,
     options: &CompileOptions,
@@ -397,7 +396,7 @@ pub fn prepare_variants(
     Ok([of(true, &padded)?].into_iter().chain(bare).collect())
 }
 
-/// The decisions of each form.
+/// Lists the decisions of each form.
 pub fn form_decisions<T>(forms: &[Form<T>]) -> Vec<&Decisions> {
     forms.iter().map(|form| &form.decisions).collect()
 }
@@ -412,7 +411,7 @@ mod tests {
     use super::*;
     use crate::cluster::preset;
 
-    /// Scores of classes from one matrix, to be trained on two ranks.
+    /// Makes a graph that computes scores of classes with one matrix, to be trained on two ranks.
     fn classifier(samples: usize, classes: usize) -> (Graph, CompileOptions) {
         let g = GraphBuilder::new("classifier");
         let x = g.input("x", DType::F32, [samples, 16]);

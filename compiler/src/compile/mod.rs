@@ -7,8 +7,8 @@
 //! - [`forms`]: forms of cross entropy, and classes with or without padding.
 //! - [`best`]: the best plan of all these choices, and what is gathered again.
 //! - `recompute` and `amounts`: the ops that are computed again.
-//! - [`advise`]: which mesh, and on how few ranks.
-//! - [`conflict`]: where there is no plan, which of the user's wishes contradict each other.
+//! - [`advise`]: the best meshes, and the fewest ranks.
+//! - [`conflict`]: if there is no plan, the user's wishes that contradict each other.
 //!
 //! All of them share one error type (`error::CompileError`). Passes have an error of their own, which is one of its
 //! variants.
@@ -42,7 +42,7 @@ pub mod stages;
 pub use again::prepare_again;
 pub use once::{Header, assemble_plan};
 
-/// A plan and what was decided on the way to it.
+/// A plan and the decisions that it was made from.
 #[derive(Clone, Debug)]
 pub struct Compiled {
     /// The plan, proven sound: a session takes it as it is.
@@ -55,10 +55,10 @@ pub struct Compiled {
     pub simulation: Simulation,
 }
 
-/// Seconds of a step of what a graph compiles to, by its [`sketch_plan`].
+/// Returns the seconds of a step of a graph, by its [`sketch_plan`].
 ///
 /// # Errors
-/// What the graph, the options or the machines do not allow.
+/// Returns an error if the graph, the options or the machines do not allow a plan.
 pub fn predict_step_seconds(
     graph: Graph,
     options: &CompileOptions,
@@ -67,12 +67,12 @@ pub fn predict_step_seconds(
     Ok(step_seconds(&sketch_plan(graph, options, cluster)?)?)
 }
 
-/// The plan as far as the time of its steps needs it: ranks do the same in the same order, but nothing is
-/// placed in memory, and no limit of memory is kept. It takes a fraction of the time of [`compile`], and cannot run.
-/// Options that leave open what memory decides take the whole way.
+/// Makes a plan as far as the time of its steps needs it. The ranks do the same in the same order, but nothing is placed in memory, and no limit of
+/// memory is kept. It takes a fraction of the time of [`compile`], and cannot run. If the options leave open what memory decides, this is a whole
+/// compilation.
 ///
 /// # Errors
-/// What the graph, the options or the machines do not allow.
+/// Returns an error if the graph, the options or the machines do not allow a plan.
 pub fn sketch_plan(
     graph: Graph,
     options: &CompileOptions,
@@ -99,7 +99,7 @@ pub fn sketch_plan(
     Ok(best.expect("there is a variant")?.1)
 }
 
-/// The sketch of a variant.
+/// Makes the sketch of a variant.
 fn sketch_of(
     graph: &Graph,
     variant: &Variant,
@@ -118,10 +118,10 @@ fn sketch_of(
     Ok(plan)
 }
 
-/// The graph as it is after a pass, in the form that is planned: see [`prepare_until`].
+/// Returns the graph after a pass, in the form that is planned: see [`prepare_until`].
 ///
 /// # Errors
-/// What the graph or the options do not allow, and a name that no pass has.
+/// Returns an error if the graph or the options do not allow a pass, or if no pass has the name.
 pub fn emit_after(
     graph: Graph,
     options: &CompileOptions,
@@ -160,8 +160,7 @@ pub fn emit_after(
 
 /// Compiles a graph for a mesh of machines. The same input gives the same plan, byte for byte.
 ///
-/// # Errors
-/// What the graph, the options or the machines do not allow.
+/// Returns an error if the graph, the options or the machines do not allow a plan.
 pub fn compile(
     graph: Graph,
     options: &CompileOptions,
@@ -180,11 +179,11 @@ pub enum Milestone {
     Planned,
 }
 
-/// [`compile`], telling `reached` how far it is: the caller has the clock.
+/// Compiles like [`compile`], and tells `reached` how far it is: the caller has the clock.
 ///
 /// # Errors
-/// What the graph, the options or the machines do not allow; where pins, the strategy and memory do not go together, a
-/// smallest set of them that does not.
+/// Returns an error if the graph, the options or the machines do not allow a plan. If pins, the strategy and the memory conflict, it has a smallest
+/// set of them that conflicts.
 pub fn compile_observed(
     graph: Graph,
     options: &CompileOptions,

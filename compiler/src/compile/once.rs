@@ -15,9 +15,9 @@ use crate::error::CompileError;
 use crate::lower::{Lowered, Lowering, Streams, lower};
 use crate::null_device::{Simulation, assign_channel_slots, simulate};
 
-/// A plan that is not checked yet, and what was decided on the way to it.
+/// A plan that is not checked yet, and the decisions that it was made from.
 pub(super) struct Draft {
-    /// Not checked.
+    /// The plan, which is not checked.
     pub plan: Plan,
     /// The training graph with stages and rates.
     pub decisions: Decisions,
@@ -25,26 +25,26 @@ pub(super) struct Draft {
     pub sharding: Sharding,
     /// The measurements of the null device.
     pub simulation: Simulation,
-    /// By how many bytes the memory of the busiest rank was too short for two streams, where there is but one for that reason.
+    /// The bytes by which the memory of the busiest rank was too short for two streams, if there is only one stream for that reason.
     pub short: Option<u64>,
 }
 
 impl Draft {
-    /// The one of two drafts whose step takes less time, this one of equals.
+    /// Returns the draft whose step takes less time, or `self` if they are equal.
     pub fn faster(self, other: Self) -> Self {
         let seconds = |draft: &Self| draft.simulation.step_seconds;
         if seconds(&other) < seconds(&self) { other } else { self }
     }
 
-    /// No plan is emitted that does not pass the checks for plans from files: among them is the proof that no content is
-    /// overwritten before it is read.
+    /// Checks the plan like plans from files. The checks include the proof that no content is overwritten before it is read. No plan is emitted that
+    /// does not pass them.
     pub fn check_plan(self) -> Result<Compiled, CompileError> {
         let Self { plan, decisions, sharding, simulation, .. } = self;
         Ok(Compiled { plan: VerifiedPlan::check(plan)?, decisions, sharding, simulation })
     }
 }
 
-/// The part of a plan that describes it, beside what ranks do.
+/// The part of a plan that describes it, beside the work of the ranks.
 pub struct Header<'a> {
     /// The graph as the user wrote it.
     pub graph: &'a Graph,
@@ -58,11 +58,10 @@ pub struct Header<'a> {
     pub planner: PlannerReport,
 }
 
-/// The plan of what was decided, and what the null device measured when it executed the plan. It is not checked yet
-/// ([`VerifiedPlan::check`]).
+/// Makes the plan of these decisions, and executes it on the null device. The plan is not checked yet ([`VerifiedPlan::check`]).
 ///
 /// # Errors
-/// Where decisions contradict each other, the plan would hang, or a rank's memory is too small.
+/// Returns an error if decisions contradict each other, if the plan would hang, or if a rank's memory is too small.
 pub fn assemble_plan(
     header: Header<'_>,
     decisions: &Decisions,
@@ -72,8 +71,8 @@ pub fn assemble_plan(
     Ok((draft.plan, draft.simulation))
 }
 
-/// The same as [`assemble_plan`]. Two streams need more memory than one, as what runs beside kernels lives longer, and most where what
-/// is due soonest goes first: where memory does not suffice for them the plan has the next of these.
+/// Makes a draft of these decisions, like [`assemble_plan`]. Two streams need more memory than one, because tensors of communication beside kernels
+/// live longer, and most if what is due soonest goes first. If the memory does not suffice for a choice of streams, the next one is taken.
 ///
 /// # Errors
 /// As [`assemble_plan`].
@@ -109,7 +108,7 @@ pub(super) fn assemble_draft(
     Ok(Draft { plan, decisions, sharding, simulation, short })
 }
 
-/// Puts other programs into a plan.
+/// Replaces the programs of a plan.
 fn replace_lowered(plan: &mut Plan, lowered: Lowered) {
     plan.predicted.peak_memory_bytes = lowered.programs.iter().map(|p| p.arena_bytes).collect();
     (plan.tensors, plan.boxing) = (lowered.tensors, lowered.boxing);
@@ -117,7 +116,7 @@ fn replace_lowered(plan: &mut Plan, lowered: Lowered) {
     (plan.programs, plan.ranks) = (lowered.programs, lowered.ranks);
 }
 
-/// The plan without anything measured.
+/// Makes the plan without any measurements.
 pub(super) fn build_plan(header: Header<'_>, decisions: &Decisions, lowered: Lowered) -> Plan {
     let Header { graph, options, cluster, weights, planner } = header;
     Plan {
@@ -167,7 +166,7 @@ fn fits_memory(plan: &Plan) -> Result<(), CompileError> {
     Err(CompileError::Memory { rank, needed: arena(&rank), limit, largest })
 }
 
-/// The five largest registers.
+/// Lists the five largest registers.
 fn largest_registers(program: &Program) -> Vec<(String, u64)> {
     let own = program.registers.iter().filter(|register| register.shares.is_none());
     let mut registers: Vec<(String, u64)> =

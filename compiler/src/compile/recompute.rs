@@ -37,13 +37,12 @@ use crate::passes::recompute::{Blocks, Extent, OpPlace};
 use crate::pipeline::decide_recomputed;
 use crate::planner::{Care, Planned, account_by_node, relaxed_bound};
 
-/// Blocks of a model for which what is cheap of the first of them is planned as well, where memory is short although
-/// everything is computed again. Layouts are then other ones for each amount, and what is cheapest for its bytes in
-/// one plan is not so in the next: the GPT of the references on 2x2 takes 2 to 3 % longer in 260 and 280 KiB without.
-/// More blocks take a time that nobody waits.
+/// The most blocks of a model for which selective recomputation of the first blocks is planned as well, if memory is short although everything is
+/// recomputed. Each amount then has other layouts, and what is cheapest for its bytes in one plan is not so in the next: without these plans the GPT
+/// of the references on 2x2 takes 2 to 3 % longer in 260 and 280 KiB. With more blocks they would take too long.
 const FEW_BLOCKS: usize = 8;
 
-/// Forms in which some ops are computed again, and the best plan of them.
+/// Forms with some ops recomputed, and the best plan of them.
 struct RecomputedForms {
     forms: Vec<Form<()>>,
     ops: BTreeSet<OpPlace>,
@@ -51,9 +50,8 @@ struct RecomputedForms {
 }
 
 impl CompileJob<'_> {
-    /// The plan in which as little is computed again as the memory allows: nothing if memory is not short for that,
-    /// else what is cheapest for the memory that it frees ([`Row`], [`least`]), unless what memory costs without is
-    /// less.
+    /// Makes the plan with as little recomputation as the memory allows. If memory is not short without recomputation, nothing is recomputed.
+    /// Otherwise the ops are recomputed that are cheapest for the memory they free ([`Row`]), unless short memory costs less without recomputation.
     pub(super) fn least_again(
         &self,
         prepared: &[Form<()>],
@@ -71,8 +69,8 @@ impl CompileJob<'_> {
         choose_better(nothing.ok().map(Ok), something)
     }
 
-    /// The plan in which as little is computed again as the memory allows, but something. Where the plan has no room
-    /// as it is lowered more is computed again, in less memory for the planner.
+    /// Makes the plan with as little recomputation as the memory allows, but with some. If the plan has no room after lowering, more is recomputed,
+    /// with less memory for the planner.
     fn something_again(
         &self,
         prepared: &[Form<()>],
@@ -117,7 +115,7 @@ impl CompileJob<'_> {
         others.fold(best, |best, other| choose_better(Some(best), other))
     }
 
-    /// The best plan with these ops computed again.
+    /// Finds the best plan with these ops recomputed.
     fn plan_recomputed(
         &self,
         prepared: &[Form<()>],
@@ -148,7 +146,7 @@ impl CompileJob<'_> {
         Ok(draft)
     }
 
-    /// All that may be computed again, in order, by the plan of the form with everything.
+    /// Makes the row of all ops that may be recomputed, by the plan of the form with everything recomputed.
     fn build_row(
         &self,
         nothing: &Decisions,
@@ -162,7 +160,7 @@ impl CompileJob<'_> {
         Row::new(nothing, &FullRecompute { decisions, planned, seconds, schedule })
     }
 
-    /// The best form.
+    /// Chooses the best form.
     fn choose_form(
         &self,
         forms: &[Form<()>],
@@ -173,12 +171,12 @@ impl CompileJob<'_> {
     }
 }
 
-/// The ops that selective recomputation computes again, by block of a graph in which nothing is computed again.
+/// Lists the ops that selective recomputation recomputes, by block of a graph without recomputation.
 fn cheap_of_blocks(decisions: &Decisions) -> Vec<Vec<OpPlace>> {
     Blocks::new(&decisions.training, &decisions.rates).cheap_ops(&decisions.training)
 }
 
-/// The forms with so much computed again.
+/// Returns the forms with recomputation to this extent.
 fn with_again(
     prepared: &[Form<()>],
     options: &CompileOptions,
@@ -191,13 +189,13 @@ fn with_again(
     prepared.iter().map(of).collect()
 }
 
-/// The costs of a plan.
+/// Returns the costs of a plan.
 fn costs_of(chosen: &InMemory) -> Costs {
     let Planned { relaxed, report, memory, .. } = &chosen.planned;
     Costs { relaxed: *relaxed, seconds: report.objective_seconds, memory: memory.clone() }
 }
 
-/// The ops that are computed again in a form, with their names.
+/// Returns the ops that are recomputed in a form, with their names.
 fn name_recomputed(
     prepared: &[Form<()>],
     cross_entropy: CrossEntropyForm,

@@ -36,33 +36,33 @@ pub struct NodeWork {
     pub unaligned: bool,
 }
 
-/// Bytes of which rows are multiples where products of half precision reach their full rate: what a load of tensor
-/// cores takes (NVIDIA, "Matrix Multiplication Background User's Guide", section 2.2).
+/// The number of bytes of which rows must be multiples for products of half precision to reach their full rate: the width of a load of tensor cores
+/// (NVIDIA, "Matrix Multiplication Background User's Guide", section 2.2).
 pub const ROW_BYTES: usize = 16;
 
-/// Whether a row of so many elements is of half precision and no multiple of [`ROW_BYTES`].
+/// Whether a row of this many elements is of half precision and its bytes are no multiple of [`ROW_BYTES`].
 pub fn is_odd_row((dtype, extent): (DType, usize)) -> bool {
     let is_half = dtype.is_float() && dtype.size() == 2;
     is_half && !(extent * dtype.size()).is_multiple_of(ROW_BYTES)
 }
 
-/// Whether an op is a product of matrices some of which have odd rows ([`is_odd_row`]). `rows` has the element type
-/// and the last extent of each operand and result, as they lie on a rank.
+/// Whether an op is a product of matrices, some of which have odd rows ([`is_odd_row`]). `rows` has the element type and the last extent of each
+/// operand and result, as they are on a rank.
 pub fn has_odd_rows(op: &Op, mut rows: impl Iterator<Item = (DType, usize)>) -> bool {
     matches!(op, Op::MatMul(_)) && rows.any(is_odd_row)
 }
 
 impl NodeWork {
-    /// The work left without a part that has the product, if there is one.
+    /// Returns the work that is left without `part`, which has the product if there is one.
     pub fn subtract_part(self, part: Self) -> Self {
         let (flops, bytes) = (self.flops - part.flops, self.bytes - part.bytes);
         Self { flops: flops.max(0.0), bytes: bytes.max(0.0), unaligned: false }
     }
 }
 
-/// The work of one action of a node on the busiest rank, and its seconds: the longer of computing and moving bytes,
-/// and the launch. `axes` holds one (choice, extent) for time, where the node acts once per microbatch, and for each
-/// mesh axis. What does nothing by itself (variables, `to_global`) costs no seconds here.
+/// Returns the work of one action of a node on the busiest rank, and its seconds: the longer of computing and moving bytes, and the launch. `axes`
+/// holds one (choice, extent) for time, if the node acts once per microbatch, and for each mesh axis. Ops that are not executed (variables,
+/// `to_global`) take no seconds.
 pub fn compute_work(
     cluster: &Cluster,
     op: &Op,
@@ -79,7 +79,7 @@ pub fn compute_work(
     (work, roofline_seconds(cluster, precision, op.operation().arithmetic(operands), work))
 }
 
-/// The work of one application on the rank that holds the largest part.
+/// Returns the work of one action on the rank that holds the largest part.
 pub fn node_work(
     op: &Op,
     rule: &Rule,
@@ -107,7 +107,7 @@ pub fn node_work(
     }
 }
 
-/// The rule with factors as large as on the rank that holds the largest part.
+/// Returns the rule with the sizes of factors on the rank that holds the largest part.
 fn local_rule(rule: &Rule, axes: &[(Choice, usize)]) -> Rule {
     let mut local = rule.clone();
     for &(choice, parts) in axes {
@@ -119,7 +119,7 @@ fn local_rule(rule: &Rule, axes: &[(Choice, usize)]) -> Rule {
     local
 }
 
-/// Seconds of a kernel that computes in an element type: the longer of computing and moving bytes, and the launch.
+/// Returns the seconds of a kernel that computes in an element type: the longer of computing and moving bytes, and the launch.
 pub fn roofline_seconds(
     cluster: &Cluster,
     precision: DType,
@@ -134,7 +134,7 @@ pub fn roofline_seconds(
     cluster.device.launch + compute.max(moving)
 }
 
-/// The number of times that a kernel moves its bytes.
+/// Returns the number of times that a kernel moves its bytes.
 fn traffic_factor(cluster: &Cluster, arithmetic: Arithmetic) -> f64 {
     match arithmetic {
         Arithmetic::Elementwise => cluster.framework.elementwise_traffic,
@@ -142,18 +142,17 @@ fn traffic_factor(cluster: &Cluster, arithmetic: Arithmetic) -> f64 {
     }
 }
 
-/// The least seconds that work takes: of its FLOPs at the peak of the element type that they are computed in, and of
-/// its bytes at the whole bandwidth of the memory. [`roofline_seconds`] is never less than either, because no share of a peak
-/// is more than all of it.
+/// The least seconds of some work: those of its FLOPs at the peak of the element type that they are computed in, and those of its bytes at the whole
+/// bandwidth of the memory. [`roofline_seconds`] is never less than either, because no share of a peak is more than all of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LeastSeconds {
-    /// Of computing.
+    /// The least seconds of computing.
     pub computing: f64,
-    /// Of moving bytes.
+    /// The least seconds of moving bytes.
     pub moving: f64,
 }
 
-/// The least seconds of a kernel of [`roofline_seconds`].
+/// Returns the least seconds of a kernel of [`roofline_seconds`].
 pub fn least_seconds(
     cluster: &Cluster,
     precision: DType,
@@ -166,15 +165,15 @@ pub fn least_seconds(
     }
 }
 
-/// Seconds of a chain of elementwise ops that does so much in all, with the work and the seconds of the op at its head, if it has
-/// one: behind that only what else is read and written is moved.
+/// Returns the seconds of a chain of elementwise ops whose work in all is `all`. If there is another op at its head, `head` has the work and the
+/// seconds of that; the ops behind it move only what else is read and written.
 pub fn chain_seconds(cluster: &Cluster, head: Option<(NodeWork, f64)>, all: NodeWork) -> f64 {
     let elementwise = |work| roofline_seconds(cluster, DType::F32, Arithmetic::Elementwise, work);
     let Some((work, seconds)) = head else { return elementwise(all) };
     seconds + elementwise(all.subtract_part(work)) - cluster.device.launch
 }
 
-/// The share of the peak that a kernel of so many FLOPs reaches.
+/// Returns the share of the peak that a kernel of this many FLOPs reaches.
 fn reached_share(cluster: &Cluster, precision: DType, arithmetic: Arithmetic, flops: f64) -> f64 {
     match (arithmetic, &cluster.device.attention) {
         (Arithmetic::Elementwise, _) => 1.0,
@@ -187,8 +186,8 @@ fn reached_share(cluster: &Cluster, precision: DType, arithmetic: Arithmetic, fl
     }
 }
 
-/// Peak FLOPs per second of an element type; of f16 where the cluster does not name it that of bf16; of others that it does
-/// not name that of f32, or the least named.
+/// Returns the peak FLOPs per second of an element type. If the cluster does not name f16, the peak of bf16 is taken for it. For other types that it
+/// does not name, it is that of f32, or else the least one named.
 pub fn peak_flops(cluster: &Cluster, dtype: DType) -> f64 {
     let flops = &cluster.device.flops;
     let of = |dtype: DType| flops.get(dtype.name());
@@ -197,8 +196,8 @@ pub fn peak_flops(cluster: &Cluster, dtype: DType) -> f64 {
     named.copied().unwrap_or_else(|| flops.values().copied().fold(f64::INFINITY, f64::min))
 }
 
-/// The share of its peak that a matmul of `flops` reaches in an element type: interpolated in the logarithm of FLOPs,
-/// constant beyond the ends; 1 where the cluster does not say.
+/// Returns the share of its peak that a matmul of `flops` reaches in an element type: interpolated in the logarithm of FLOPs, and constant beyond the
+/// ends; 1 if the cluster does not tell.
 pub fn matmul_efficiency(cluster: &Cluster, precision: DType, flops: f64) -> f64 {
     let Device { matmul_efficiency, matmul_efficiency_of, .. } = &cluster.device;
     let points = matmul_efficiency_of.get(precision.name()).unwrap_or(matmul_efficiency);
@@ -233,7 +232,8 @@ mod tests {
         assert_eq!(rows, of(192.0, 4.0 * (12.0 + 48.0 + 16.0)), "2 of 4");
     }
 
-    /// Classes as columns: 1016 are aligned, on two ranks as well, on four they are not, and 1013 are nowhere; of f32 nothing is.
+    /// A product with odd rows takes longer. Its columns are classes: rows of 1016 on one rank and of 1024 on two are aligned; of 1016 on four ranks
+    /// they are not, and of 1013 never. In f32 no row is odd.
     #[test]
     fn a_product_with_odd_rows_reaches_its_share() {
         let mut cluster = preset("dgx-h100").expect("a preset");
@@ -275,7 +275,7 @@ mod tests {
         assert!(seconds(DType::F32) > 5.0 * seconds(DType::BF16));
     }
 
-    /// Seconds of forward and backward attention of these many tokens in sequences of a length, on heads of a width.
+    /// Returns the seconds of forward and backward attention of 65536 tokens in sequences of a length, on heads of a width.
     fn attention(cluster: &Cluster, length: usize, width: usize) -> [f64; 2] {
         let (causal, scale) = (true, Scalar(1.0));
         let q = TensorType::new(DType::BF16, [65536 / length, length, 2048 / width, width]);

@@ -1,7 +1,7 @@
-//! Prices an existing plan for other machines, and says how much of their peak it uses.
+//! Prices an existing plan for other machines, and computes the share of their peak that it uses.
 //!
-//! Actors carry FLOPs and bytes beside seconds, so [`on_cluster`] needs no new planning. [`ActorWork`] is the work of
-//! an op by itself, or of the head of a chain and of what is behind it.
+//! Actors have FLOPs and bytes beside seconds, so [`on_cluster`] needs no new planning. [`ActorWork`] is the work of a single op, or of a chain: that
+//! of the op at its head, and that of the whole.
 //!
 //! Utilization (MFU) counts the matrix products of the graph that the plan was made of, gradients included. Each
 //! counts against the peak of its precision. Nothing that is recomputed counts. The scores that attention's backward
@@ -22,8 +22,8 @@ use super::{
 };
 use crate::decisions::Decisions;
 
-/// The plan as it would run on another cluster: the same actors on the same ranks, each with the seconds that it takes
-/// there. What was predicted of it no longer holds: simulate it.
+/// Returns the plan on another cluster: the same actors on the same ranks, each with the seconds that it takes there. The predictions in the plan no
+/// longer hold: simulate it.
 pub fn on_cluster(plan: &Plan, cluster: &Cluster) -> Plan {
     let mut moved = plan.clone();
     let cluster = &cluster.divide_among(plan.world_size);
@@ -43,12 +43,12 @@ fn actor_seconds(cluster: &Cluster, layouts: &[Layout], program: &Program, actor
     ActorWork::from_actor(layouts, program, actor).map_or(0.0, |work| work.seconds(cluster))
 }
 
-/// The work of an actor's action that computes or moves memory, as the cost model takes it.
+/// The work of an actor's action that computes or moves memory, in the terms of the cost model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ActorWork {
-    /// The op, or that at the head of a chain.
+    /// The work of a single op, or of the op at the head of a chain.
     head: Option<WorkPiece>,
-    /// All of it.
+    /// The work of the whole action.
     all: NodeWork,
 }
 
@@ -61,7 +61,7 @@ struct WorkPiece {
 }
 
 impl ActorWork {
-    /// The work of an action of a program's actor; `None` of communication, which links price.
+    /// Returns the work of an action of a program's actor, or `None` for communication, which is priced by links.
     pub fn from_actor(layouts: &[Layout], program: &Program, actor: &Actor) -> Option<Self> {
         let head = match &actor.action {
             Action::Collective { .. } | Action::Send { .. } | Action::Receive { .. } => {
@@ -89,7 +89,7 @@ impl ActorWork {
         self.head.is_some_and(|head| head.arithmetic != Arithmetic::Elementwise)
     }
 
-    /// Seconds of the kernel.
+    /// Returns the seconds of the kernel.
     pub fn seconds(&self, cluster: &Cluster) -> f64 {
         let of = |piece: WorkPiece| {
             (piece.work, roofline_seconds(cluster, piece.precision, piece.arithmetic, piece.work))
@@ -100,8 +100,8 @@ impl ActorWork {
         }
     }
 
-    /// The least seconds that machines with these peaks take for it; of computing those of the head alone, where there
-    /// is one: behind it few FLOPs are left.
+    /// Returns the least seconds that machines with these peaks take for it. If there is a head, the seconds of computing are those of the head
+    /// alone, because few FLOPs are left behind it.
     pub fn least_seconds(&self, cluster: &Cluster) -> LeastSeconds {
         let elementwise = |work| least_seconds(cluster, DType::F32, Arithmetic::Elementwise, work);
         let Some(WorkPiece { precision, arithmetic, work }) = self.head else {
@@ -113,7 +113,7 @@ impl ActorWork {
     }
 }
 
-/// An op by itself. Of updates operands are among `updates` too; none of them multiplies.
+/// Returns the work of a single op. Operands of updates are among `updates` too; no update multiplies matrices.
 fn find_op_work(
     layouts: &[Layout],
     program: &Program,
@@ -141,7 +141,7 @@ fn find_op_work(
     }
 }
 
-/// The op at the head of a chain, with its part of the work; `None` where its operands are none of the chain's.
+/// Returns the part of the work of the op at the head of a chain, or `None` if its operands are not the chain's.
 fn find_head_work(
     layouts: &[Layout],
     program: &Program,
@@ -166,9 +166,9 @@ fn find_head_work(
     })
 }
 
-/// FLOPs of the matrix products of one step by the element type that they are computed in: those that the plan was
-/// made of, which are the model's without what simplification leaves out, and in training those of its gradients. What
-/// is computed again in the backward pass is not counted.
+/// Counts the FLOPs of the matrix products of one step, by the element type that they are computed in. They are the products of the graph that the
+/// plan was made of: the model's without those that simplification removes, and in training those of its gradients. What is recomputed in the
+/// backward pass is not counted.
 pub fn model_flops(decisions: &Decisions) -> BTreeMap<DType, f64> {
     let (graph, mut flops) = (decisions.graph(), BTreeMap::new());
     for (id, node) in graph.iter() {
@@ -184,12 +184,11 @@ pub fn model_flops(decisions: &Decisions) -> BTreeMap<DType, f64> {
     flops
 }
 
-/// The share of the machines' peak that the model's own FLOPs take in a step of so many seconds (model FLOPs
-/// utilization: Chowdhery et al., arXiv 2204.02311, appendix B). Each product is held against the peak of the element
-/// type that it is computed in. `None` of a step without time.
+/// Returns the share of the machines' peak that the model's own FLOPs take in a step of this many seconds (model FLOPs utilization: Chowdhery et al.,
+/// arXiv 2204.02311, appendix B). Each product counts against the peak of the element type that it is computed in. `None` for a step without time.
 ///
-/// It is at most 1 of what the null device predicts: every product counted here is computed by actors of the plan,
-/// whose seconds are at least those of their FLOPs at that peak.
+/// For a step that the null device predicts it is at most 1: every product counted here is computed by actors of the plan, whose seconds are at least
+/// those of their FLOPs at that peak.
 pub fn model_flops_utilization(
     plan: &Plan,
     decisions: &Decisions,

@@ -16,17 +16,15 @@ pub use compute::{
 };
 pub use machine::{ActorWork, model_flops, model_flops_utilization, on_cluster};
 
-/// Seconds of a collective among the ranks of a link, of which the busiest has `bytes`: those of the full tensor
-/// of all-reduce, of the input of reduce-scatter and all-to-all, of the output of all-gather. 0 among less than two
-/// ranks and for local steps.
+/// Returns the seconds of a collective among the ranks of a link. `bytes` are those of the full tensor for all-reduce, of the busiest rank's input
+/// for reduce-scatter and all-to-all, and of its output for all-gather. Local steps, and collectives of less than two ranks, take 0.
 ///
-/// All-reduce is a reduce-scatter and an all-gather. Each of these takes, on a ring of `n` ranks, `n - 1` steps in
-/// which a rank sends `1/n` of the bytes (Thakur et al., 2005, section 4). Over several levels the ranks of the inner
-/// level share the bytes first, and each exchanges its part with those of other nodes that have the same
-/// (hierarchical); segments follow each other through the levels, so latencies add up and the slowest level sets the
-/// pace. Small messages are reduced along a tree instead, which sends all bytes in `log2 n` steps, where that is
-/// faster; large ones along two trees at once, which keeps both directions of every link busy (Sanders, Speck and
-/// Traeff, 2009). An all-to-all sends each rank its own part. Each collective is one kernel, and is launched once.
+/// All-reduce is a reduce-scatter and an all-gather. On a ring of `n` ranks each of these takes `n - 1` steps, in which a rank sends `1/n` of the
+/// bytes (Thakur et al., 2005, section 4). Over several levels the ranks of the inner level share the bytes first, and each exchanges its part with
+/// those of other nodes that have the same part (hierarchical); segments follow each other through the levels, so latencies add up and the slowest
+/// level sets the pace. If it is faster, small messages are reduced along a tree instead, which sends all bytes in `log2 n` steps, and large ones
+/// along two trees at once, which keeps both directions of every link busy (Sanders, Speck and Traeff, 2009). An all-to-all sends each rank its own
+/// part. Each collective is one kernel, and is launched once.
 pub fn collective_seconds(cluster: &Cluster, link: &Link, kind: BoxingKind, bytes: f64) -> f64 {
     if link.ranks() < 2 {
         return 0.0;
@@ -43,7 +41,7 @@ pub fn collective_seconds(cluster: &Cluster, link: &Link, kind: BoxingKind, byte
     }
 }
 
-/// One pass of a ring through all levels.
+/// Returns the seconds of one pass of a ring through all levels.
 fn ring_seconds(link: &Link, bytes: f64) -> f64 {
     let (mut latency, mut pace, mut part) = (0.0, 0.0f64, bytes);
     for hop in &link.hops {
@@ -54,7 +52,7 @@ fn ring_seconds(link: &Link, bytes: f64) -> f64 {
     latency + pace
 }
 
-/// One pass of a tree through all levels.
+/// Returns the seconds of one pass of a tree through all levels.
 fn tree_seconds(link: &Link, bytes: f64) -> f64 {
     let (mut latency, mut pace, mut part) = (0.0, 0.0f64, bytes);
     for hop in &link.hops {
@@ -65,7 +63,7 @@ fn tree_seconds(link: &Link, bytes: f64) -> f64 {
     latency + pace
 }
 
-/// A part of the bytes to every other rank, over the level that joins both.
+/// Returns the seconds of sending a part of the bytes to every other rank, over the level that joins both.
 fn pairwise_seconds(link: &Link, bytes: f64) -> f64 {
     let ranks = link.ranks() as f64;
     let (mut latency, mut pace, mut within) = (0.0, 0.0f64, 1);
@@ -78,7 +76,7 @@ fn pairwise_seconds(link: &Link, bytes: f64) -> f64 {
     latency + pace
 }
 
-/// Bytes that the busiest rank sends in a collective of [`collective_seconds`].
+/// Returns the bytes that the busiest rank sends in a collective of [`collective_seconds`].
 pub fn collective_bytes(kind: BoxingKind, ranks: usize, bytes: f64) -> f64 {
     match kind {
         BoxingKind::AllReduce => 2.0 * bytes_sent(ranks, bytes),
@@ -93,13 +91,13 @@ fn bytes_sent(ranks: usize, bytes: f64) -> f64 {
     (ranks - 1) as f64 / ranks as f64 * bytes
 }
 
-/// Seconds of a point-to-point exchange whose busiest rank sends or receives `bytes` in `messages` messages: they
-/// are packed, sent and unpacked.
+/// Returns the seconds of a point-to-point exchange whose busiest rank sends or receives `bytes` in `messages` messages. Messages are packed, sent
+/// and unpacked.
 pub fn exchange_seconds(cluster: &Cluster, link: AlphaBeta, messages: usize, bytes: f64) -> f64 {
     messages as f64 * link.alpha + bytes * link.beta + 2.0 * local_seconds(cluster, bytes)
 }
 
-/// Seconds of a local kernel that reads and writes `bytes` bytes: a slice, a mask, a feed.
+/// Returns the seconds of a local kernel that reads and writes `bytes` bytes: a slice, a mask, a feed.
 pub fn local_seconds(cluster: &Cluster, bytes: f64) -> f64 {
     cluster.device.launch + 2.0 * bytes / cluster.device.reached_bandwidth()
 }
@@ -134,7 +132,8 @@ mod tests {
         assert_eq!(seconds(&[], true, BoxingKind::AllReduce, 16.0), 0.0);
     }
 
-    /// Two nodes of four: 3/4 of 16 bytes inside at 0.5, half of a quarter between at 4.
+    /// The levels of a link share the bytes. Of two nodes with four ranks each, 3/4 of 16 bytes are sent inside a node at 0.5, and half of a quarter
+    /// between nodes at 4.
     #[test]
     fn levels_share_the_bytes() {
         let hops = [hop(4, 1.0, 0.5), hop(2, 10.0, 4.0)];

@@ -1,4 +1,4 @@
-//! The wishes of a user that cannot be had together.
+//! The wishes of a user that cannot be fulfilled together.
 
 use std::fmt;
 
@@ -28,21 +28,22 @@ pub enum Asked {
     Memory {
         /// Bytes that a rank may use.
         limit: u64,
-        /// Whether it is the device's, for want of another.
+        /// Whether this is the memory of the device, because no other limit was given.
         device: bool,
-        /// Bytes that do for all that is asked for, where a plan with so much is known.
+        /// Bytes with which all wishes can be fulfilled, if a plan with so much is known.
         enough: Option<u64>,
-        /// Bytes that no plan with the others goes below, where that is proven to be more.
+        /// Bytes that every plan that fulfills the other wishes needs, if this is proven to be more than the limit.
         least: Option<u64>,
     },
 }
 
-/// Wishes that cannot be had together, though they can without any one of them.
+/// Wishes that cannot be fulfilled together. If any one of them is left out, the rest can.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conflict {
     /// The wishes, at least two.
     pub members: Vec<Asked>,
-    /// Whether no smaller set conflicts; otherwise none of these can be left out, but others may be fewer.
+    /// Whether it is known that no smaller set of wishes conflicts. Otherwise none of these can be left out, but a smaller set of others may
+    /// conflict.
     pub smallest: bool,
 }
 
@@ -65,7 +66,7 @@ impl fmt::Display for Asked {
 }
 
 impl Asked {
-    /// The wish in words, e.g. the pin `w=S(0)`.
+    /// Returns the wish in words, e.g. the pin `w=S(0)`.
     pub fn describe_wish(&self) -> String {
         match self {
             Self::Pin(Pin { pattern, sbp }) => format!("the pin `{pattern}={sbp}`"),
@@ -84,7 +85,7 @@ impl Asked {
         }
     }
 
-    /// The advice what to ask for instead.
+    /// Returns advice what to ask for instead.
     pub fn advice(&self) -> String {
         match self {
             Self::Pin(_) | Self::GraphPin { .. } => {
@@ -96,7 +97,7 @@ impl Asked {
     }
 }
 
-/// Bytes that would do, and bytes that no plan goes below, as far as they are known.
+/// Describes the bytes that would suffice, and the bytes that every plan needs, as far as they are known.
 fn more_memory(enough: Option<u64>, least: Option<u64>) -> String {
     let wanted = match (enough, least) {
         (Some(enough), _) => format!("{enough} bytes ({}) would do", format_bytes(enough)),

@@ -1,4 +1,4 @@
-//! The errors of a compilation: those of every step on the way, as one type.
+//! The errors of a compilation: those of all its parts, as one type.
 
 use graphc_ir::check::PlanErrors;
 
@@ -70,7 +70,7 @@ pub enum CompileError {
     Conflict {
         /// The wishes that conflict.
         conflict: Conflict,
-        /// The error where these alone are asked for.
+        /// The error when only these wishes are asked for.
         cause: Box<CompileError>,
     },
 }
@@ -85,8 +85,7 @@ impl CompileError {
         }
     }
 
-    /// The error of two which says how much less memory would do; the first one where one of them is not about
-    /// memory.
+    /// Returns the error that reports the smaller need of memory, or `self` if one of the two is not about memory.
     #[must_use]
     pub fn leaner(self, other: Self) -> Self {
         match (self.memory_needed(), other.memory_needed()) {
@@ -95,7 +94,7 @@ impl CompileError {
         }
     }
 
-    /// The same error with so many bytes that a rank may use, where these are less.
+    /// Lowers the reported limit of a rank's memory to `bytes`, if it is higher.
     #[must_use]
     pub fn cap_limit(mut self, bytes: u64) -> Self {
         if let Self::Memory { limit, .. } | Self::Plan(PlannerError::Memory { limit, .. }) =
@@ -106,7 +105,7 @@ impl CompileError {
         self
     }
 
-    /// Bytes that the leanest plan found needs on its busiest rank, where that is too much.
+    /// Returns the bytes that the leanest plan found needs on its busiest rank, if the error is that this is too much.
     pub fn memory_needed(&self) -> Option<u64> {
         match self {
             Self::Memory { needed, .. } | Self::Plan(PlannerError::Memory { needed, .. }) => {

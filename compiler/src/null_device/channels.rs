@@ -1,4 +1,4 @@
-//! Channels in modelled time: when each content was sent and received, by class of ranks.
+//! Channels in modelled time: the times when each content was sent and received, by class of ranks.
 
 use graphc_ir::plan::Channel;
 
@@ -8,18 +8,18 @@ use super::exchanges::Exchange;
 /// The state of one channel.
 pub struct ChannelState {
     slots: u64,
-    /// By class of receivers: the classes from which they take something, and seconds on the way.
+    /// The classes from which receivers take something, and the seconds on the way, by class of receivers.
     sources: Vec<Option<(Vec<usize>, f64)>>,
-    /// By class of senders: the classes that take something from them.
+    /// The classes that take something from senders, by class of senders.
     receivers: Vec<Vec<usize>>,
-    /// By class of senders: when it sent each content.
+    /// The times when each content was sent, by class of senders.
     sent: Vec<Vec<f64>>,
-    /// By class of receivers: when it had received each content.
+    /// The times when each content had been received, by class of receivers.
     received: Vec<Vec<f64>>,
 }
 
 impl ChannelState {
-    /// The state before the first step.
+    /// Makes the state before the first step.
     pub fn new(channel: &Channel, exchange: &Exchange, classes: &Classes, unlimited: bool) -> Self {
         let of = |ranks: &[u32]| -> Vec<usize> {
             let mut classes: Vec<usize> =
@@ -43,7 +43,7 @@ impl ChannelState {
         }
     }
 
-    /// The time when a sender that is ready at `now` may send content `content`; or the receiver that it waits for.
+    /// Returns the time when a sender that is ready at `now` may send content `content`, or the receiver that it waits for.
     pub fn may_send(&self, sender: usize, content: u64, now: f64) -> Result<f64, usize> {
         let Some(freed) = content.checked_sub(self.slots) else { return Ok(now) };
         let mut time = now;
@@ -54,7 +54,7 @@ impl ChannelState {
         Ok(time)
     }
 
-    /// The time when a receiver that is ready at `now` has content `content`; or the sender that it waits for.
+    /// Returns the time when a receiver that is ready at `now` has content `content`, or the sender that it waits for.
     pub fn may_receive(&self, receiver: usize, content: u64, now: f64) -> Result<f64, usize> {
         let Some((senders, seconds)) = &self.sources[receiver] else { return Ok(now) };
         let mut time = now;
@@ -65,17 +65,17 @@ impl ChannelState {
         Ok(time)
     }
 
-    /// A class has sent its next content.
+    /// Records that a class has sent its next content.
     pub fn send(&mut self, sender: usize, time: f64) {
         self.sent[sender].push(time);
     }
 
-    /// A class has received its next content.
+    /// Records that a class has received its next content.
     pub fn receive(&mut self, receiver: usize, time: f64) {
         self.received[receiver].push(time);
     }
 
-    /// The classes that may go on when `class` has sent or received.
+    /// Returns the classes that may go on when `class` has sent or received.
     pub fn partners(&self, class: usize) -> Vec<usize> {
         let senders = self.sources[class].as_ref().map_or(&[][..], |(senders, _)| senders);
         let mut partners = [senders, &self.receivers[class]].concat();
@@ -84,7 +84,7 @@ impl ChannelState {
         partners
     }
 
-    /// The greatest number of contents that were under way at once from any sender.
+    /// Returns the greatest number of contents that were under way at once from any sender.
     pub fn under_way(&self) -> u32 {
         let mut most = 0;
         for (sender, sent) in self.sent.iter().enumerate() {

@@ -1,13 +1,12 @@
 //! Finds ranks that behave alike, so that one rank of each class is simulated for all.
 //!
-//! Two ranks see the same times if they run the same program, and if the ranks that they meet do so too, in turn. So
-//! ranks are coloured by program. Colours are then split until ranks of one colour meet alike. In every collective
-//! and every channel, they meet equally many ranks of each colour, over links of equal constants. This is the
-//! coarsest equitable partition (colour refinement, as in Weisfeiler and Leman, 1968).
+//! Two ranks see the same times if they run the same program, and if the ranks that they meet do so too, in turn. So ranks are coloured by program.
+//! Colours are then split until ranks of one colour meet alike: in every collective and every channel they meet equally many ranks of each colour,
+//! over links of equal constants. This is the coarsest equitable partition (colour refinement, as in Weisfeiler and Leman, 1968).
 //!
-//! By induction over the order of events, all ranks of a class see the same times. What an action waits for, and how
-//! long it takes, depends on the classes that it meets alone. So the results are exact. Uneven shards have other
-//! programs, and a longer way is another link: both make classes of their own.
+//! By induction over the order of events, all ranks of a class see the same times, because the start and the duration of an action depend only on the
+//! classes that it meets. So the results are exact. Ranks with uneven shards have other programs, and ranks that are farther apart have other links:
+//! both become classes of their own.
 
 use std::collections::BTreeMap;
 
@@ -28,12 +27,12 @@ pub struct Classes {
 }
 
 impl Classes {
-    /// Every rank for itself.
+    /// Makes a class of each rank.
     pub fn one_per_rank(ranks: usize) -> Self {
         Self::from_colours(&(0..ranks).map(|rank| vec![rank as u64]).collect::<Vec<_>>())
     }
 
-    /// The coarsest partition in which ranks of a class see the same times.
+    /// Finds the coarsest partition in which ranks of a class see the same times.
     pub fn coarsest_partition(plan: &Plan, exchanges: &Exchanges) -> Self {
         let meshes = collective_meshes(plan);
         let programs = plan.ranks.iter().map(|entry| vec![entry.program.index() as u64]);
@@ -62,8 +61,8 @@ impl Classes {
         classes
     }
 
-    /// Splits classes by whom their ranks meet. Whom a group meets is said once, under a number that its ranks bear: else
-    /// each rank would bear a list as long as its group.
+    /// Splits classes by the ranks that their ranks meet. The ranks that a group meets are listed once, and each rank has the number of that list.
+    /// Otherwise each rank would have a list as long as its group.
     fn split_by_meetings(
         &self,
         plan: &Plan,
@@ -93,7 +92,7 @@ impl Classes {
         Self::from_colours(&colours)
     }
 
-    /// The classes of these ranks in ascending order, each with the number of its ranks, and how many they are.
+    /// Lists how many classes these ranks belong to, then each class with the number of its ranks, in ascending order.
     fn classes_of(&self, ranks: &[u32]) -> Vec<u64> {
         let mut counts: BTreeMap<usize, u64> = BTreeMap::new();
         for &rank in ranks {
@@ -117,7 +116,7 @@ impl MeetingNumbers {
     }
 }
 
-/// The meshes and axes over which collectives go, each once.
+/// Lists the meshes and axes of collectives, each once.
 fn collective_meshes(plan: &Plan) -> Vec<(&Layout, usize)> {
     let mut known: BTreeMap<(&[u32], &[usize], usize), &Layout> = BTreeMap::new();
     let mut seen = vec![Vec::new(); plan.layouts.len()];
@@ -141,7 +140,7 @@ fn collective_meshes(plan: &Plan) -> Vec<(&Layout, usize)> {
     known.into_iter().map(|((_, _, axis), layout)| (layout, axis)).collect()
 }
 
-/// The groups of a mesh that differ in one axis alone.
+/// Lists the groups of ranks that differ in one axis alone.
 fn axis_groups(mesh: &Layout, axis: usize) -> Vec<Vec<u32>> {
     let stride: usize = mesh.hierarchy[axis + 1..].iter().product();
     let extent = mesh.hierarchy[axis];

@@ -1,4 +1,4 @@
-//! The event loop: streams go on until they wait for another rank or stream.
+//! The event loop. Each stream goes on until it waits for another rank or stream.
 //!
 //! One rank of each class is executed. Only communication ties ranks together, and its times depend on times alone.
 //! So a rank with one stream runs ahead by itself up to the next meeting with another class. Streams of one rank meet
@@ -24,11 +24,11 @@ use graphc_ir::streams::Known;
 
 /// The outcome of an execution.
 pub struct Outcome {
-    /// Seconds until every rank has finished the first step, and what communication beside kernels costs them.
+    /// Seconds until every rank has finished the first step, including what communication beside kernels costs the ranks.
     pub step_seconds: f64,
     /// The seconds of the first step on ranks of each class.
     pub spent: Vec<Spent>,
-    /// The greatest number of contents of a microbatch-rate register at once, by class; where machines ran.
+    /// The greatest number of contents of a microbatch-rate register at once, by class. It is counted only where state machines ran.
     pub high_water: Vec<u64>,
     /// The greatest number of contents under way at once, by channel.
     pub under_way: Vec<u32>,
@@ -39,20 +39,20 @@ pub struct Outcome {
 /// Seconds of the first step on one rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Spent {
-    /// Stream 0 works, communication on it included.
+    /// Seconds for which stream 0 works, including communication on it.
     pub busy: f64,
-    /// Kernels.
+    /// Seconds of kernels.
     pub compute: f64,
-    /// Collectives, sends and receives, without waiting for others.
+    /// Seconds of collectives, sends and receives, without waiting for others.
     pub communication: f64,
-    /// Of communication, while stream 0 computes.
+    /// Seconds of communication while stream 0 computes.
     pub overlapped: f64,
-    /// Of communication, while stream 0 communicates.
+    /// Seconds of communication while stream 0 communicates.
     pub doubled: f64,
 }
 
 impl Spent {
-    /// A share of communication beside kernels takes time all the same: these seconds, which are then not hidden.
+    /// Charges the share of overlapped communication that is not hidden after all, and returns its seconds.
     fn pay_interference(&mut self, share: f64) -> f64 {
         let paid = share * self.overlapped;
         self.overlapped -= paid;
@@ -75,23 +75,23 @@ pub struct Engine<'a> {
     step_seconds: f64,
 }
 
-/// One rank, for all of its class.
+/// The state of one rank, which stands for all of its class.
 pub struct RankState<'a> {
     pub(super) program: &'a Program,
-    /// The state machine that says when actors may act; `None` where the order alone decides, as was checked before.
+    /// The state machine that says when actors may act. `None` if the order alone decides, which was checked before.
     machine: Option<Machine>,
     pub(super) streams: Vec<StreamState>,
-    /// Of two streams: how far they are; `None` where a machine runs.
+    /// The progress of two streams. `None` if a machine runs.
     pace: Option<Pace>,
     spent: Spent,
-    /// The times when several streams worked in the first step.
+    /// The times when streams worked in the first step, if the rank has several.
     worked: Worked,
 }
 
-/// The times when the streams of a rank worked: stream 0, then all others; kernels, then communication.
+/// The times when the streams of a rank worked: first those of stream 0, then those of all others; of each, first kernels, then communication.
 type Worked = [[Vec<(f64, f64)>; 2]; 2];
 
-/// One stream.
+/// The state of one stream.
 pub struct StreamState {
     legs: Vec<Vec<Leg>>,
     step: u64,
@@ -99,14 +99,14 @@ pub struct StreamState {
     leg: usize,
     /// The time when it is ready for its next action.
     clock: StreamClock,
-    /// Whether it has done the local part of its leg.
+    /// Whether it has done the local part of its current leg.
     worked: bool,
-    /// An action that is under way.
+    /// The action that is under way.
     running: Option<RunningAction>,
     pub(super) waits: Option<Wait>,
 }
 
-/// An action under way.
+/// An action that is under way.
 #[derive(Clone, Copy)]
 struct RunningAction {
     /// The time when it began.
@@ -115,7 +115,7 @@ struct RunningAction {
     end: f64,
 }
 
-/// The thing that a stream waits for.
+/// The event that a stream waits for.
 #[derive(Clone, Debug)]
 pub enum Wait {
     /// A register of its rank.
@@ -130,7 +130,7 @@ pub enum Wait {
     Sender(usize),
 }
 
-/// A stream has something to do at a time.
+/// A time at which a stream has something to do.
 #[derive(PartialEq)]
 struct StreamEvent {
     time: f64,
@@ -154,7 +154,7 @@ impl Ord for StreamEvent {
 }
 
 impl<'a> Engine<'a> {
-    /// One rank of each class before the first step.
+    /// Makes the state of one rank of each class before the first step.
     pub fn new(plan: &'a Plan, classes: &'a Classes, exchanges: &Exchanges, run: Run) -> Self {
         let mut meetings = Rendezvous::default();
         let mut ranks = Vec::new();
@@ -233,7 +233,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Ends what a stream was at, if anything, and goes on.
+    /// Ends the action that a stream has under way, if any, and continues the stream.
     fn wake_stream(&mut self, event: StreamEvent) {
         let StreamEvent { time, rank, stream } = event;
         let state = &mut self.ranks[rank].streams[stream];
@@ -251,7 +251,7 @@ impl<'a> Engine<'a> {
         self.go_on(rank, stream);
     }
 
-    /// Lets the other streams of a rank look again that wait for what one has done by `time`.
+    /// Wakes the other streams of a rank that wait for something a stream has done by `time`.
     fn call_streams(&mut self, time: f64, rank: usize, stream: usize) {
         for (other, state) in self.ranks[rank].streams.iter().enumerate() {
             let time = match state.waits {
@@ -304,7 +304,7 @@ impl<'a> Engine<'a> {
         self.ranks[rank].streams[stream].waits = None;
     }
 
-    /// The next action of a stream, of a leg its last; `None` where it has done all steps.
+    /// Returns the next action of a stream, which is the last of its leg. `None` if it has done all steps.
     pub(super) fn next_action(&self, rank: usize, stream: usize) -> Option<ActionId> {
         let state = &self.ranks[rank].streams[stream];
         if state.running.is_some() || state.step >= self.steps {
@@ -317,8 +317,8 @@ impl<'a> Engine<'a> {
         Some(ActionId { actor, step: state.step, microbatch: item.microbatch })
     }
 
-    /// Does the local part of a leg and begins the meeting at its end: when that begins and ends, or what it waits for.
-    /// A rank that has joined a collective waits for nothing that it could ask again: the last to come ends it for all.
+    /// Does the local part of a leg and begins the meeting at its end. Returns the times when that begins and ends, or the event to wait for. A rank
+    /// that has joined a collective gets no event: the last rank to come ends it for all.
     fn begin_leg(
         &mut self,
         rank: usize,
@@ -362,7 +362,8 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Does the local part of a leg, once. The action that meets others, if the leg has one, and seconds of the rest.
+    /// Does the local part of a leg, unless it is done. Returns the action that meets other ranks, if the leg has one, and the seconds of the other
+    /// actions.
     fn run_local_part(
         &mut self,
         rank: usize,
@@ -383,7 +384,7 @@ impl<'a> Engine<'a> {
         (leg.meets, leg.work.compute + leg.work.communication)
     }
 
-    /// Joins a collective. Whoever comes last ends it for all.
+    /// Joins a collective. The last class to come ends it for all.
     fn join_collective(
         &mut self,
         rank: usize,
@@ -421,7 +422,7 @@ impl<'a> Engine<'a> {
         None
     }
 
-    /// Lets ranks look again that wait for what a rank has sent or received.
+    /// Wakes the ranks that wait for something a rank has sent or received.
     fn call_partners(&mut self, channel: usize, rank: usize, time: f64) {
         for partner in self.channels[channel].partners(rank) {
             for (stream, state) in self.ranks[partner].streams.iter().enumerate() {
@@ -474,7 +475,7 @@ impl<'a> Engine<'a> {
         self.ranks[rank].advance(stream, end, self.plan.cluster.dispatch_seconds());
     }
 
-    /// The step and microbatch that a stream is at.
+    /// Returns the step and the microbatch that a stream is at.
     fn step_and_microbatch(&self, rank: usize, stream: usize) -> (u64, u32) {
         let state = &self.ranks[rank];
         let order = &state.program.streams[stream].order;
@@ -483,7 +484,7 @@ impl<'a> Engine<'a> {
     }
 }
 
-/// Seconds for which two things went on at the same time; the intervals of each ascend and are apart.
+/// Returns the seconds for which two things went on at the same time. The intervals of each are in ascending order and disjoint.
 fn overlap_seconds(a: &[(f64, f64)], b: &[(f64, f64)]) -> f64 {
     let (mut i, mut j, mut seconds) = (0, 0, 0.0);
     while i < a.len() && j < b.len() {

@@ -1,4 +1,4 @@
-//! Lists who sends to whom in each channel, rank by rank. Channels between the same layouts are looked at once.
+//! Lists the senders and receivers in each channel, rank by rank. Channels between the same two layouts are computed once.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,9 @@ use crate::cost::exchange_seconds;
 
 /// One exchange between two layouts.
 pub struct Exchange {
-    /// By receiver: the ranks from which it takes something, itself perhaps, and seconds on the way.
+    /// The ranks from which a receiver takes something, perhaps including itself, and the seconds on the way, by receiver.
     pub sources: BTreeMap<u32, (Vec<u32>, f64)>,
-    /// By sender: the ranks that take something from it.
+    /// The ranks that take something from a sender, by sender.
     pub receivers: BTreeMap<u32, Vec<u32>>,
 }
 
@@ -23,7 +23,7 @@ pub struct Exchanges {
 }
 
 impl Exchanges {
-    /// Looks at all channels.
+    /// Finds the exchanges of all channels.
     pub fn new(plan: &Plan) -> Self {
         let mut known: BTreeMap<(u32, u32), usize> = BTreeMap::new();
         let mut exchanges = Self { distinct: Vec::new(), of_channel: Vec::new() };
@@ -42,12 +42,12 @@ impl Exchanges {
         exchanges
     }
 
-    /// Each exchange once.
+    /// Returns each different exchange once.
     pub fn all(&self) -> &[Exchange] {
         &self.distinct
     }
 
-    /// The exchange of a channel.
+    /// Returns the exchange of a channel.
     pub fn of_channel(&self, channel: usize) -> &Exchange {
         &self.distinct[self.of_channel[channel]]
     }

@@ -1,7 +1,6 @@
-//! Cuts blocks into legs, which end where ranks meet others.
+//! Cuts blocks into legs, which end at meetings with other ranks.
 //!
-//! Between two meetings a stream that is alone on its rank does not wait. So the local actions of a leg are one sum
-//! of seconds.
+//! Between two meetings a stream that is alone on its rank does not wait. So the local actions of a leg are one sum of seconds.
 
 use graphc_ir::ids::ActorId;
 use graphc_ir::plan::{Action, Actor, Plan, Program};
@@ -12,7 +11,7 @@ use super::rendezvous::{self, Party, Rendezvous};
 /// A part of a block: local actions, then perhaps one that meets other classes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Leg {
-    /// The actors: first place in the block, and one past the last.
+    /// The range of its actors: the first position in the block, and one past the last.
     pub places: (usize, usize),
     /// The work of the local actions.
     pub work: Work,
@@ -20,32 +19,30 @@ pub struct Leg {
     pub meets: Option<ActorId>,
 }
 
-/// The work of a run of local actions.
+/// The work of a sequence of local actions.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Work {
     /// Seconds of kernels.
     pub compute: f64,
-    /// Seconds of collectives that ranks of one class have among themselves.
+    /// Seconds of collectives among ranks of one class.
     pub communication: f64,
-    /// Actions that the host issues.
+    /// The number of actions that the host issues.
     issued: usize,
-    /// Seconds from when the host begins to issue them until the last is done, if the stream is free.
+    /// Seconds from the time at which the host begins to issue them until the last is done, if the stream is free.
     from_host: f64,
 }
 
-/// The times when a stream and its host are free: the host issues actions in order, each in `dispatch` seconds, and
-/// runs ahead of the device.
+/// The times when a stream and its host are free. The host issues actions in order, each in `dispatch` seconds, and runs ahead of the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StreamClock {
-    /// The time when the stream has done what it was given.
+    /// The time when the stream has done the actions that were issued.
     pub device: f64,
-    /// The time when the host has issued it.
+    /// The time when the host has issued them.
     pub host: f64,
 }
 
 impl Work {
-    /// Whether an action of so many seconds of computing and of communication is of another kind than these, or meets
-    /// others.
+    /// Whether an action with these seconds of computing and of communication is of another kind than the work so far, or meets other ranks.
     fn is_other(&self, seconds: Option<(f64, f64)>) -> bool {
         let any = self.issued > 0;
         any && seconds.is_none_or(|(compute, communication)| {
@@ -53,7 +50,7 @@ impl Work {
         })
     }
 
-    /// One more action.
+    /// Adds an action.
     fn add_action(&mut self, compute: f64, communication: f64, dispatch: f64) {
         self.compute += compute;
         self.communication += communication;
@@ -62,7 +59,7 @@ impl Work {
         self.from_host = self.from_host.max(issued) + compute + communication;
     }
 
-    /// The clock when all is done.
+    /// Returns the clock after all actions.
     pub fn clock_after(&self, clock: StreamClock, dispatch: f64) -> StreamClock {
         let device = clock.device + self.compute + self.communication;
         StreamClock {
@@ -72,29 +69,29 @@ impl Work {
     }
 }
 
-/// The input of cutting blocks.
+/// The parameters of cutting blocks.
 pub struct Cutter<'a> {
     /// The plan.
     pub plan: &'a Plan,
     /// The classes of its ranks.
     pub classes: &'a Classes,
-    /// Further ends of legs.
+    /// The other ends of legs.
     pub cuts: Cuts<'a>,
 }
 
-/// The ends of legs besides meetings.
+/// The positions besides meetings at which legs end.
 #[derive(Clone, Copy)]
 pub enum Cuts<'a> {
-    /// Nowhere.
+    /// No others.
     Meetings,
-    /// By block and place: behind it; and between kernels and communication.
+    /// Behind the marked positions, by block and position, and between kernels and communication.
     Behind(&'a [Vec<bool>]),
     /// Behind every action.
     Actions,
 }
 
 impl Cuts<'_> {
-    /// Whether a leg ends behind a place of a block.
+    /// Whether a leg ends behind a position of a block.
     fn cuts_behind(&self, block: usize, place: usize) -> bool {
         match self {
             Self::Meetings => false,
@@ -105,7 +102,7 @@ impl Cuts<'_> {
 }
 
 impl Cutter<'_> {
-    /// The legs of every block of a stream, on ranks of a class.
+    /// Cuts every block of a stream into legs, on ranks of a class.
     pub fn cut_blocks(
         &self,
         meetings: &mut Rendezvous,
@@ -151,7 +148,7 @@ impl Cutter<'_> {
         legs
     }
 
-    /// Seconds of computing and of communication of an action; `None` where it meets ranks of other classes.
+    /// Returns the seconds of computing and of communication of an action, or `None` if it meets ranks of other classes.
     fn action_seconds(
         &self,
         meetings: &mut Rendezvous,

@@ -1,19 +1,17 @@
-//! The null device: it executes a plan on all ranks in modelled time, through the state machine that the runtime
-//! drives too.
+//! The null device, which executes a plan on all ranks in modelled time, with the state machine that the runtime uses too.
 //!
-//! It finds the seconds of a step, the time for which pipeline stages wait, and plans that would hang. Kernels take
-//! the seconds of their actors. A collective begins when the last of its group has come, and takes what the cost
-//! model says. What is sent arrives after what the cost model says, without holding up the sender.
+//! It finds the seconds of a step, the time for which pipeline stages wait, and plans that would hang. Kernels take the seconds of their actors. A
+//! collective begins when the last rank of its group has come, and takes the seconds of the cost model. A message arrives after the seconds of the
+//! cost model, and does not hold up its sender.
 //!
-//! Ranks that behave alike are executed once (`classes`). On a rank with one stream, order alone decides which actor
-//! may act. So the state machine runs once for each program (`order`), and the clock goes from one meeting with
-//! another class to the next (`legs`). Where a rank has two streams, it is known beforehand what each waits for on
-//! the other. So blocks are cut there too, and no state machine runs with the clock (`pace`). The time to simulate
-//! grows with classes and meetings, not with ranks. [`simulate_every_rank`] executes each rank and each action, and
-//! tests hold both to the same figures.
+//! Ranks that behave alike are executed once (`classes`). On a rank with one stream, only the order decides which actor may act. So the state machine
+//! runs once for each program (`order`), and the clock goes from one meeting with another class to the next (`legs`). If a rank has two streams, it
+//! is known beforehand for what each waits on the other. So blocks are cut at these points too, and no state machine runs with the clock (`pace`).
+//! The time to simulate grows with classes and meetings, not with ranks. [`simulate_every_rank`] executes each rank and each action, and tests check
+//! that both give the same figures.
 //!
-//! Collectives of both streams that run at once are given the whole bandwidth each. Those of tensor parallelism go
-//! inside nodes, and gradients mostly between nodes. Where both use one level, the prediction is too good.
+//! If collectives of both streams run at once, each is given the whole bandwidth. Those of tensor parallelism go inside nodes, and gradients mostly
+//! between nodes. If both use one level, the prediction is too optimistic.
 //!
 //! Start reading with [`simulate`], then `engine`.
 
@@ -45,42 +43,42 @@ pub enum NullDeviceError {
     /// No stream can go on.
     #[error("the plan hangs:\n  {}", .waits.join("\n  "))]
     Hang {
-        /// The waits, rank by rank: who waits for whom.
+        /// The waits, one line for each stream that cannot go on.
         waits: Vec<String>,
     },
 }
 
-/// Executes one step. Indices of the plan must be in range: [`crate::check::verify_plan`] sees to that for plans from files.
+/// Executes one step. Indices of the plan must be in range: [`crate::check::verify_plan`] checks that for plans from files.
 ///
 /// # Errors
-/// Where the plan hangs.
+/// Returns an error if the plan hangs.
 pub fn simulate(plan: &Plan) -> Result<Simulation, NullDeviceError> {
     let _span = enter_span!("simulate");
     measure(plan, Run::of(1))
 }
 
-/// Seconds of one step of a plan that is known to run: what [`simulate`] finds, in time that does not grow with what
-/// happens inside ranks between meetings.
+/// Returns the seconds of one step of a plan that is known to run. They are those of [`simulate`], found in time that does not grow with the actions
+/// of ranks between meetings.
 ///
 /// # Errors
-/// Where the plan hangs.
+/// Returns an error if the plan hangs.
 pub fn step_seconds(plan: &Plan) -> Result<f64, NullDeviceError> {
     run(plan, Run::of(1)).map(|(_, outcome)| outcome.step_seconds)
 }
 
-/// [`simulate`] with every rank and every action executed by itself: the same figures up to rounding, in time that grows
-/// with the number of ranks.
+/// Simulates every rank and every action by itself. The figures are those of [`simulate`] up to rounding, in time that grows with the number of
+/// ranks.
 ///
 /// # Errors
-/// Where the plan hangs.
+/// Returns an error if the plan hangs.
 pub fn simulate_every_rank(plan: &Plan) -> Result<Simulation, NullDeviceError> {
     measure(plan, Run { every_rank: true, detail: Detail::Actions, ..Run::of(1) })
 }
 
-/// Executes `steps` steps, for the question alone whether the plan hangs.
+/// Executes `steps` steps, only to find out whether the plan hangs.
 ///
 /// # Errors
-/// Where the plan hangs.
+/// Returns an error if the plan hangs.
 pub fn execute(plan: &Plan, steps: u64) -> Result<(), NullDeviceError> {
     let ran = order::follow_programs(plan, steps).is_some();
     let hangs = || run(plan, Run::of(steps)).is_err();
@@ -92,14 +90,13 @@ pub fn execute(plan: &Plan, steps: u64) -> Result<(), NullDeviceError> {
     run(plan, Run { every_rank, detail: Detail::Actions, ..Run::of(steps) }).map(|_| ())
 }
 
-/// Ranks that are told one by one where a plan hangs; of more, one of each class.
+/// The most ranks of a plan that hangs whose waits are reported one by one. With more, one rank of each class is reported.
 const MOST_NAMED: usize = 64;
 
-/// Executes `steps` steps (at least one) and keeps the trace, of one rank of each class. What is measured is the first
-/// step.
+/// Executes `steps` steps (at least one) and keeps the trace, of one rank of each class. The measurements are those of the first step.
 ///
 /// # Errors
-/// Where the plan hangs.
+/// Returns an error if the plan hangs.
 pub fn trace(plan: &Plan, steps: u64) -> Result<Simulation, NullDeviceError> {
     measure(plan, Run { trace: true, detail: Detail::Actions, ..Run::of(steps.max(1)) })
 }
@@ -108,7 +105,7 @@ pub fn trace(plan: &Plan, steps: u64) -> Result<Simulation, NullDeviceError> {
 #[derive(Clone, Copy, Debug)]
 struct Run {
     steps: u64,
-    /// Whether any number of contents may be under way, whatever the channels say.
+    /// Whether any number of contents may be under way, instead of the number of the channels' slots.
     unlimited: bool,
     every_rank: bool,
     detail: Detail,
@@ -125,7 +122,7 @@ impl Run {
 /// The detail in which streams that are alone on their rank are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Detail {
-    /// Everything between two meetings at once.
+    /// Leg by leg: everything between two meetings at once.
     Legs,
     /// Action by action, through the state machine.
     Actions,
@@ -156,11 +153,11 @@ fn measure(plan: &Plan, how: Run) -> Result<Simulation, NullDeviceError> {
     }
 }
 
-/// Gives every channel the slots that the plan can use: as many contents as are under way at once where nothing holds
-/// senders back, though no more than one beyond the number of stages (of their chunks), unless less would hang.
+/// Gives every channel the slots that the plan can use: as many as there are contents under way at once if nothing holds senders back. It gives no
+/// more than one beyond the number of stages (of their chunks), unless the plan would hang with that.
 ///
 /// # Errors
-/// Where the plan hangs even with endless channels.
+/// Returns an error if the plan hangs even with unlimited channels.
 pub fn assign_channel_slots(plan: &mut Plan) -> Result<(), NullDeviceError> {
     if plan.channels.is_empty() {
         return Ok(());

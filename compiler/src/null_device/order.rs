@@ -1,8 +1,8 @@
 //! Runs the state machine once for each program with one or two streams, without time.
 //!
-//! On a rank with one stream, whether its actors may act does not depend on time: nothing but the order of the stream
-//! fills and frees its registers. Of two streams the machine follows one of the orders that their knowledge of each
-//! other allows ([`graphc_ir::streams`]). Where it holds no action back there, it does so in none.
+//! On a rank with one stream, whether its actors may act does not depend on time, because only the order of the stream fills and frees its registers.
+//! With two streams the machine follows one of the orders that the streams' knowledge of each other allows ([`graphc_ir::streams`]). If the machine
+//! holds back no action in that order, it holds back none in any.
 
 use graphc_ir::ids::RegisterId;
 use graphc_ir::machine::{ActionId, Machine};
@@ -10,8 +10,8 @@ use graphc_ir::plan::{Plan, Program, Rate};
 
 use graphc_ir::streams::Known;
 
-/// Executes the order of each program with one or two streams for some steps: its greatest number of contents of a
-/// microbatch-rate register. `None` where an actor of any may not act in its turn. 0 for programs with more streams.
+/// Executes the order of each program with one or two streams for some steps, and returns its greatest number of contents of a microbatch-rate
+/// register; 0 for programs with more streams. `None` if an actor of any program may not act in its turn.
 pub fn follow_programs(plan: &Plan, steps: u64) -> Option<Vec<u64>> {
     let follow = |program| match Known::from_program(program) {
         Some(known) => follow_both(plan, program, &known, steps),
@@ -51,7 +51,7 @@ fn run_action(machine: &mut Machine, action: ActionId) -> Option<()> {
     Some(())
 }
 
-/// The greatest number of contents of a microbatch-rate register that existed at once.
+/// Returns the greatest number of contents of a microbatch-rate register that existed at once.
 pub fn high_water(program: &Program, machine: &Machine) -> u64 {
     let registers = program.registers.iter().enumerate();
     let microbatch = registers.filter(|(_, register)| register.rate == Rate::Microbatch);

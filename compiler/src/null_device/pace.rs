@@ -1,19 +1,19 @@
 //! Follows the two streams of a rank leg by leg, without a state machine.
 //!
-//! What a stream waits for on the other follows from the program ([`graphc_ir::streams`]). So blocks are also cut
-//! into legs where one stream waits for the other. A leg begins when a number of the other's legs has ended. A stream
-//! goes on without an event until it needs something that has not happened yet.
+//! The actions of the other stream for which a stream waits follow from the program ([`graphc_ir::streams`]). So blocks are also cut into legs at
+//! these waits. A leg begins when a certain number of the other's legs has ended. A stream continues without an event until it needs something that
+//! has not happened yet.
 
 use graphc_ir::plan::Program;
 
 use super::legs::Leg;
 use graphc_ir::streams::Known;
 
-/// Whether a leg ends behind an action, by stream, block and place.
+/// Whether a leg ends behind an action, by stream, block and position.
 pub type Cuts = [Vec<Vec<bool>>; 2];
 
-/// Finds where the blocks of two streams are cut: before what waits for the other stream, and behind what it waits
-/// for.
+/// Finds the positions at which the blocks of two streams are cut: before each action that waits for the other stream, and behind each action that
+/// the other waits for.
 pub fn find_cuts(program: &Program, known: &Known) -> Cuts {
     let mut cuts = [0, 1].map(|stream| {
         let blocks = program.streams[stream].blocks.iter();
@@ -37,7 +37,7 @@ pub fn find_cuts(program: &Program, known: &Known) -> Cuts {
     cuts
 }
 
-/// Block and place in it of each action of a stream.
+/// Lists the block of each action of a stream, and its position there.
 fn action_places(program: &Program, stream: usize) -> Vec<(usize, usize)> {
     let stream = &program.streams[stream];
     let of = |block: usize| (0..stream.blocks[block].len()).map(move |place| (block, place));
@@ -46,18 +46,18 @@ fn action_places(program: &Program, stream: usize) -> Vec<(usize, usize)> {
 
 /// The progress of the two streams of a rank, leg by leg.
 pub struct Pace {
-    /// By stream and leg of a step: how many of the other's legs have ended when it begins.
+    /// The number of the other's legs that must have ended when a leg begins, by stream and leg of a step.
     needs: [Vec<u32>; 2],
-    /// By stream: when each leg of the step has ended.
+    /// The time when each leg of the step has ended, by stream.
     ends: [Vec<f64>; 2],
-    /// By stream: steps ended.
+    /// The number of steps that have ended, by stream.
     steps: [u64; 2],
-    /// The time when both had ended the step before.
+    /// The time when both streams had ended the previous step.
     begins: f64,
 }
 
 impl Pace {
-    /// Before the first step, of streams whose blocks are cut into these legs.
+    /// Makes the state before the first step, of streams whose blocks are cut into these legs.
     pub fn new(program: &Program, known: &Known, legs: [&[Vec<Leg>]; 2]) -> Self {
         // By stream and leg: how many actions have ended with it.
         let until = [0, 1].map(|stream| {
@@ -82,7 +82,7 @@ impl Pace {
         Self { needs, ends: [Vec::new(), Vec::new()], steps: [0; 2], begins: 0.0 }
     }
 
-    /// The time when everything has ended that the next leg of a stream needs; `None` if it has not yet.
+    /// Returns the time when all legs have ended that the next leg of a stream needs, or `None` if they have not yet.
     pub fn ready_time(&self, stream: usize) -> Option<f64> {
         let other = 1 - stream;
         if self.steps[stream] > self.steps[other] {
@@ -96,7 +96,7 @@ impl Pace {
         self.ends[other].get(last as usize).map(|end| end.max(self.begins))
     }
 
-    /// A leg of a stream has ended.
+    /// Records that a leg of a stream has ended.
     pub fn end_leg(&mut self, stream: usize, time: f64) {
         self.ends[stream].push(time);
         if self.ends[stream].len() < self.needs[stream].len() {

@@ -1,4 +1,4 @@
-//! Collectives in modelled time: they begin when the last class of the group has come.
+//! Collectives in modelled time. They begin when the last class of the group has come.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -10,10 +10,10 @@ use super::classes::Classes;
 use crate::cluster::{Link, find_link};
 use crate::cost::collective_seconds;
 
-/// The classes that meet in a collective.
+/// The ranks that take part in a collective.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Party {
-    /// Their classes, ascending, each once.
+    /// Their classes, in ascending order, each once.
     pub classes: Vec<usize>,
     /// The number of ranks.
     pub ranks: usize,
@@ -21,7 +21,7 @@ pub struct Party {
     pub link: Link,
 }
 
-/// One meeting: sequence number, first class, step, microbatch.
+/// The key of a meeting: sequence number, first class, step, microbatch.
 pub type Meeting = (u32, usize, u64, u32);
 
 /// A class that has come.
@@ -33,19 +33,19 @@ pub struct Arrival {
     pub stream: usize,
     /// The time when it came.
     pub time: f64,
-    /// Bytes that it brings or takes away, whichever is more.
+    /// The bytes that it brings or takes away, whichever is more.
     pub bytes: u64,
 }
 
-/// Everybody who waits in a collective.
+/// The classes that wait in collectives.
 #[derive(Default)]
 pub struct Rendezvous {
     open: BTreeMap<Meeting, Vec<Arrival>>,
-    /// By class, layout of the first input and axis.
+    /// The parties, by class, layout of the first input and axis.
     parties: BTreeMap<(usize, u32, usize), Rc<Party>>,
 }
 
-/// A collective that everybody has come to.
+/// A collective to which all classes have come.
 pub struct Met {
     /// The time when it begins.
     pub start: f64,
@@ -56,7 +56,7 @@ pub struct Met {
 }
 
 impl Rendezvous {
-    /// A class comes. The collective takes place once all of the party have come.
+    /// Records that a class comes, and returns the collective if all of its party have come.
     pub fn arrive(
         &mut self,
         plan: &Plan,
@@ -77,12 +77,12 @@ impl Rendezvous {
         Some(Met { start, end, arrivals })
     }
 
-    /// The classes that have come to a meeting that has not begun.
+    /// Returns the classes that have come to a meeting that has not begun.
     pub fn present_classes(&self, meeting: Meeting) -> Vec<usize> {
         self.open.get(&meeting).into_iter().flatten().map(|arrival| arrival.class).collect()
     }
 
-    /// The classes that a class meets in a collective: of the layout of its first input.
+    /// Finds the classes that a class meets in a collective, by the layout of its first input.
     pub fn find_party(
         &mut self,
         plan: &Plan,
@@ -108,12 +108,12 @@ impl Rendezvous {
     }
 }
 
-/// Seconds of a collective once everybody has come.
+/// Returns the seconds of a collective after all have come.
 pub fn meeting_seconds(plan: &Plan, party: &Party, kind: BoxingKind, bytes: u64) -> f64 {
     collective_seconds(&plan.cluster, &party.link, kind, bytes as f64)
 }
 
-/// Bytes that a collective moves on a rank: of each tensor the larger of what goes in and what comes out.
+/// Returns the bytes that a collective moves on a rank: for each tensor the larger of input and output.
 pub fn moved_bytes(layouts: &[Layout], program: &Program, actor: &Actor) -> u64 {
     let size = |id: &RegisterId| {
         let register = &program.registers[id.index()];

@@ -1,7 +1,6 @@
-//! Reports what the null device measured: seconds of a step, shares of rank time, stages, classes, and the trace.
+//! Reports the measurements of the null device: seconds of a step, shares of rank time, stages, classes, and the trace.
 //!
-//! *Overlap* is the time in which both a collective of the second stream and a kernel of the first run, over all time
-//! of communication.
+//! *Overlap* is the time in which both a collective of the second stream and a kernel of the first run, over all time of communication.
 
 use graphc_ir::ids::ActorId;
 use graphc_ir::plan::{Action, Actor, Plan};
@@ -14,28 +13,28 @@ use super::engine::{Outcome, Spent};
 pub struct Simulation {
     /// Seconds from the step's start until every rank has finished it.
     pub step_seconds: f64,
-    /// Share of rank time that ranks wait for others, over ranks that have work; 0 with one stage.
+    /// The share of rank time in which ranks wait for others, over ranks that have work; 0 with one stage.
     pub bubble_fraction: f64,
     /// Shares of rank time, over ranks that have work.
     pub shares: Shares,
-    /// By stage.
+    /// The measurements by stage.
     pub stages: Vec<StageReport>,
-    /// Ranks that behave alike, by their first.
+    /// The classes of ranks that behave alike, each named by its first rank.
     pub classes: Vec<ClassReport>,
-    /// The trace, by start, rank and stream, where it was asked for.
+    /// The trace, ordered by start, rank and stream, if it was asked for.
     pub trace: Vec<TraceEvent>,
 }
 
-/// Shares of rank time; the first three are 1 together.
+/// Shares of rank time. The first three add up to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Shares {
-    /// Kernels.
+    /// The share of kernels.
     pub compute: f64,
-    /// Communication while the rank does not compute.
+    /// The share of communication while the rank does not compute.
     pub communication: f64,
-    /// Neither: ranks wait for each other.
+    /// The share of the rest, in which ranks wait for each other.
     pub waiting: f64,
-    /// Of communication on ranks' streams, the share during which the rank computes.
+    /// The share of communication on ranks' streams during which the rank computes.
     pub overlap: f64,
 }
 
@@ -54,14 +53,14 @@ pub struct StageReport {
     pub busy_seconds: f64,
 }
 
-/// Ranks that behave alike: the first of them was executed.
+/// A class of ranks that behave alike. The first of them was executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassReport {
-    /// The first.
+    /// The first rank.
     pub rank: u32,
-    /// Their number.
+    /// The number of ranks.
     pub ranks: usize,
-    /// Their stage.
+    /// The stage of the ranks.
     pub stage: usize,
 }
 
@@ -72,26 +71,26 @@ pub struct TraceEvent {
     pub rank: u32,
     /// The stream.
     pub stream: usize,
-    /// The actor, of the rank's program.
+    /// The actor, by its number in the rank's program.
     pub actor: ActorId,
     /// The step.
     pub step: u64,
     /// The microbatch.
     pub microbatch: u32,
-    /// Seconds from the beginning.
+    /// The start, in seconds from the beginning.
     pub start: f64,
-    /// Seconds from the beginning.
+    /// The end, in seconds from the beginning.
     pub end: f64,
 }
 
 impl TraceEvent {
-    /// The actor that acted, in the plan that was executed.
+    /// Returns the actor that acted, in the plan that was executed.
     pub fn actor<'a>(&self, plan: &'a Plan) -> &'a Actor {
         let program = plan.ranks[self.rank as usize].program;
         &plan.programs[program.index()].actors[self.actor.index()]
     }
 
-    /// The kind of the action: `compute`, `collective`, `send` or `receive`.
+    /// Returns the kind of the action: `compute`, `collective`, `send` or `receive`.
     pub fn kind(&self, plan: &Plan) -> &'static str {
         match self.actor(plan).action {
             Action::Collective { .. } => "collective",
@@ -102,7 +101,7 @@ impl TraceEvent {
     }
 }
 
-/// Reports on an execution; `high_water` is by program.
+/// Makes the report of an execution. `high_water` has a number for each program.
 pub fn report_outcome(
     plan: &Plan,
     classes: &Classes,

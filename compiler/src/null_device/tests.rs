@@ -1,4 +1,4 @@
-//! Classes of ranks against every rank by itself.
+//! Compares the simulation of one rank of each class with that of every rank by itself.
 
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
@@ -34,7 +34,7 @@ fn options(mesh: &[usize], stages: usize, microbatches: usize) -> CompileOptions
     }
 }
 
-/// Two ranks a node, and slow links between nodes.
+/// Makes a cluster with two ranks in a node, and slow links between nodes.
 fn small_nodes() -> Cluster {
     let mut cluster = preset("dgx-a100").expect("a preset");
     cluster.levels[0].size = 2;
@@ -107,8 +107,8 @@ fn classes_see_the_times_of_every_rank() {
     assert!(fewer > 80, "most of 112 plans have fewer classes than ranks: {fewer}");
 }
 
-/// A rank with a slower kernel than others of its program cannot be, but one with a longer way can: it and whom it
-/// meets are no longer like the others.
+/// Ranks of one program that meet over slower links are in another class than the rest. (Their kernels cannot differ in speed, because they run the
+/// same program.)
 #[test]
 fn a_longer_way_makes_a_class_of_its_own() {
     let plan = plan(

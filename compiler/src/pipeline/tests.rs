@@ -7,7 +7,7 @@ use super::*;
 use crate::cluster::preset;
 use crate::passes::layers::find_layers;
 
-/// Three products, cut into layers: gradients and updates are of the layer of their weight, and no layer is a stage.
+/// Gradients and updates belong to the layer of their weight, in a graph of three products that is cut into layers. No layer is a stage.
 #[test]
 fn what_passes_make_of_a_layer_is_of_that_layer() {
     let g = GraphBuilder::new("layers");

@@ -80,9 +80,8 @@ pub enum PlannerError {
         needed: u64,
         /// Bytes that it may use.
         limit: u64,
-        /// Bytes that no plan goes below, where that is proven to be above the limit. As everywhere in the planner
-        /// each tensor has memory of its own; of tensors that share memory, as a chain's result and its operand, a
-        /// plan needs less.
+        /// Bytes that every plan needs, if they are proven to be above the limit. As everywhere in the planner, each tensor has memory of its own; if
+        /// tensors share memory, as a chain's result and its operand do, a plan needs less.
         least: Option<u64>,
         /// The largest tensors at that peak, at most five.
         largest: Vec<(String, u64)>,
@@ -158,7 +157,7 @@ fn format_proof(least: Option<u64>) -> String {
     })
 }
 
-/// Bytes in the largest unit of which there is at least one.
+/// Writes bytes in the largest unit of which there is at least one.
 pub fn format_bytes(bytes: u64) -> String {
     const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
     let unit = UNITS.iter().find(|(_, unit)| bytes >= *unit);

@@ -1,4 +1,4 @@
-//! The planner: it chooses one signature for each node, so that a step takes the fewest seconds and fits the memory.
+//! The planner, which chooses one signature for each node, so that a step takes the fewest seconds and fits the memory.
 //!
 //! A signature says in which layout a node takes each operand and gives each result. Boxing brings a tensor from one
 //! layout to another. The choice is an integer programme, with a one-hot choice per node and one boxing per tensor
@@ -75,23 +75,22 @@ pub struct Planned {
     pub sharding: Sharding,
     /// The quality of the plan.
     pub report: PlannerReport,
-    /// The seconds of the plan of fewest seconds that was found without regard to memory.
+    /// The seconds of the plan of fewest seconds that was found without a memory limit.
     pub relaxed: f64,
     /// Bytes at the peak of the busiest rank of each stage, by the planner's model.
     pub memory: Vec<u64>,
-    /// The values with which another form of the same model may be compared; `None` where memory is not short.
+    /// The values with which another form of the same model may be compared, or `None` if memory is not short.
     pub rival: Option<Rival>,
-    /// The lead for the search for another form; `None` where that has nothing from it.
+    /// The lead for the search for another form, or `None` if it would not help that search.
     pub lead: Option<Lead>,
-    /// Entries of cost tables that were made or looked at, and routes that were priced: what planning took, the same on
-    /// every machine.
+    /// The work of planning: entries of cost tables that were made or looked at, and routes that were priced. It is the same on every machine.
     pub work: u64,
 }
 
-/// The best signatures for all nodes.
+/// Plans the best signatures for all nodes.
 ///
 /// # Errors
-/// Where a pin cannot be fulfilled, or the memory does not suffice.
+/// Returns an error if a pin cannot be fulfilled, or if the memory does not suffice.
 pub fn plan_signatures(
     decisions: &Decisions,
     options: &CompileOptions,
@@ -100,10 +99,10 @@ pub fn plan_signatures(
     plan_below(decisions, options, cluster, f64::INFINITY, Care::Plan)
 }
 
-/// The same where only what costs less than `ceiling` is of interest: otherwise any plan that costs as much.
+/// Plans the best signatures, if they cost less than `ceiling`. If no plan does, it returns any plan that costs as much or more.
 ///
 /// # Errors
-/// Where a pin cannot be fulfilled, or the memory does not suffice.
+/// Returns an error if a pin cannot be fulfilled, or if the memory does not suffice.
 pub fn plan_below(
     decisions: &Decisions,
     options: &CompileOptions,
@@ -122,19 +121,18 @@ pub fn plan_below(
 }
 
 impl Planned {
-    /// The knowledge before the search for another form, when this one was planned first: no more is asked than
-    /// whether the other is better.
+    /// Returns what is known before the search for another form, if this one was planned first. That search only has to find whether the other is
+    /// better.
     pub fn prior_knowledge(&self) -> Before<'_> {
         Before { ceiling: self.report.objective_seconds, lead: self.lead.as_ref() }
     }
 }
 
-/// The same as [`plan_below`] where the best plan fits the memory without regard to it; `None` where memory is short.
-/// What is known `before` the search is asked for when all else is done; where it says nothing there is no search, and
-/// `None` as well.
+/// Plans like [`plan_below`] if the best plan without a memory limit fits the memory; `None` if memory is short. `before` gives what is known before
+/// the search. It is called when all other work is done. If it returns `None`, there is no search, and the result is `None` as well.
 ///
 /// # Errors
-/// Where a pin cannot be fulfilled, or the memory does not suffice for a fixed strategy.
+/// Returns an error if a pin cannot be fulfilled, or if the memory does not suffice for a fixed strategy.
 pub fn plan_with_room<'a>(
     decisions: &Decisions,
     options: &CompileOptions,
@@ -152,11 +150,11 @@ pub fn plan_with_room<'a>(
     Ok(Some(Planned { lead, ..build_planned(&problem, options, solution) }))
 }
 
-/// The bound of a form that is not to be planned, as a form that was planned already is no worse; `None` where it is
-/// to be planned. The `rival` is that form; it is asked for when all else is done.
+/// Returns the bound of a form that need not be planned, because a form that was already planned (the rival) is no worse. `None` if it is to be
+/// planned. `rival` is called when all other work is done.
 ///
 /// # Errors
-/// Where a pin cannot be fulfilled.
+/// Returns an error if a pin cannot be fulfilled.
 pub fn outbid_form(
     decisions: &Decisions,
     options: &CompileOptions,
@@ -168,7 +166,7 @@ pub fn outbid_form(
     Ok(rival().and_then(|rival| rival.outbids(&problem)))
 }
 
-/// The planner's result for a solution.
+/// Makes the planner's result from a solution.
 fn build_planned(problem: &Problem<'_>, options: &CompileOptions, solution: Solution) -> Planned {
     let (variables, constraints) = programme_size(problem);
     let solution = match &problem.tied {
@@ -195,13 +193,13 @@ fn build_planned(problem: &Problem<'_>, options: &CompileOptions, solution: Solu
     Planned { sharding, report, relaxed: *relaxed, memory, rival, lead: None, work }
 }
 
-/// The limit of memory where there is none: no plan reaches it.
+/// The limit of memory if there is none. No plan reaches it.
 pub const UNLIMITED: u64 = u64::MAX >> 8;
 
-/// Whether there is a plan at all, which [`plan_signatures`] would find. Nothing is spent on a good one.
+/// Checks that [`plan_signatures`] would find a plan. No time is spent on finding a good one.
 ///
 /// # Errors
-/// Where a pin cannot be fulfilled, or the memory does not suffice.
+/// Returns an error if a pin cannot be fulfilled, or if the memory does not suffice.
 pub fn check_feasible(
     decisions: &Decisions,
     options: &CompileOptions,
@@ -218,10 +216,10 @@ pub fn check_feasible(
     }
 }
 
-/// A bound of the problem without its memory limit.
+/// Returns a lower bound of the problem without its memory limit.
 ///
 /// # Errors
-/// Where a pin cannot be fulfilled.
+/// Returns an error if a pin cannot be fulfilled.
 pub fn relaxed_bound(
     decisions: &Decisions,
     options: &CompileOptions,
@@ -234,11 +232,11 @@ pub fn relaxed_bound(
     }
 }
 
-/// Ranks up to which the bound of a fixed strategy is that of the free problem.
+/// The most ranks for which the bound of a fixed strategy is that of the free problem.
 const BOUNDED_RANKS: usize = 16;
 
-/// A strategy's plan, and the problem that has its signatures alone. Its bound is that of the free problem without its memory
-/// limit; on several mesh axes or many ranks, where that takes long, it is that of computing alone.
+/// Plans with a strategy, and returns the problem that has only its signatures. The bound is that of the free problem without its memory limit; on
+/// several mesh axes or many ranks, where that takes long, it is the bound of computing alone.
 fn plan_strategy<'a>(
     problem: &Problem<'a>,
     strategy: Strategy,
@@ -283,10 +281,10 @@ fn stage_memory(problem: &Problem<'_>, assignment: &[usize]) -> Vec<u64> {
     stages
 }
 
-/// The layouts that a tensor's producer can make it in, in order.
+/// Lists the layouts that a tensor's producer can make it in, in order.
 ///
 /// # Errors
-/// Where a pin cannot be fulfilled.
+/// Returns an error if a pin cannot be fulfilled.
 pub fn layouts_of(
     decisions: &Decisions,
     options: &CompileOptions,
@@ -304,10 +302,10 @@ pub fn layouts_of(
     Ok(layouts)
 }
 
-/// The best plan with one tensor in a layout, all else chosen anew by the planner, whatever the strategy.
+/// Plans with one tensor in a given layout. The planner chooses all the rest anew, whatever the strategy.
 ///
 /// # Errors
-/// Where there is no such plan.
+/// Returns an error if there is no such plan.
 pub fn plan_with_layout(
     decisions: &Decisions,
     options: &CompileOptions,

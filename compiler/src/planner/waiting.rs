@@ -1,10 +1,8 @@
-//! Prices the ways in which a tensor can wait for the backward pass, for `graphc explain`: kept, gathered again,
-//! sliced, computed again.
+//! Prices the ways in which a tensor can wait for the backward pass, for `graphc explain`: kept, gathered again, sliced, recomputed.
 //!
-//! A way has seconds of a step and bytes at the peak, where all else stays as it is. These are estimates by the
-//! planner's own tables. What is computed again takes the seconds of the ops that run for it alone. What is gathered
-//! again takes those of its boxing that nothing hides. A tensor takes its bytes at the peak if the peak comes while
-//! it waits. A plan of its own would lay other tensors in other ways as well.
+//! A way has seconds of a step and bytes at the peak, if all else stays as it is. These are estimates by the planner's own tables. Recomputation
+//! takes the seconds of the ops that run for it alone. Gathering again takes the seconds of its boxing that nothing hides. A tensor takes its bytes
+//! at the peak if the peak comes while it waits. A plan with another way would also choose other layouts for other tensors.
 
 use std::collections::BTreeSet;
 
@@ -23,37 +21,37 @@ use crate::passes::recompute::Blocks;
 /// A way in which a tensor waits for the backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitingWay {
-    /// It is kept as it is read.
+    /// It is kept in the layout in which it is read.
     Kept,
-    /// It is kept as it was made, or at rest, and gathered again.
+    /// It is kept in the layout in which it was made, or at rest, and gathered again.
     Gathered,
     /// It is kept in smaller shards than it was made in, and gathered again.
     Sliced,
-    /// It is not kept, and computed again.
+    /// It is not kept, but recomputed.
     Recomputed,
 }
 
-/// One way, and what it takes.
+/// One way, with its seconds and bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Waits {
     /// The way.
     pub way: WaitingWay,
-    /// The layout that is kept; `None` where the tensor is computed again.
+    /// The layout that is kept, or `None` if the tensor is recomputed.
     pub sbp: Option<NdSbp>,
-    /// Seconds of a step for computing or gathering again.
+    /// The seconds of a step for recomputing or gathering again.
     pub seconds: f64,
-    /// Bytes at the peak of a rank of its stage, of it and of what is kept for it alone.
+    /// The bytes at the peak of a rank of its stage, for the tensor and for others that are kept for it alone.
     pub bytes: u64,
 }
 
-/// The way of a plan, and the others that there are.
+/// The way of a plan, and the other possible ways.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Waiting {
     /// The stage of its ranks.
     pub stage: usize,
-    /// That of the plan.
+    /// The way of the plan.
     pub chosen: Waits,
-    /// The others.
+    /// The other ways.
     pub others: Vec<Waits>,
 }
 
@@ -62,16 +60,15 @@ pub struct Waiting {
 pub struct Reading {
     /// The tensor of the forward pass.
     pub value: ValueId,
-    /// The value that the backward pass reads: this tensor, what stands for it where it may lie otherwise, or what is
-    /// computed again.
+    /// The value that the backward pass reads: this tensor, the one that replaces it if it may have another layout, or the one that is recomputed.
     pub read: ValueId,
     /// The backward ops that read it on its ranks.
     readers: Vec<usize>,
 }
 
 impl Reading {
-    /// The reading of a value, or of what it is cast to; `None` where the backward pass reads nothing of it, or the
-    /// value is not of the forward pass.
+    /// Finds how the backward pass reads a value, or a cast of it. `None` if the backward pass does not read it, or if the value is not of the
+    /// forward pass.
     pub fn from_value(decisions: &Decisions, value: ValueId) -> Option<Self> {
         let consumers = decisions.graph().list_consumers();
         let mut pending = vec![value];
@@ -120,18 +117,18 @@ impl Reading {
         })
     }
 
-    /// Whether it is computed again.
+    /// Whether it is recomputed.
     fn is_again(&self, decisions: &Decisions) -> bool {
         let producer = decisions.graph().value(self.read).producer;
         decisions.recomputed[producer.index()].is_some()
     }
 }
 
-/// Finds the ways of a tensor until the backward pass in a plan with these signatures, in which what the backward
-/// pass reads lies as `rests`; `None` where the sharding is not of this problem.
+/// Finds the ways in which a tensor may wait for the backward pass, in a plan with these signatures. What the backward pass reads has the layout
+/// `rests`. `None` if the sharding is not one of this problem.
 ///
 /// # Errors
-/// Where a pin cannot be fulfilled.
+/// Returns an error if a pin cannot be fulfilled.
 pub fn price_waiting(
     decisions: &Decisions,
     (options, cluster): (&CompileOptions, &Cluster),
@@ -153,7 +150,7 @@ struct Pricing<'p, 'a> {
     assignment: Vec<usize>,
     reading: &'p Reading,
     consumers: Vec<Vec<NodeId>>,
-    /// Contents of the tensor at the peak of its ranks while it waits.
+    /// The number of contents of the tensor at the peak of its ranks while it waits.
     contents: u64,
 }
 
@@ -164,8 +161,8 @@ impl<'p, 'a> Pricing<'p, 'a> {
         Self { contents: pricing.count_contents(), ..pricing }
     }
 
-    /// It waits from its last reader of the forward pass to its first of the backward pass, or through all
-    /// microbatches where it is the same for all of them.
+    /// Counts the contents of the tensor at the peak. It waits from its last reader of the forward pass to its first of the backward pass, or through
+    /// all microbatches if it is the same for all of them.
     fn count_contents(&self) -> u64 {
         let peak = self.find_peak();
         let Self { problem, reading, consumers, .. } = self;
@@ -191,7 +188,7 @@ impl<'p, 'a> Pricing<'p, 'a> {
         u64::from(last < peak && peak < first) + if in_loop { others } else { 0 }
     }
 
-    /// The position at which the ranks of the tensor need most.
+    /// Returns the position at which the ranks of the tensor need most memory.
     fn find_peak(&self) -> usize {
         let producer = self.problem.decisions.graph().value(self.reading.value).producer;
         let placement = &self.problem.decisions.staging.placement[producer.index()];
@@ -234,14 +231,14 @@ impl<'p, 'a> Pricing<'p, 'a> {
         (chosen, all)
     }
 
-    /// The layout in which a value is made.
+    /// Returns the layout in which a value is made.
     fn made_layout(&self, value: ValueId) -> SbpId {
         let value = self.problem.decisions.graph().value(value);
         let node = value.producer.index();
         self.problem.candidates[node][self.assignment[node]].results[value.index]
     }
 
-    /// The largest layout in which these nodes take a value.
+    /// Returns the largest layout in which these nodes take a value.
     fn largest_layout(&self, value: ValueId, readers: &[usize]) -> Option<SbpId> {
         let graph = self.problem.decisions.graph();
         let mut taken: Vec<SbpId> = Vec::new();
@@ -253,15 +250,15 @@ impl<'p, 'a> Pricing<'p, 'a> {
         taken.into_iter().max_by_key(|&sbp| self.bytes(sbp))
     }
 
-    /// The largest layout in which the backward pass takes the tensor.
+    /// Returns the largest layout in which the backward pass takes the tensor.
     fn taken_layout(&self) -> SbpId {
         let reading = self.reading;
         let taken = self.largest_layout(reading.read, &reading.readers);
         taken.unwrap_or_else(|| self.made_layout(reading.read))
     }
 
-    /// The layout that is kept of a tensor with no choice of its own: that of the copy that the forward pass reads
-    /// too, or that in which it is made.
+    /// Returns the layout that is kept of a tensor with no choice of its own: that of the copy that the forward pass reads too, or that in which it
+    /// is made.
     fn copy_layout(&self, made: SbpId, taken: SbpId) -> SbpId {
         let phases = &self.problem.decisions.training.phases;
         let readers = self.consumers[self.reading.value.index()].iter().map(|node| node.index());
@@ -284,12 +281,12 @@ impl<'p, 'a> Pricing<'p, 'a> {
         self.bytes_of(self.reading.value, sbp)
     }
 
-    /// Whether the tensor is made by an op: what is fed and what rests is there in any case.
+    /// Whether the tensor is made by an op. Inputs and variables at rest are in memory in any case.
     fn is_computed(&self) -> bool {
         !is_given(self.problem.decisions, self.reading.value)
     }
 
-    /// The tensor kept in a layout, and gathered from it where the backward pass takes it in a larger one.
+    /// Prices keeping the tensor in a layout, and gathering it from that layout if the backward pass takes it in a larger one.
     fn price_kept(&self, way: WaitingWay, sbp: SbpId) -> Waits {
         let (made, taken) = (self.made_layout(self.reading.value), self.taken_layout());
         let is_there = sbp == made && !self.is_computed();
@@ -301,8 +298,8 @@ impl<'p, 'a> Pricing<'p, 'a> {
         Waits { way, sbp: Some(NdSbp::clone(&self.problem.layouts.sbp(sbp))), seconds, bytes }
     }
 
-    /// Seconds of a step for boxing the tensor for the backward pass. What is the same for all microbatches is boxed
-    /// once for both passes if it is kept, and else for each of them anew.
+    /// Returns the seconds of a step for boxing the tensor for the backward pass. A tensor that is the same for all microbatches is boxed once for
+    /// both passes if it is kept, and otherwise for each microbatch anew.
     fn price_gather(&self, from: SbpId, to: SbpId) -> f64 {
         let decisions = self.problem.decisions;
         let count = decisions.rates.microbatches as f64;
@@ -311,7 +308,7 @@ impl<'p, 'a> Pricing<'p, 'a> {
         times * self.problem.boxed_for(self.reading.value, &self.reading.readers, from, to)
     }
 
-    /// The least that can be kept of it: the layout it is taken in, split where it is whole.
+    /// Prices keeping the least of it: the layout in which it is taken, split on the axes where it is whole.
     fn price_smallest(&self, taken: SbpId) -> Option<(SbpId, Waits)> {
         let graph = self.problem.decisions.graph();
         let dims = graph.value(self.reading.value).ty.shape.len();
@@ -340,8 +337,8 @@ impl<'p, 'a> Pricing<'p, 'a> {
         nodes.iter().map(one).sum()
     }
 
-    /// Computing again, of a tensor that is not: the ops that would have to run, back to what is there for the
-    /// backward pass. `None` where it cannot be, as other layers read it.
+    /// Prices recomputation of a tensor that is not recomputed: the ops that would have to run, back to what is in memory for the backward pass.
+    /// `None` if it cannot be recomputed, because other layers read it.
     fn price_recompute(&self) -> Option<Waits> {
         let decisions = self.problem.decisions;
         let graph = decisions.graph();
@@ -373,7 +370,7 @@ impl<'p, 'a> Pricing<'p, 'a> {
         Some(Waits { way: WaitingWay::Recomputed, sbp: None, seconds, bytes })
     }
 
-    /// Computing again, of a tensor that is: the ops that run for it alone, and what is kept for them alone.
+    /// Prices the recomputation of a tensor that is recomputed: the ops that run for it alone, and what is kept for them alone.
     fn price_recomputed(&self) -> Waits {
         let decisions = self.problem.decisions;
         let graph = decisions.graph();
@@ -418,7 +415,7 @@ fn is_given(decisions: &Decisions, value: ValueId) -> bool {
     op.is_given() || matches!(op, Op::ToGlobal(_))
 }
 
-/// Whether a value is there for all of a step: it rests, is fed, or is the same for all microbatches.
+/// Whether a value exists for all of a step: it rests, is fed, or is the same for all microbatches.
 fn lasts_whole_step(decisions: &Decisions, value: ValueId) -> bool {
     is_given(decisions, value)
         || decisions.rates.microbatches > 1

@@ -1,4 +1,4 @@
-//! What is said of models that are damaged, do not fit, or have what graphc has not; and that no bytes make it panic.
+//! Messages about models that are damaged, do not fit, or need what graphc does not have. No bytes make the importer panic.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ fn import(bytes: &[u8]) -> Result<Imported, String> {
         .map_err(|e| e.to_string())
 }
 
-/// What is said of a model.
+/// Returns the error of a model.
 fn error(graph: GraphProto) -> String {
     import(&bytes(graph, 20)).expect_err("the model is wrong")
 }
@@ -72,7 +72,7 @@ fn tensor(name: &str, dims: &[i64], data: Vec<f32>) -> TensorProto {
     }
 }
 
-/// A graph with the input `x` of `[4, 3]`, the weight `w` of `[3, 5]` and the output `y`.
+/// Makes a graph with the input `x` of `[4, 3]`, the weight `w` of `[3, 5]` and the output `y`.
 fn graph(nodes: Vec<NodeProto>) -> GraphProto {
     GraphProto {
         node: nodes,
@@ -346,7 +346,7 @@ fn external(entries: &[(&str, &str)]) -> TensorProto {
     }
 }
 
-/// An empty folder for one test.
+/// Makes an empty folder for one test.
 fn scratch(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("graphc-import-{name}-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&folder);
@@ -354,7 +354,7 @@ fn scratch(name: &str) -> PathBuf {
     folder
 }
 
-/// A link, a pipe and a device: what is in the model's folder must be there itself, and a file.
+/// A file of weights must be a regular file in the model's folder. Links that lead out of the folder, pipes and devices are refused.
 #[cfg(unix)]
 #[test]
 fn a_file_of_weights_stays_in_the_model_s_folder() {

@@ -1,4 +1,4 @@
-//! What is said of layers, branches and loops that graphc has not in this form.
+//! Messages about layers, branches and loops in a form that graphc does not have.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,7 +10,7 @@ use rten_onnx::onnx::{
     OperatorSetIdProto, TensorProto, TensorShapeProto, TypeProto, TypeProtoTensor, ValueInfoProto,
 };
 
-/// What is said of a node that reads the input `x` of `[3, 2, 4]`, weights `w` and `r` of this many gates and numbers.
+/// Returns the error of a node that reads the input `x` of `[3, 2, 4]`, weights `w` and `r` of this many gates, and these numbers.
 fn error(node: NodeProto, gates: i64, numbers: &[(&str, &[i64], f32)]) -> String {
     let extent = |&extent: &i64| Dimension { dim_value: Some(extent), dim_param: None };
     let shape = Some(TensorShapeProto { dim: [3, 2, 4].iter().map(extent).collect() });
@@ -168,7 +168,7 @@ fn resizes_of_other_kinds_are_named_as_such() {
     assert!(resize(&["x"], Vec::new(), 1.0).contains("it needs scales or sizes, and not both"));
 }
 
-/// A tensor of floats whose extents are numbers or symbols.
+/// Describes a tensor of floats whose extents are numbers or symbols.
 fn floats(name: &str, extents: &[&str]) -> ValueInfoProto {
     let extent = |text: &&str| match text.parse() {
         Ok(number) => Dimension { dim_value: Some(number), dim_param: None },
@@ -180,7 +180,7 @@ fn floats(name: &str, extents: &[&str]) -> ValueInfoProto {
     ValueInfoProto { name: Some(name.into()), r#type: Some(ty) }
 }
 
-/// What is said of a model of these nodes and inputs, whose file describes the value `a` and gives `y`.
+/// Returns the error of a model of these nodes and inputs, whose file describes the value `a` and outputs `y`.
 fn refusal(node: Vec<NodeProto>, input: Vec<ValueInfoProto>) -> String {
     let graph = GraphProto {
         output: vec![ValueInfoProto { name: Some("y".into()), r#type: None }],

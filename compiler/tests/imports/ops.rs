@@ -59,7 +59,8 @@ fn import(case: &Json) -> Result<Imported, String> {
     import_onnx(&model(case), Path::new(""), &BTreeMap::new(), options).map_err(|e| e.to_string())
 }
 
-/// What is wrong with a case.
+/// Checks that an imported case has its expected outputs, and that its graph is the same after printing and parsing. Returns the first difference as
+/// an error.
 fn check(case: &Json) -> Result<(), String> {
     let imported = import(case)?;
     let mut feeds = arrays(&case["inputs"]);
@@ -126,7 +127,7 @@ fn a_large_literal_is_a_table_and_no_weight() {
     assert!(imported.weights.tensors.is_empty());
 }
 
-/// A model of one node `Attention` of version 23 on queries of 4 heads, and keys and values of so many.
+/// Imports a model of one node `Attention` of version 23 on queries of 4 heads, and keys and values of `shared` heads.
 fn attention_of_version_23(shared: i64, integers: &[(&str, i64)], softcap: f32) -> Imported {
     let input = |(name, heads): (&str, i64)| {
         let extent = |&extent: &i64| Dimension { dim_value: Some(extent), dim_param: None };

@@ -25,7 +25,7 @@ fn import(name: &str, batch: usize) -> Imported {
     load_model(&folder(name).join("model.onnx"), &dims, ImportOptions::default()).expect("imports")
 }
 
-/// The tensors of a safetensors file, with only the first rows.
+/// Reads the tensors of a safetensors file, with only the first rows.
 fn data(name: &str, rows: usize) -> BTreeMap<String, (DType, Array)> {
     let bytes = std::fs::read(folder(name).join("data.safetensors")).expect("is there");
     let length = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize;
@@ -111,7 +111,7 @@ fn recurrent_layers_have_the_first_loss_of_pytorch() {
     first_loss_is_that_of_pytorch("gru", 4);
 }
 
-/// The exporter goes to time first and back about each layer.
+/// A recurrent layer becomes a product and one op for each direction. The exporter transposes to time first and back around each layer.
 #[test]
 fn a_recurrent_layer_is_a_product_and_one_op_for_each_direction() {
     let graph = import("lstm", 4).graph;
@@ -193,7 +193,7 @@ fn the_batch_has_to_be_given_and_is_named() {
     );
 }
 
-/// The share of running statistics that stays is the model's: here 0.9, PyTorch's default, and 0.75 written over it.
+/// Running statistics keep the share that the model gives: here 0.9, PyTorch's default, and 0.75 written over it.
 #[test]
 fn batch_norm_keeps_the_share_that_the_model_says() {
     let bytes = std::fs::read(folder("resnet").join("model.onnx")).expect("is there");

@@ -1,4 +1,4 @@
-//! Models as text: their weights come from the file beside them, and what does not fit is shown where it is written.
+//! Models as text. Their weights come from the file beside them, and an error shows the line that does not fit.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use graphc_compiler::import::{ImportOptions, Imported, load_model};
 use graphc_ir::op::Op;
 
-/// The variables that are trained.
+/// Lists the variables that are trained.
 fn trained(imported: &Imported) -> Vec<&str> {
     let nodes = imported.graph.nodes.iter();
     let names = nodes.filter_map(|node| match &node.op {
@@ -16,7 +16,7 @@ fn trained(imported: &Imported) -> Vec<&str> {
     names.collect()
 }
 
-/// An empty folder for one test.
+/// Makes an empty folder for one test.
 fn scratch(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("graphc-import-{name}-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&folder);

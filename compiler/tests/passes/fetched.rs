@@ -1,4 +1,4 @@
-//! Which outputs the plan of a graph gives.
+//! The outputs that the plan of a graph gives.
 
 use graphc_compiler::passes::loss::attach_loss;
 use graphc_ir::builder::GraphBuilder;

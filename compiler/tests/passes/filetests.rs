@@ -1,5 +1,5 @@
-//! Texts with their expectation: `filetests/*.gir` hold options, a graph, and after each line `---- after PASS` (or
-//! `---- error`) what is to come out. `GRAPHC_BLESS=1` writes what came out instead.
+//! Runs passes on texts with their expectation. `filetests/*.gir` hold options, a graph, and after each line `---- after PASS` (or `---- error`) the
+//! expected result. `GRAPHC_BLESS=1` writes the actual results instead.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Gradients against finite differences.
+//! Compares gradients with finite differences.
 
 use graphc_compiler::pipeline::{prepare_graph, prepare_until};
 use graphc_ir::evaluate::evaluate_graph;

@@ -14,7 +14,7 @@ use graphc_ir::types::DType;
 
 use super::models::{Feeds, attention, feeds, mlp, tied, training};
 
-/// The part of a value that a microbatch has.
+/// Returns the part of a value that a microbatch has.
 fn region(decisions: &Decisions, value: ValueId, microbatch: usize) -> Region {
     let mut region = Region::whole(&decisions.graph().value(value).ty);
     if let ValueRate::Microbatch { dim } = decisions.rates.values[value.index()] {
@@ -24,7 +24,7 @@ fn region(decisions: &Decisions, value: ValueId, microbatch: usize) -> Region {
     region
 }
 
-/// Computes each node as its rate says: once, or for every microbatch; the parts are put together.
+/// Computes each node as its rate says, once or for every microbatch, and joins the parts.
 fn by_microbatches(decisions: &Decisions, feeds: &Feeds) -> Vec<Array> {
     let (graph, cx) = (decisions.graph(), EvalContext::default());
     let mut contents: Vec<Vec<Array>> = vec![Vec::new(); graph.values.len()];

@@ -61,7 +61,7 @@ pub fn training(loss: Option<Loss>) -> CompileOptions {
     CompileOptions { loss, optimizer: Some(optimizer), ..CompileOptions::default() }
 }
 
-/// Numbers for every input and trained variable of a graph; integers lie in `0..3`, one label is ignored.
+/// Makes numbers for every input and trained variable of a graph. Integers are in `0..3`, and one label is ignored.
 pub fn feeds(graph: &Graph) -> Feeds {
     let mut feeds = Feeds::new();
     for node in &graph.nodes {

@@ -20,7 +20,7 @@ fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/refs").join(name)
 }
 
-/// All rows of the data file.
+/// Reads all rows of the data file.
 fn data(name: &str) -> Feeds {
     let bytes = std::fs::read(folder(name).join("data.safetensors")).expect("is there");
     let length = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize;
@@ -47,7 +47,7 @@ fn data(name: &str) -> Feeds {
     header.iter().map(|(name, entry)| (name.clone(), tensor(entry))).collect()
 }
 
-/// Rows `[step * batch, (step + 1) * batch)`, wrapping.
+/// Takes rows `[step * batch, (step + 1) * batch)`, wrapping around.
 fn rows(whole: &Array, step: usize, batch: usize) -> Array {
     let (count, size) = (whole.shape[0], whole.data.len() / whole.shape[0]);
     let row = |i: usize| (step * batch + i) % count;
@@ -56,7 +56,7 @@ fn rows(whole: &Array, step: usize, batch: usize) -> Array {
     Array::new(shape, data.collect())
 }
 
-/// The options that the arguments of a reference ask for.
+/// Makes the options that the arguments of a reference ask for.
 fn options(arguments: &BTreeMap<String, String>) -> CompileOptions {
     let text = |name: &str| arguments.get(name).map(String::as_str);
     let number = |name: &str, default: f64| {
@@ -90,7 +90,7 @@ fn check(name: &str, adjust: impl Fn(CompileOptions) -> CompileOptions) {
     assert!(far <= 1e-5, "{name}: {far:e} from PyTorch's losses");
 }
 
-/// The greatest relative distance of a step's loss from PyTorch's in float32.
+/// Returns the greatest relative distance of a step's loss from PyTorch's in float32.
 fn distance(
     name: &str,
     adjust: impl Fn(CompileOptions) -> CompileOptions,
@@ -139,7 +139,7 @@ fn distance(
     far
 }
 
-/// Two stages of two ranks, two microbatches: classes free to be split, gradients accumulated.
+/// Sets two stages of two ranks and two microbatches: classes may be split, and gradients are accumulated.
 fn cut(options: CompileOptions) -> CompileOptions {
     CompileOptions { mesh: vec![2, 2], stages: 2, microbatches: 2, ..options }
 }
@@ -162,7 +162,7 @@ fn the_gpt_reaches_pytorchs_losses() {
     check("gpt", cut);
 }
 
-/// The oracle does not round: casts, and a scale of the loss, change nothing.
+/// Casts, and a scale of the loss, change no loss, because the oracle does not round.
 #[test]
 fn casts_and_the_scale_of_the_loss_change_no_loss() {
     for dtype in [DType::BF16, DType::F16] {
@@ -173,7 +173,7 @@ fn casts_and_the_scale_of_the_loss_change_no_loss() {
     }
 }
 
-/// Rounded to half precision wherever the graph is, losses stay within 2 % of float32's.
+/// Losses stay within 2 % of float32's when values are rounded to half precision wherever the graph has it.
 #[test]
 fn rounded_to_half_precision_losses_stay_near() {
     for dtype in [DType::BF16, DType::F16] {

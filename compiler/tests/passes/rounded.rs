@@ -1,4 +1,4 @@
-//! Mixed precision where every value of half precision is rounded to its type, as devices do; the oracle itself never rounds.
+//! Evaluates mixed precision with every value of half precision rounded to its type, as devices do. The oracle itself never rounds.
 
 use graphc_compiler::decisions::Decisions;
 use graphc_compiler::pipeline::prepare_graph;
@@ -12,7 +12,7 @@ use graphc_ir::types::DType;
 
 use super::models::Feeds;
 
-/// A number as an element of this type: to nearest, ties to even, infinite beyond the greatest.
+/// Rounds a number to an element of this type: to nearest, ties to even, infinite beyond the greatest.
 fn round(dtype: DType, x: f64) -> f64 {
     let (bits, least, greatest) = match dtype {
         DType::BF16 => (7, -126.0, 3.389_531_389_251_535_5e38),
@@ -27,7 +27,7 @@ fn round(dtype: DType, x: f64) -> f64 {
     if rounded.abs() > greatest { f64::INFINITY.copysign(x) } else { rounded }
 }
 
-/// All values of a graph, those of half precision rounded.
+/// Evaluates all values of a graph, and rounds those of half precision.
 pub fn evaluate_rounded(graph: &Graph, feeds: &Feeds, cx: &EvalContext) -> Vec<Array> {
     let regions: Vec<Region> = graph.values.iter().map(|value| Region::whole(&value.ty)).collect();
     let mut values: Vec<Array> = Vec::new();
@@ -55,7 +55,7 @@ pub fn evaluate_rounded(graph: &Graph, feeds: &Feeds, cx: &EvalContext) -> Vec<A
     values
 }
 
-/// Takes a step, feeds what updates made to the next one, and gives all values.
+/// Evaluates a step, feeds the results of updates to the next one, and returns all values.
 fn step(decisions: &Decisions, fed: &mut Feeds, step: u64) -> Vec<Array> {
     let graph = decisions.graph();
     let values = evaluate_rounded(graph, fed, &EvalContext { seed: 0, step });
@@ -75,7 +75,7 @@ fn output(decisions: &Decisions, values: &[Array], name: &str) -> f64 {
     values[found.expect("an output").value.index()].data[0]
 }
 
-/// Two products of a sum, trained by Adam in f16.
+/// Makes two products of a sum, trained by Adam in f16.
 fn scaled(microbatches: usize) -> Decisions {
     let g = GraphBuilder::new("scaled");
     let x = g.input("x", DType::F32, [4, 8]);

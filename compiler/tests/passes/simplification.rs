@@ -1,4 +1,4 @@
-//! Simplified graphs compute the same, keep what has a name, and are small.
+//! Simplified graphs compute the same, keep the values that have names, and are small.
 
 use std::collections::BTreeMap;
 
@@ -108,7 +108,7 @@ fn training_graphs_compute_the_same() {
     }
 }
 
-/// One step of a random graph: an op on earlier tensors of shape [4, 4], or a scalar.
+/// Makes one step of a random graph: an op on earlier tensors of shape [4, 4], or a scalar.
 fn step(g: &GraphBuilder, made: &[Tensor], (op, i, j): (u8, usize, usize)) -> Tensor {
     let (a, b) = (&made[i % made.len()], &made[j % made.len()]);
     match op {
@@ -136,7 +136,7 @@ fn step(g: &GraphBuilder, made: &[Tensor], (op, i, j): (u8, usize, usize)) -> Te
     }
 }
 
-/// A graph of steps whose last three tensors are read.
+/// Makes a graph of steps, of which the last three tensors are read.
 fn of_steps(steps: &[(u8, usize, usize)]) -> Graph {
     let g = GraphBuilder::new("random");
     let mut made = vec![g.input("x", DType::F32, [4, 4]), g.input("y", DType::F32, [4, 4])];
@@ -150,7 +150,7 @@ fn of_steps(steps: &[(u8, usize, usize)]) -> Graph {
     g.finish().expect("fits")
 }
 
-/// Nodes that compute something.
+/// Counts the nodes that compute something.
 fn computing(graph: &Graph) -> usize {
     graph.nodes.iter().filter(|node| !matches!(node.op, Op::Input(_))).count()
 }

@@ -1,4 +1,4 @@
-//! The training graph evaluated step by step does what a loop written by hand does; what cannot be trained is said.
+//! The training graph, evaluated step by step, does the same as a loop written by hand. Graphs that cannot be trained are refused.
 
 use graphc_compiler::import::{ImportOptions, choose_trained};
 use graphc_compiler::pipeline::{PASSES, prepare_graph, prepare_until};
@@ -15,7 +15,7 @@ use graphc_ir::types::DType;
 
 use super::models::{Feeds, attention, feeds, mlp, tied, training};
 
-/// Evaluates a training graph for some steps; losses, and the variables after them.
+/// Evaluates a training graph for some steps, and returns the losses and the variables after them.
 fn train(graph: Graph, options: &CompileOptions, steps: u64) -> (Vec<f64>, Feeds) {
     let decisions = prepare_graph(graph, options).expect("fits");
     let graph = decisions.graph();
@@ -47,7 +47,7 @@ fn line() -> Graph {
     g.finish().expect("fits")
 }
 
-/// Steps of `line` by hand.
+/// Computes steps of `line` by hand.
 fn by_hand(fed: &Feeds, mut step: impl FnMut(u64, usize, f64, f64) -> f64) -> (Vec<f64>, Array) {
     let (x, t, mut w) = (&fed["x"], &fed["target"], fed["w"].clone());
     let mut losses = Vec::new();

@@ -1,4 +1,4 @@
-//! What the planner's tests share: decisions made by hand, random graphs, and a search through all plans.
+//! Support that the planner's tests share: decisions made by hand, random graphs, and a search through all plans.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -124,11 +124,11 @@ pub struct Everything<'a> {
     cluster: &'a Cluster,
     router: Router<'a>,
     prices: BTreeMap<(ValueId, NdSbp, NdSbp), f64>,
-    /// What the nodes from each on take at least.
+    /// For each node, the least seconds of it and all nodes behind it.
     rest: Vec<f64>,
     /// The least seconds of a plan that fits, and the plan.
     pub best: Option<(f64, Vec<usize>)>,
-    /// Plans above this are not looked at.
+    /// The seconds above which plans are not looked at.
     pub ceiling: f64,
 }
 
@@ -204,7 +204,7 @@ impl<'a> Everything<'a> {
             || graph.nodes.iter().enumerate().any(late)
     }
 
-    /// What boxing costs at least.
+    /// Returns a lower bound of the seconds of boxing.
     fn price(&mut self, value: ValueId, chosen: &[usize], target: &NdSbp) -> f64 {
         if self.cluster.device.overlap && self.may_hide(value) {
             return 0.0;

@@ -1,4 +1,4 @@
-//! What attention takes of a step.
+//! The share of a step that attention takes.
 
 use graphc_compiler::cluster::preset;
 use graphc_compiler::compile::sketch_plan;

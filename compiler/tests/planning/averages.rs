@@ -1,4 +1,4 @@
-//! Moving averages take memory that the planner knows of: their own, and that of what an update leaves until they have read it.
+//! The planner counts the memory of moving averages: their own, and that of results of an update until the averages have read them.
 
 use graphc_compiler::cluster::preset;
 use graphc_compiler::compile::{Compiled, compile};
@@ -12,7 +12,7 @@ use graphc_ir::types::DType;
 const WIDTH: usize = 256;
 const LAYERS: usize = 4;
 
-/// Bytes of a weight, beside which all activations are nothing.
+/// The bytes of a weight, compared with which all activations are negligible.
 const WEIGHT: u64 = (WIDTH * WIDTH * 4) as u64;
 
 fn network() -> Graph {
@@ -38,8 +38,8 @@ fn options(ema: Option<f64>, mesh: usize, strategy: Strategy) -> CompileOptions 
     }
 }
 
-/// Bytes that the independent check counts, and those that are alive in the plan: for cards, where all gradients are there when updates
-/// begin, as the check counts them. Processors let gradients go sooner.
+/// Returns the bytes that the independent check counts, and those that are in use in the plan. The plan is for cards, where all gradients are in
+/// memory when updates begin, as the check counts them. Processors free gradients sooner.
 fn memory(options: &CompileOptions) -> (u64, u64) {
     let cluster = preset("dgx-a100").expect("a preset");
     let compiled = compile(network(), options, &cluster, None).expect("it fits");

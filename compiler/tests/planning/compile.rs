@@ -109,8 +109,8 @@ fn data_parallel_gradients_travel_in_one_message() {
     assert!(variables > 20 && messages <= 6, "{variables} tensors in {messages} messages");
 }
 
-/// What each channel is normalized by is summed over all ranks, forward and backward. To scatter these sums takes less than to all-reduce
-/// them, but everybody needs all of what is made of them.
+/// The statistics of batch normalization are all-reduced in data parallelism, in the forward and in the backward pass. To scatter these sums is
+/// cheaper than to all-reduce them, but every rank needs all of what is computed from them.
 #[test]
 fn data_parallel_statistics_of_batches_are_all_reduced() {
     let g = GraphBuilder::new("images");
@@ -124,7 +124,7 @@ fn data_parallel_statistics_of_batches_are_all_reduced() {
     assert_eq!(kinds, [BoxingKind::AllReduce]);
 }
 
-/// How many sums behind the chain behind a product lie in memory of their own, and how many in what product and chain read.
+/// Counts the sums that follow a product and its chain: first those in memory of their own, then those in memory that the product or the chain reads.
 fn sums_behind_products(program: &Program) -> [usize; 2] {
     let span = |register: &RegisterId| {
         let register = &program.registers[register.index()];

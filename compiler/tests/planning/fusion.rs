@@ -1,4 +1,4 @@
-//! How many passes over memory a plan takes between convolutions: chains of elementwise ops with the sums that they end in.
+//! The number of passes over memory that a plan takes between convolutions, which are chains of elementwise ops with the sums at their end.
 
 use graphc_compiler::check::verify_invariants;
 use graphc_compiler::cluster::preset;
@@ -10,7 +10,7 @@ use graphc_ir::op::Op;
 use graphc_ir::plan::{Action, Actor, CompileOptions, Loss, Optimizer, Plan, RegisterKind};
 use graphc_ir::types::DType;
 
-/// Channels are last.
+/// The shape of an image tensor, with channels last.
 const IMAGE: [usize; 4] = [8, 6, 6, 16];
 
 /// A normalization between two convolutions, and what `activate` does behind it.
@@ -34,7 +34,7 @@ fn plan(precision: Option<DType>, activate: impl Fn(&Tensor) -> Tensor) -> Verif
     plan
 }
 
-/// Of each actor that is no convolution how many images it reads and writes, and how many sums it gives.
+/// Returns, for each actor that is no convolution, the numbers of images that it reads and writes, and the number of sums that it makes.
 fn passes(plan: &Plan) -> Vec<[usize; 3]> {
     let program = &plan.programs[0];
     let is_image =
@@ -90,7 +90,7 @@ fn images_that_are_made_in_half_are_not_kept_in_f32() {
     assert!(matches!(&gradient.action, Action::Fused(fused) if fused.outputs.len() == 3));
 }
 
-/// What each convolution of an inference of two blocks, the second with a residual connection, has behind it.
+/// Returns the names of the ops that are fused behind each convolution, in an inference of two blocks, the second of which has a residual connection.
 fn behind_convolutions(mesh: usize) -> Vec<Vec<&'static str>> {
     let g = GraphBuilder::new("images");
     let x = g.input("x", DType::F32, [8, 3, 6, 6]);

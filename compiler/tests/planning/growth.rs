@@ -1,5 +1,5 @@
-//! How the work of compiling grows: at most in proportion to the layers of a model once they repeat, and not with ranks.
-//! Counted are entries of cost tables and prices of routes in the planner, and what the plan holds.
+//! The work of compiling grows at most in proportion to the layers of a model once they repeat, and not with ranks. The counted work is entries of
+//! cost tables and prices of routes in the planner, and the size of the plan.
 
 use graphc_compiler::cluster::preset;
 use graphc_compiler::compile::{Header, assemble_plan};
@@ -19,7 +19,7 @@ fn gpt(layers: usize, batch: usize) -> Graph {
     g.finish().expect("the graph is right")
 }
 
-/// What one compilation takes.
+/// The work of one compilation.
 #[derive(Debug)]
 struct Taken {
     nodes: usize,
@@ -57,8 +57,8 @@ fn taken(layers: usize, batch: usize, mesh: &[usize]) -> Taken {
     taken
 }
 
-/// Of deeper and deeper models, beside the first. How often costs are shifted differs from depth to depth, so neighbours
-/// are no measure.
+/// Compares the work for deeper and deeper models with that for the first. The number of times that costs are shifted differs from depth to depth, so
+/// neighbours are not compared.
 fn grows_with_layers(mesh: &[usize], depths: &[usize]) {
     let all: Vec<Taken> = depths.iter().map(|&layers| taken(layers, 16, mesh)).collect();
     for (more, depth) in all.iter().zip(depths) {
@@ -81,7 +81,7 @@ fn work_grows_at_most_in_proportion_to_layers_on_two_axes() {
     grows_with_layers(&[4, 8], &[8, 16, 32, 64]);
 }
 
-/// Of meshes with as many axes and more and more ranks, each rank with as many samples.
+/// Compares the work for meshes with as many axes and more and more ranks. Each rank has as many samples.
 fn does_not_grow_with_ranks(meshes: &[&[usize]]) {
     let samples = |mesh: &[usize]| 8 * mesh.iter().product::<usize>();
     let all: Vec<Taken> = meshes.iter().map(|mesh| taken(4, samples(mesh), mesh)).collect();

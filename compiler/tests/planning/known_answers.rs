@@ -35,7 +35,7 @@ fn options(mesh: &[usize]) -> CompileOptions {
     }
 }
 
-/// Layers of one width with ReLU between them.
+/// Makes layers of one width with ReLU between them.
 fn mlp(layers: usize, batch: usize, width: usize) -> Graph {
     let g = GraphBuilder::new("mlp");
     let mut x = g.input("x", DType::F32, [batch, width]);
@@ -53,7 +53,7 @@ fn mlp_of_256_rows() -> Graph {
     model("mlp_256x32", mlp(6, 256, 32))
 }
 
-/// Encoder layers as BERT's: attention over all positions and a feed-forward part, each added and normalized.
+/// Makes encoder layers like BERT's: attention over all positions and a feed-forward part, each added and normalized.
 fn bert(layers: usize, [batch, time, width, heads]: [usize; 4]) -> Graph {
     let g = GraphBuilder::new("bert");
     let mut x = g.input("x", DType::F32, [batch, time, width]);
@@ -77,7 +77,7 @@ fn bert(layers: usize, [batch, time, width, heads]: [usize; 4]) -> Graph {
     g.finish().expect("the graph is right")
 }
 
-/// The model's text, which lies beside the cluster files; `GRAPHC_BLESS=1` writes it anew.
+/// Checks the model's text, which is beside the cluster files, and returns the model. `GRAPHC_BLESS=1` writes the text anew.
 fn model(name: &str, graph: Graph) -> Graph {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/known_answers");
     let (path, text) = (format!("{folder}/{name}.gir"), text::print_graph(&graph));
@@ -97,7 +97,7 @@ fn planned(graph: Graph, options: &CompileOptions) -> Compiled {
     compiled
 }
 
-/// The layouts of all parameters of more than one dim.
+/// Returns the layouts of all parameters of two dims.
 fn weights(compiled: &Compiled) -> Vec<String> {
     let tensors = compiled.plan.tensors.iter();
     let weights = tensors.filter(|t| t.kind == TensorKind::Parameter && t.shape.len() == 2);
@@ -108,7 +108,7 @@ fn count(compiled: &Compiled, kind: BoxingKind) -> usize {
     collective_counts(&compiled.plan).get(&kind).copied().unwrap_or(0)
 }
 
-/// Asserts that all-reduces are all that ranks do together, and how many there are after fusion.
+/// Asserts that ranks communicate only by all-reduces, and that there are `number` of them after fusion.
 fn all_reduces(compiled: &Compiled, number: usize) {
     let counts = collective_counts(&compiled.plan);
     let moved =

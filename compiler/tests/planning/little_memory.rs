@@ -10,7 +10,7 @@ use graphc_ir::ops::Init;
 use graphc_ir::plan::{AdamOptions, CompileOptions, Loss, Optimizer};
 use graphc_ir::types::DType;
 
-/// Products with ReLU between them.
+/// Makes products with ReLU between them.
 fn products(weights: &[&str]) -> Graph {
     let g = GraphBuilder::new("products");
     let weight = |name: &&str| g.variable(name, DType::F32, [32, 32], Init::Fill(0.0.into()));
@@ -32,7 +32,7 @@ fn options(mesh: &[usize], kib: u64) -> CompileOptions {
     }
 }
 
-/// Microseconds, and the share of them that is not proven.
+/// Plans three products, and returns the microseconds of the plan and the share of them that is not proven.
 fn planned(kib: u64) -> (f64, f64) {
     let cluster = preset("cpu").expect("a preset");
     let plan = compile(products(&["a", "b", "c"]), &options(&[4], kib), &cluster, None);

@@ -1,4 +1,4 @@
-//! The strategy megatron: which weights are split how, and that nothing but all-reduces is needed for it.
+//! The strategy megatron splits the right weights, and needs nothing but all-reduces.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ fn gpt(layers: usize, heads: usize) -> Graph {
     g.finish().expect("fits")
 }
 
-/// Two layers as LLaMA has them: grouped heads, a gated perceptron, root-mean-square norms, no biases.
+/// Makes two layers like LLaMA's: grouped heads, a gated perceptron, root-mean-square norms, no biases.
 fn llama(heads: usize, groups: usize) -> Graph {
     let g = GraphBuilder::new("llama");
     let (batch, time, each) = (8, 16, 8);
@@ -77,7 +77,7 @@ fn compiled(graph: Graph, options: &CompileOptions) -> Compiled {
     compiled
 }
 
-/// The layouts of weights by name.
+/// Returns the layouts of weights by name.
 fn weights(compiled: &Compiled) -> BTreeMap<&str, String> {
     let tensors = compiled.plan.tensors.iter();
     tensors.map(|tensor| (tensor.name.as_str(), tensor.sbp.to_string())).collect()
@@ -118,7 +118,7 @@ fn columns_and_rows_alternate_and_the_vocabulary_is_split() {
     }
 }
 
-/// The layouts of the operands and results of the last node of this op.
+/// Returns the layouts of the operands and results of the last node of this op.
 fn layouts_of(compiled: &Compiled, op: &str) -> [Vec<String>; 2] {
     let nodes = compiled.decisions.graph().nodes.iter();
     let place = nodes.rev().position(|node| node.op.name() == op).expect("there is one");
@@ -136,7 +136,7 @@ fn the_gradient_of_a_table_is_made_in_the_parts_in_which_the_table_lies() {
     }
 }
 
-/// A look-up in one stage and a product with the same table in the other, each beside a block.
+/// Makes a look-up in one stage and a product with the same table in the other, each beside a block.
 fn tied(time: usize) -> Graph {
     let g = GraphBuilder::new("tied");
     let block = |x: Tensor, name: &str| TransformerBlock::new(&g, name, 16, 4).forward(&x);
@@ -212,7 +212,8 @@ fn sequences_are_split_between_products_and_weights_stay_where_they_are() {
     }
 }
 
-/// A distributed optimizer: ranks that hold the same weight share its states, which lie in parts of it.
+/// Updates work in the layout of pinned states, as in a distributed optimizer: ranks that hold the same weight share its states, each with a part of
+/// them.
 #[test]
 fn updates_work_where_states_are_pinned() {
     let name = "blocks.0.mlp.proj.weight";
@@ -278,7 +279,7 @@ fn heads_that_the_axis_does_not_divide_are_said() {
     }
 }
 
-/// Attention of four heads over so many of keys and values, and a projection, behind a stage of its own that splits nothing if `staged`.
+/// Makes attention of four heads over `keys` heads of keys and values, and a projection. If `staged`, a stage that splits nothing comes before it.
 fn attention(keys: usize, staged: bool) -> Graph {
     let g = GraphBuilder::new("attention");
     let stage = |stage: usize| if staged { stage } else { 0 };

@@ -1,4 +1,4 @@
-//! Communication beside kernels: what it hides, what it costs in memory, and that a cluster decides.
+//! Communication beside kernels: the seconds that it hides, its costs in memory, and that the cluster decides.
 
 use crate::trained;
 use graphc_compiler::check::{verify_invariants, verify_plan};
@@ -23,7 +23,7 @@ fn options(strategy: Strategy, mesh: &[usize], microbatches: usize) -> CompileOp
     CompileOptions { strategy, ..trained::options(mesh, 1, microbatches) }
 }
 
-/// The machines, with overlap and without.
+/// Makes the machines, with overlap and without.
 fn both(name: &str) -> [Cluster; 2] {
     let cluster = preset(name).expect("a preset");
     let mut apart = cluster.clone();

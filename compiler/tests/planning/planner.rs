@@ -27,7 +27,7 @@ fn close(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-6 * a.abs().max(b.abs())
 }
 
-/// The integer programme finds a plan that costs as much, or none either.
+/// Checks that the integer programme finds a plan that costs as much, or none either.
 fn programme_agrees(problem: &Problem<'_>, planned: Option<&Planned>, name: &str) {
     let ilp = solve_ilp(problem).expect("it is small").map(|(seconds, _)| seconds);
     let found = planned.map(|planned| planned.report.objective_seconds);
@@ -38,8 +38,7 @@ fn programme_agrees(problem: &Problem<'_>, planned: Option<&Planned>, name: &str
     assert!(equal, "{name}: the integer programme finds {ilp:?}, the planner {found:?}");
 }
 
-/// Plans one random graph and compares. With `limited`, under a memory limit between what the free plan needs and
-/// less than half of it.
+/// Plans one random graph and compares. With `limited`, it is planned under a memory limit between what the free plan needs and less than half of it.
 fn compare(seed: u64, mesh: &[usize], most: usize, limited: bool, reference: bool) {
     let mut numbers = Numbers(seed);
     let decisions = decisions(random_graph(&mut numbers, most), mesh);
@@ -47,7 +46,7 @@ fn compare(seed: u64, mesh: &[usize], most: usize, limited: bool, reference: boo
     compare_decided("cpu", (&decisions, options), numbers, limited, reference);
 }
 
-/// Compares what is planned for decisions that passes have made.
+/// Compares the plans of decisions that passes have made.
 fn compare_decided(
     machines: &str,
     (decisions, mut options): (&Decisions, CompileOptions),
@@ -106,7 +105,7 @@ fn variables_that_are_gathered_while_others_compute() {
     }
 }
 
-/// A training step of products one after the other, in some microbatches.
+/// Makes a training step of products, one after the other, in some microbatches.
 fn training(
     numbers: &mut Numbers,
     layers: usize,
@@ -155,7 +154,7 @@ fn gradients_that_travel_while_others_compute() {
     assert!(hiding > 1, "{hiding} of 12 plans hide something");
 }
 
-/// Where memory is short each weight and activation is kept for the backward pass, or gathered again for it.
+/// If memory is short, each weight and activation may be kept for the backward pass, or gathered again for it. This choice never makes plans worse.
 #[test]
 fn what_the_backward_pass_gathers_again() {
     let (mut planned, mut leaner) = (0, 0);
@@ -195,7 +194,7 @@ fn what_the_backward_pass_gathers_again() {
     assert!(planned > 6 && leaner > 2, "{planned} of 24 planned, {leaner} better than kept");
 }
 
-/// The same by a search through all plans: nothing that is kept or gathered again is better. (Of other seeds it takes a minute.)
+/// A search through all plans finds none that is better than the planner's choice of what is kept or gathered again. (Other seeds take a minute.)
 #[test]
 fn nothing_is_better_than_what_memory_decides() {
     for seed in [8, 12, 13, 14] {
@@ -265,7 +264,7 @@ fn sbp(text: &str) -> NdSbp {
     text.parse().expect("an SBP")
 }
 
-/// Plans on the processor; the layout of each value by name.
+/// Plans on the processor, and returns the layout of each value by name.
 fn layouts(
     graph: Graph,
     mesh: &[usize],
@@ -400,7 +399,7 @@ fn what_the_user_asks_for_in_the_graph_is_boxed_between_meshes() {
     assert!(close(check.objective_seconds, planned.report.objective_seconds));
 }
 
-/// `y = x w` on two ranks.
+/// Makes `y = x w` on two ranks.
 fn product() -> Decisions {
     let g = toy();
     let x = g.input("x", DType::F32, [1024, 512]);
@@ -409,7 +408,7 @@ fn product() -> Decisions {
     decisions(g.finish().expect("right"), &[2])
 }
 
-/// The best plan with the graph's first output in each layout that it may have.
+/// Returns the best plan with the graph's first output in each layout that it may have.
 fn alternatives(
     decisions: &Decisions,
     options: &CompileOptions,

@@ -1,4 +1,4 @@
-//! The planner on a transformer with its gradients and Adam: what plans hold, on every mesh and under every strategy.
+//! The planner on a transformer with its gradients and Adam, on every mesh and under every strategy.
 
 use crate::trained::options;
 use graphc_compiler::cluster::preset;
@@ -25,7 +25,7 @@ fn cpu() -> Cluster {
     preset("cpu").expect("a preset")
 }
 
-/// Plans, and holds the plan against the independent check.
+/// Plans, and compares the plan with the independent check.
 fn checked(decisions: &Decisions, options: &CompileOptions) -> Planned {
     let planned = plan_signatures(decisions, options, &cpu()).expect("memory is plenty");
     let found = reprice_sharding(decisions, &planned.sharding, &cpu(), options);

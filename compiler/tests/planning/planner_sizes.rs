@@ -20,8 +20,7 @@ fn gpt(layers: usize, batch: usize, options: &CompileOptions) -> Decisions {
     prepare_graph(g.finish().expect("the graph is right"), options).expect("it can be trained")
 }
 
-/// Plans on a preset's machines, and holds the plan against the independent check: its share of the objective that
-/// is not proven.
+/// Plans on a preset's machines, and compares the plan with the independent check. Returns the share of the objective that is not proven.
 fn holds(machine: &str, decisions: &Decisions, options: &CompileOptions) -> f64 {
     let cluster = preset(machine).expect("a preset");
     let planned = plan_signatures(decisions, options, &cluster).expect("memory is plenty");

@@ -19,7 +19,7 @@ use graphc_ir::types::DType;
 
 const WIDTH: usize = 64;
 const LAYERS: usize = 4;
-/// Of the weights of all layers.
+/// The number of elements of the weights of all layers.
 const PARAMETERS: u64 = (LAYERS * WIDTH * WIDTH) as u64;
 
 /// Products with square weights, one after the other, of few samples.
@@ -47,7 +47,7 @@ fn compiled(graph: Graph, options: &CompileOptions, machines: &str) -> Compiled 
     compiled
 }
 
-/// What collectives of a kind move in a step, by element type of the tensors: the bytes of their inputs on one rank.
+/// Returns the bytes that collectives of a kind move in a step, by element type of the tensors. They are the bytes of their inputs on one rank.
 fn moved(plan: &Plan, wanted: BoxingKind) -> Vec<(DType, u64)> {
     let program = &plan.programs[0];
     let mut moved: Vec<(DType, u64)> = Vec::new();
@@ -72,7 +72,7 @@ fn layout<'a>(plan: &'a Plan, program: &Program, register: usize) -> &'a Layout 
     &plan.layouts[program.registers[register].layout as usize]
 }
 
-/// Bytes of a program's variables.
+/// Returns the bytes of a program's variables.
 fn variables(plan: &Plan) -> u64 {
     let program = &plan.programs[0];
     let bytes = |(index, register): (usize, &graphc_ir::plan::Register)| {
@@ -205,7 +205,7 @@ fn weights_are_cast_once_a_step_and_microbatches_summed_in_f32() {
     assert!(types.len() >= LAYERS && types.iter().all(|&dtype| dtype == DType::F32), "{types:?}");
 }
 
-/// Element types that sums over microbatches have.
+/// Returns the element types of sums over microbatches.
 fn sums(plan: &Plan) -> Vec<DType> {
     let program = &plan.programs[0];
     let sums = program.actors.iter().filter(|actor| matches!(actor.action, Action::Accumulate));

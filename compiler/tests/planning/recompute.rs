@@ -33,7 +33,7 @@ fn gpt(layers: usize) -> Graph {
     g.finish().expect("fits")
 }
 
-/// Two blocks with dropout behind each.
+/// Makes three blocks with dropout behind each.
 fn dropping() -> Graph {
     let g = GraphBuilder::new("dropping");
     let mut x = g.input("x", DType::F32, [4, 6, 8]).mul(&g.full(DType::F32, [8], 0.5));
@@ -91,7 +91,7 @@ fn gradients_are_the_same_bits_and_dropout_draws_the_same_numbers() {
     }
 }
 
-/// All ops that may be computed again.
+/// Lists all ops that may be recomputed.
 fn places(decisions: &Decisions) -> Vec<OpPlace> {
     let blocks = Blocks::new(&decisions.training, &decisions.rates);
     let of = |(block, ops): (usize, &Vec<_>)| {
@@ -116,7 +116,7 @@ fn gradients_are_the_same_bits_whichever_ops_are_computed_again() {
     assert!(counts.len() > 2 && !counts.contains(&0), "{counts:?}");
 }
 
-/// What is computed again, by name.
+/// Lists the names of the ops that are recomputed.
 fn copies(decisions: &Decisions) -> Vec<&'static str> {
     let copies =
         decisions.graph().iter().filter(|(id, _)| decisions.recomputed[id.index()].is_some());
@@ -166,7 +166,7 @@ fn peak(compiled: &Compiled) -> u64 {
     compiled.plan.predicted.peak_memory_bytes.iter().copied().max().expect("a program")
 }
 
-/// The memory in which a plan is found: by the planner's count, in which no buffers share memory, and as it is lowered.
+/// Returns the memory in which a plan is found: the greater of the planner's count, in which no buffers share memory, and the memory after lowering.
 fn room(compiled: &Compiled) -> u64 {
     let Compiled { decisions, sharding, plan, .. } = compiled;
     let counted =
@@ -216,7 +216,7 @@ fn each_block_of_a_stage_can_be_recomputed_by_itself() {
     assert_eq!(of(&|_| true), copies(&full).len());
 }
 
-/// Attention whose scores are shares, which is no one op, so that there are scores.
+/// Makes attention whose scores are shares. It does not become one op, so that there are scores.
 fn scores(layers: usize) -> Graph {
     let g = GraphBuilder::new("scores");
     let mut x = g.input("x", DType::F32, [8, 64, 16]);
@@ -291,7 +291,7 @@ fn auto_is_no_slower_than_what_is_fixed_in_the_memory_that_this_takes() {
     }
 }
 
-/// Blocks of a large product whose result has as many bytes as what GELU makes of it.
+/// Makes blocks of a large product whose result has as many bytes as that of the GELU behind it.
 fn gated(layers: usize) -> Graph {
     let g = GraphBuilder::new("gated");
     let mut x = g.input("x", DType::F32, [2048, 256]);

@@ -1,4 +1,4 @@
-//! What tests train: a small GPT, by AdamW on cross entropy.
+//! The model that tests train: a small GPT, by AdamW on cross entropy.
 
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;

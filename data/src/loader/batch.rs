@@ -1,7 +1,7 @@
-//! The batch of a step: a function of the step's number.
+//! Makes the batch of a step, which is a function of the step's number.
 //!
-//! The order of its epoch is Fisher and Yates' with Philox numbers of seed and epoch, the same that `DistributedSampler`
-//! deals out to ranks. Augmentation draws from seed, epoch and sample.
+//! The order of an epoch is a Fisher-Yates shuffle with Philox numbers of seed and epoch, the same that `DistributedSampler` distributes over ranks.
+//! Augmentation draws from seed, epoch and sample.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -17,19 +17,19 @@ use crate::error::DatasetError;
 /// The feeds of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
-    /// The step, from the first of epoch 0.
+    /// The step, counted from the first of epoch 0.
     pub step: u64,
-    /// Its epoch.
+    /// The epoch of the step.
     pub epoch: u64,
-    /// Which batch of the epoch it is, from 0.
+    /// The index of the batch in its epoch, from 0.
     pub index: u64,
-    /// The number of samples of the whole batch that are some, and not zeros behind the last.
+    /// The number of samples of the whole batch, without the padding behind the last.
     pub samples: usize,
-    /// The feeds: whole, or the rows of this process alone.
+    /// The feeds: whole, or only the rows of this process.
     pub feeds: BTreeMap<String, HostTensor>,
 }
 
-/// Memory that samples go through.
+/// Memory through which samples pass.
 #[derive(Default)]
 struct SampleScratch {
     read: Vec<u8>,
@@ -37,14 +37,14 @@ struct SampleScratch {
 }
 
 impl Work {
-    /// Batches of an epoch.
+    /// Returns the number of batches of an epoch.
     pub(super) fn batches(&self) -> u64 {
         let (all, batch) = (self.sampler.len(), self.batch);
         (if self.options.last == LastBatch::Drop { all / batch } else { all.div_ceil(batch) })
             as u64
     }
 
-    /// Makes the batch of a step; `stop` is asked before each sample whether nobody wants it any more.
+    /// Makes the batch of a step. Before each sample `stop` is asked whether the batch is no longer wanted.
     pub(super) fn make_batch(
         &self,
         step: u64,
@@ -63,7 +63,7 @@ impl Work {
         Ok(Batch { step, epoch, index, samples, feeds })
     }
 
-    /// The epoch in which the batch of a step begins, and at which of its samples.
+    /// Returns the epoch in which the batch of a step begins, and the index of its first sample there.
     fn first_sample(&self, step: u64) -> (u64, usize) {
         if self.options.last == LastBatch::Join {
             let (row, all) = (u128::from(step) * self.batch as u128, self.sampler.len() as u128);
@@ -73,7 +73,7 @@ impl Work {
         (epoch, index as usize * self.batch)
     }
 
-    /// The samples of an epoch, in order.
+    /// Returns the samples of an epoch, in order.
     fn sample_order(&self, epoch: u64) -> Arc<Vec<usize>> {
         let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, order)) = orders.iter().find(|(known, _)| *known == epoch) {
@@ -122,8 +122,8 @@ impl Work {
         Ok(tensor)
     }
 
-    /// The sample at a place behind the first of an epoch; `None` where there is nothing but padding. `order` is that of
-    /// the epoch to which the sample before belongs, and becomes that of this one.
+    /// Returns the sample at a position from the first of an epoch, or `None` if there is only padding. `order` has the order of the epoch of the
+    /// previous sample, and is replaced by that of this sample's epoch.
     fn find_sample(
         &self,
         order: &mut (u64, Arc<Vec<usize>>),
@@ -144,7 +144,7 @@ impl Work {
         }
     }
 
-    /// Reads one sample's field, and writes what becomes of it.
+    /// Reads a sample's field, augments and converts it, and writes it to `target`.
     fn read_row(
         &self,
         binding: &Binding,

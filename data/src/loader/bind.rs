@@ -1,4 +1,4 @@
-//! Bindings: the field of a data set that feeds an input of a graph.
+//! Bindings, each of which is the field of a data set that feeds an input of a graph.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,50 +13,50 @@ use crate::dataset::{Dataset, Field, FieldKind, describe_dataset};
 use crate::error::DatasetError;
 use crate::tensors::shape_without_dim;
 
-/// The label of what is no sample: losses and metrics leave it out.
+/// The label of padding. Losses and metrics ignore it.
 pub const IGNORED: i64 = -100;
 
-/// An input, and what it is fed with.
+/// An input, and the field that feeds it.
 #[derive(Clone, Debug)]
 pub(super) struct Binding {
     pub(super) input: String,
-    /// The type, for a batch.
+    /// The type of the input, for a batch.
     pub(super) ty: TensorType,
-    /// Index among the data set's fields.
+    /// The index among the data set's fields.
     pub(super) field: usize,
     /// The dim that counts samples.
     pub(super) dim: usize,
     pub(super) conversion: Conversion,
-    /// Bytes of one sample where there is none.
+    /// The bytes of a sample of padding, or `None` if labels have no value that is ignored.
     pub(super) nothing: Option<Vec<u8>>,
     /// The rows of a batch that are read.
     pub(super) rows: Vec<Range<usize>>,
 }
 
 impl Binding {
-    /// The number of rows of a batch that are read.
+    /// Counts the rows of a batch that are read.
     pub(super) fn count_rows(&self) -> usize {
         self.rows.iter().map(Range::len).sum()
     }
 
-    /// The number of samples of a batch.
+    /// Returns the number of samples of a batch.
     pub(super) fn batch_size(&self) -> usize {
         self.ty.shape[self.dim]
     }
 }
 
-/// Which dims of inputs count samples: the first, where nothing is said.
+/// The dims of inputs that count samples. For inputs that are not listed it is the first.
 pub(super) type Dims = BTreeMap<String, Samples>;
 
-/// The dim that counts the samples of an input, if any does.
+/// Returns the dim that counts the samples of an input, if any does.
 fn dim_of(input: &str, ty: &TensorType, dims: &Dims) -> Option<usize> {
     dims.get(input).copied().unwrap_or_default().dim(ty.shape.len())
 }
 
-/// The feeds of inputs that no dim of samples has: the tensor of the set of their name, whole.
+/// Reads the feeds of inputs that have no dim of samples. Each is the tensor of the set that has the input's name, whole.
 ///
 /// # Errors
-/// Where the set has no such tensor.
+/// Returns an error if the set has no such tensor.
 pub(super) fn read_fixed_feeds(
     set: &dyn Dataset,
     inputs: &BTreeMap<String, TensorType>,
@@ -84,7 +84,7 @@ pub(super) fn read_fixed_feeds(
 /// Binds each input that has samples to the field of its name, or else to the only field left that fits its shape and type.
 ///
 /// # Errors
-/// Where an input has no such field.
+/// Returns an error if an input has no such field.
 pub(super) fn bind_inputs(
     set: &dyn Dataset,
     inputs: &BTreeMap<String, TensorType>,
@@ -118,7 +118,7 @@ pub(super) fn bind_inputs(
     Ok(bound)
 }
 
-/// The only field, of those that no input has the name of, that fits; labels where nothing else does.
+/// Returns the only field that fits, among those that no input has the name of. Labels are taken only if no other field fits.
 fn only_fit(
     fields: &[Field],
     taken: &[usize],
@@ -139,7 +139,7 @@ fn only_fit(
     }
 }
 
-/// Whether a field fits an input, and how its elements become the input's.
+/// Finds the conversion of a field's elements to those of an input, if the field fits the input.
 fn find_conversion(
     field: &Field,
     (ty, dim): (&TensorType, usize),
@@ -157,7 +157,7 @@ fn find_conversion(
     Conversion::from_field(field, ty.dtype, normalize)
 }
 
-/// One sample that is none: zeros, and labels that are ignored. `None` where labels cannot say so.
+/// Returns a sample of padding: zeros, or labels that are ignored. `None` if the type of labels has no such value.
 fn padding_sample(field: &Field, ty: &TensorType) -> Option<Vec<u8>> {
     let size = ty.dtype.size();
     let mut bytes = vec![0; field.ty.elements() * size];
@@ -202,7 +202,7 @@ mod tests {
         ])
     }
 
-    /// The field of each input, in the order of their names.
+    /// Returns the field of each input, in the order of their names.
     fn bound(set: &Set, inputs: &[(&str, DType, &[usize])]) -> Result<Vec<String>, String> {
         let inputs = inputs
             .iter()

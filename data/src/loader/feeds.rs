@@ -1,7 +1,7 @@
-//! Batches that threads make ahead of who takes them.
+//! Batches that threads make in advance.
 //!
-//! Of `n` threads each makes every `n`-th batch and holds it until it is taken, by a channel without room. That bounds
-//! memory, needs no queue to be put in order, and ends with the iterator.
+//! Of `n` threads each makes every `n`-th batch and holds it until it is taken, by a channel without capacity. That bounds memory, needs no queue to
+//! be put in order, and ends with the iterator.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use super::Work;
 use super::batch::Batch;
 use crate::error::DatasetError;
 
-/// More threads than any loader needs.
+/// The most threads of a loader.
 const MOST_THREADS: usize = 256;
 
-/// The batches of steps, in order. Of `n` threads each makes every `n`-th and holds it until it is taken, so `n` batches exist
-/// ahead. Dropped, it ends its threads. Behind an error comes nothing.
+/// An iterator over the batches of steps, in order. Of `n` threads each makes every `n`-th batch and holds it until it is taken, so `n` batches are
+/// made in advance. When it is dropped, its threads end. After an error it yields nothing.
 #[derive(Debug)]
 pub struct Feeds {
     steps: Range<u64>,
-    /// The receiver of each thread's batches.
+    /// The receivers of the threads' batches.
     made: Vec<Receiver<Made>>,
-    /// The thread whose turn it is.
+    /// The index of the thread that has the next batch.
     turn: usize,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -57,7 +57,7 @@ impl Feeds {
     }
 }
 
-/// Makes batch after batch until nobody takes them.
+/// Makes batch after batch, until nobody takes them or one fails.
 fn send_batches(
     work: &Work,
     steps: impl Iterator<Item = u64>,

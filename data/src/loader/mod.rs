@@ -1,11 +1,10 @@
-//! Loaders: from a data set to the feeds of steps.
+//! Loaders make the feeds of steps from a data set.
 //!
-//! A step's batch is a range of the epoch's order, and the order a function of seed and epoch, so any step can be made
-//! anew (`batch.rs`). Threads make batches ahead of who takes them (`feeds.rs`). Which field feeds which input `bind.rs`
-//! finds out.
+//! The batch of a step is a range of the epoch's order, and the order is a function of seed and epoch, so any step can be made again (`batch.rs`).
+//! Threads make batches in advance (`feeds.rs`). `bind.rs` finds the field that feeds each input.
 //!
-//! A loader knows inputs by their types alone. With the rows of a batch that its process reads, which
-//! `Session::feed_rows` finds in the plan's feeds, it feeds those rows, packed, instead of whole tensors.
+//! A loader knows inputs by their types alone. If it is given the rows of a batch that its process reads, which `Session::feed_rows` finds in the
+//! plan's feeds, it feeds those rows, packed, instead of whole tensors.
 
 mod batch;
 mod bind;
@@ -29,17 +28,17 @@ pub use bind::IGNORED;
 use bind::{Binding, bind_inputs, read_fixed_feeds};
 pub use feeds::Feeds;
 
-/// The treatment of the samples that are left where a batch is more than they are.
+/// The treatment of the samples at the end of an epoch that do not fill a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LastBatch {
-    /// They are left out: no sample comes twice in an epoch.
+    /// They are left out, so that no sample comes twice in an epoch.
     Drop,
-    /// The first ones of the epoch come again behind them: every sample comes at least once.
+    /// The first samples of the epoch are repeated behind them, so that every sample comes at least once.
     Wrap,
-    /// The next epoch begins behind them, in the same batch: samples follow each other without end, and batches belong to
-    /// no epoch. Such batches are taken by [`Loader::from_step`].
+    /// The next epoch begins behind them, in the same batch, so samples follow each other without end, and batches belong to no epoch.
+    /// [`Loader::from_step`] gives such batches.
     Join,
-    /// Zeros come behind them, with labels that are ignored (-100): for evaluation, where every sample counts once.
+    /// Zeros come behind them, with labels that are ignored (-100). This is for evaluation, where every sample counts once.
     Pad,
 }
 
@@ -48,29 +47,29 @@ pub enum LastBatch {
 pub struct LoaderOptions {
     /// The seed of the order and of augmentation.
     pub seed: u64,
-    /// Whether the order is another one in each epoch; otherwise it is the data set's.
+    /// Whether the order changes in each epoch; otherwise it is the data set's.
     pub shuffle: bool,
     /// The treatment of the last batch of an epoch.
     pub last: LastBatch,
-    /// The augmentation of images, at random.
+    /// The random augmentation of images.
     pub augment: Augment,
-    /// The normalization of `u8` that feed floats, once they are in `[0, 1]`.
+    /// The normalization of `u8` fields that feed floats, after they were scaled to `[0, 1]`.
     pub normalize: Option<Normalize>,
-    /// The number of threads that make batches. Each is one batch ahead, so this is also how many batches are held.
+    /// The number of threads that make batches. Each makes one batch in advance, so this is also the number of batches that are held.
     pub ahead: usize,
-    /// Which dims of inputs count samples: the first, where nothing is said. [`Loader::for_session`] knows them.
+    /// The dims of inputs that count samples. For inputs that are not listed it is the first. [`Loader::for_session`] sets them.
     pub samples: BTreeMap<String, Samples>,
-    /// For data parallelism by hand: the samples of this rank, whose batches they make alone. It has an order of its own.
+    /// For data parallelism by hand: the sampler of this rank, whose samples alone make the batches. It has an order of its own.
     pub sampler: Option<DistributedSampler>,
 }
 
 impl LoaderOptions {
-    /// Options for training: shuffled, without a last batch that is not full.
+    /// Returns options for training: shuffled, without a last batch that is not full.
     pub fn training(seed: u64) -> Self {
         Self { seed, shuffle: true, last: LastBatch::Drop, ..Self::evaluation() }
     }
 
-    /// Options for evaluation: each sample once, in order.
+    /// Returns options for evaluation: each sample once, in order.
     pub fn evaluation() -> Self {
         Self {
             seed: 0,
@@ -87,15 +86,15 @@ impl LoaderOptions {
 
 /// Makes the feeds of steps from a data set.
 ///
-/// Step `k` of an epoch takes samples `k * batch` to `(k + 1) * batch` of its order. The order is a function of seed and epoch,
-/// and what augmentation does one of seed, epoch and sample: so the batches are the same on every mesh, and from whatever
-/// step on. Only rows that the ranks of this process read are made ([`Loader::for_session`]).
+/// Step `k` of an epoch takes samples `k * batch` to `(k + 1) * batch` of its order. The order is a function of seed and epoch, and augmentation is
+/// one of seed, epoch and sample. So the batches are the same on every mesh, and from whatever step on. Only the rows that the ranks of this process
+/// read are made ([`Loader::for_session`]).
 #[derive(Clone)]
 pub struct Loader {
     work: Arc<Work>,
 }
 
-/// The work that threads share.
+/// The state that the threads share.
 struct Work {
     set: Arc<dyn Dataset>,
     bindings: Vec<Binding>,
@@ -104,7 +103,7 @@ struct Work {
     options: LoaderOptions,
     batch: usize,
     sampler: DistributedSampler,
-    /// The orders of the last two epochs that were asked for: threads are in two at the turn.
+    /// The orders of the last two epochs that were asked for. At the turn of an epoch threads are in two of them.
     orders: Mutex<VecDeque<(u64, Arc<Vec<usize>>)>>,
 }
 
@@ -116,11 +115,11 @@ impl std::fmt::Debug for Loader {
 }
 
 impl Loader {
-    /// Whole batches for inputs of these types. Each input is fed with the field of its name, or with the only one that fits its
-    /// shape and type; one without a dim of samples with the set's own tensor of its name, the same in every step.
+    /// Makes a loader of whole batches for inputs of these types. Each input is fed with the field of its name, or with the only one that fits its
+    /// shape and type. An input without a dim of samples is fed with the set's own tensor of its name, the same in every step.
     ///
     /// # Errors
-    /// Where the data set does not fit the inputs, or has no samples or fewer than a batch that must be full.
+    /// Returns an error if the data set does not fit the inputs, if it has no samples, or if it has fewer than a batch that must be full.
     pub fn new(
         set: Arc<dyn Dataset>,
         inputs: &BTreeMap<String, TensorType>,
@@ -137,7 +136,7 @@ impl Loader {
         Ok(Self { work: Arc::new(work) })
     }
 
-    /// Feeds for a session, with the rows alone that its ranks read ([`Session::feed_rows`]).
+    /// Makes a loader for a session, which feeds only the rows that the session's ranks read ([`Session::feed_rows`]).
     ///
     /// # Errors
     /// As [`Loader::new`].
@@ -150,7 +149,7 @@ impl Loader {
         Ok(Self::new(set, session.inputs(), options)?.with_rows(&session.feed_rows()))
     }
 
-    /// Makes these rows of inputs alone, one after the other; ascending ranges of the batch.
+    /// Makes only these rows of inputs, one after the other. They are ascending ranges of the batch.
     #[must_use]
     pub fn with_rows(self, rows: &BTreeMap<String, Vec<Range<usize>>>) -> Self {
         let work = &self.work;
@@ -167,64 +166,64 @@ impl Loader {
         Self { work: Arc::new(work) }
     }
 
-    /// Samples of a batch.
+    /// Returns the number of samples of a batch.
     pub fn batch(&self) -> usize {
         self.work.batch
     }
 
-    /// Samples that come in an epoch; of this rank, where there is a sampler.
+    /// Returns the number of samples that come in an epoch, or those of this rank if there is a sampler.
     pub fn samples(&self) -> usize {
         let (all, batch) = (self.work.sampler.len(), self.work.batch);
         if self.work.options.last == LastBatch::Drop { all / batch * batch } else { all }
     }
 
-    /// The number of batches, and so of steps, of an epoch.
+    /// Returns the number of batches, and so of steps, of an epoch.
     pub fn batches(&self) -> u64 {
         self.work.batches()
     }
 
-    /// The epoch of a step, and which of its batches it takes.
+    /// Returns the epoch of a step, and the index of its batch there.
     pub fn place(&self, step: u64) -> (u64, u64) {
         (step / self.batches(), step % self.batches())
     }
 
-    /// The batch of a step, made here and now.
+    /// Makes the batch of a step, in the calling thread.
     ///
     /// # Errors
-    /// Where a sample cannot be read or does not fit.
+    /// Returns an error if a sample cannot be read or does not fit.
     pub fn make(&self, step: u64) -> Result<Batch, DatasetError> {
         self.work.make_batch(step, &|| false)
     }
 
-    /// The batches from a step on, epoch after epoch, without end: steps are counted from the first of epoch 0. Threads make
-    /// them ahead.
+    /// Returns the batches from a step on, epoch after epoch, without end. Steps are counted from the first of epoch 0. Threads make the batches in
+    /// advance.
     ///
     /// # Errors
-    /// Where there is no thread to be had.
+    /// Returns an error if no thread can be started.
     pub fn from_step(&self, step: u64) -> Result<Feeds, DatasetError> {
         Feeds::start_threads(&self.work, step..u64::MAX)
     }
 
-    /// The batches of an epoch from `batch` on. Threads make them ahead.
+    /// Returns the batches of an epoch from `batch` on. Threads make them in advance.
     ///
     /// # Errors
-    /// Where there is no thread to be had.
+    /// Returns an error if no thread can be started.
     pub fn epoch_from(&self, epoch: u64, batch: u64) -> Result<Feeds, DatasetError> {
         let first = epoch.saturating_mul(self.batches());
         let end = first.saturating_add(self.batches());
         Feeds::start_threads(&self.work, first.saturating_add(batch).min(end)..end)
     }
 
-    /// The batches of an epoch. Threads make them ahead.
+    /// Returns the batches of an epoch. Threads make them in advance.
     ///
     /// # Errors
-    /// Where there is no thread to be had.
+    /// Returns an error if no thread can be started.
     pub fn epoch(&self, epoch: u64) -> Result<Feeds, DatasetError> {
         self.epoch_from(epoch, 0)
     }
 }
 
-/// The samples of all inputs that have any.
+/// Returns the number of samples of a batch, on which all inputs that have samples must agree.
 fn batch_of(bindings: &[Binding]) -> Result<usize, DatasetError> {
     let batches: BTreeMap<usize, &str> =
         bindings.iter().map(|binding| (binding.batch_size(), binding.input.as_str())).collect();
@@ -244,7 +243,7 @@ fn batch_of(bindings: &[Binding]) -> Result<usize, DatasetError> {
     }
 }
 
-/// The samples of this rank: all, unless told otherwise.
+/// Returns the sampler of this rank. It has all samples, unless the options say otherwise.
 fn sampler(set: &dyn Dataset, options: &LoaderOptions) -> Result<DistributedSampler, DatasetError> {
     let Some(sampler) = &options.sampler else {
         let all = DistributedSampler::new(set.samples(), 1, 0, Remainder::Drop);
@@ -284,17 +283,16 @@ fn check(
     Err(DatasetError::Loader(text))
 }
 
-/// Bytes of memory that the order of an epoch takes for each sample: it is made of another list, and that of the epoch
-/// before is kept.
+/// The bytes of memory that the order of an epoch takes for each sample. It is made from another list, and the order of the previous epoch is kept.
 const ORDER_BYTES: u64 = 32;
 
-/// Whether the order of so many samples is more than there is memory; where the system does not say how much there is, it is not.
+/// Whether the order of this many samples needs more memory than there is. If the system does not tell how much there is, it does not.
 fn beyond_memory(samples: usize, memory: Option<u64>) -> bool {
     let bytes = (samples as u64).saturating_mul(ORDER_BYTES);
     memory.is_some_and(|memory| bytes > memory)
 }
 
-/// Checks that labels can say that they do not count, where a batch is padded.
+/// Checks, if a batch is padded, that the labels' type has a value that is ignored.
 fn check_padding(bindings: &[Binding], last: LastBatch) -> Result<(), DatasetError> {
     match bindings.iter().find(|binding| binding.nothing.is_none()) {
         Some(Binding { input, ty, .. }) if last == LastBatch::Pad => {

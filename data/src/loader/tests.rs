@@ -1,4 +1,4 @@
-//! Loaders: every sample once, the same on every mesh, resumed anywhere, in bounded memory.
+//! Loaders give every sample once, the same on every mesh, resume anywhere, and use bounded memory.
 
 use std::collections::BTreeSet;
 use std::sync::Condvar;
@@ -11,7 +11,7 @@ use graphc_runtime::HostTensor;
 use super::*;
 use crate::dataset::{Field, FieldKind};
 
-/// Samples that know their number: `x` is an image made of it, `labels` is it. Counts what is read.
+/// A data set whose samples know their number: `x` is an image made of it, `labels` is the number. It records the samples that are read.
 struct Numbers {
     samples: usize,
     fields: [Field; 2],
@@ -36,7 +36,7 @@ impl Numbers {
         self.read.lock().expect("no panic").len()
     }
 
-    /// Waits until so many samples were read.
+    /// Waits until this many samples were read.
     fn wait_for(&self, reads: usize) {
         let read = self.read.lock().expect("no panic");
         let more =
@@ -93,7 +93,7 @@ fn loader(samples: usize, batch: usize, last: LastBatch) -> Loader {
     Loader::new(Arc::new(Numbers::new(samples)), &inputs(batch), options(last)).expect("it fits")
 }
 
-/// The rows of rank `rank` of `ranks`, whose inputs are S(0).
+/// Returns the rows that rank `rank` of `ranks` reads if its inputs are S(0).
 fn rows(batch: usize, ranks: usize, rank: usize) -> BTreeMap<String, Vec<Range<usize>>> {
     let mine = || std::iter::once(split_range(batch, ranks, rank)).collect();
     [("x".to_owned(), mine()), ("labels".to_owned(), mine())].into()
@@ -131,7 +131,7 @@ fn every_sample_comes_once_an_epoch_on_any_number_of_ranks() {
     }
 }
 
-/// The batches of an epoch, put together from the rows that ranks read.
+/// Joins the rows that ranks read into the batches of an epoch.
 fn joined(whole: &Loader, ranks: usize, epoch: u64) -> Vec<Batch> {
     let parts: Vec<Vec<Batch>> = (0..ranks)
         .map(|rank| {

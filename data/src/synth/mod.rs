@@ -1,13 +1,12 @@
-//! Synthetic sets in the true formats of CIFAR-10 and MNIST, for where nothing can be downloaded.
+//! Synthetic sets in the true formats of CIFAR-10 and MNIST, for machines that can download nothing.
 //!
-//! The class of an image is its texture (`textures.rs`), which fills a square of random size at a random place, in random
-//! phase, in two random colours. A convolution of few pixels tells textures apart wherever they are. Mirrored images keep
-//! their class, because trainings mirror images. All is integers and Philox, so the files are the same bits everywhere.
+//! The class of an image is its texture (`textures.rs`), which fills a square of random size at a random position, in random phase, in two random
+//! colours. A convolution of few pixels tells textures apart wherever they are. Mirrored images keep their class, because trainings mirror images.
+//! All numbers are integers and come from Philox, so the files are the same bits everywhere.
 //!
-//! No linear classifier gets beyond 55 % of them right. An image is as likely as its negative (the colours exchanged,
-//! around the mean of all images), which has the same class. Where a linear classifier has both right, the scores' sum
-//! says that the class is the one that it gives to the mean image; of all other classes it has at most one of the two
-//! right: 1/2 (1 + 1/10).
+//! No linear classifier gets beyond 55 % of them right. An image is as likely as its negative (the colours exchanged, around the mean of all images),
+//! which has the same class. If a linear classifier has both right, the sum of the scores says that their class is the one that it gives to the mean
+//! image. Of all other classes it has at most one of the two right: 1/2 (1 + 1/10).
 
 mod textures;
 
@@ -22,9 +21,9 @@ use crate::error::DatasetError;
 use crate::mnist;
 use textures::Painter;
 
-/// The most samples that there may be: each file must fit memory.
+/// The most training samples of a set, because each file must fit memory.
 pub const MOST_SAMPLES: usize = 1_000_000;
-/// The least samples that there must be: each file has one at least.
+/// The least training samples of a set, because each file has at least one.
 pub const LEAST_SAMPLES: usize = 10;
 
 /// The format of a synthetic set.
@@ -36,16 +35,16 @@ pub enum SynthSet {
     Mnist,
 }
 
-/// The number of held-out samples for so many training samples: a fifth, as CIFAR-10 has.
+/// Returns the number of held-out samples for this many training samples: a fifth, as in CIFAR-10.
 pub fn held_out(samples: usize) -> usize {
     samples / 5
 }
 
-/// Writes a set of `samples` training samples, and a fifth as many held-out ones, of ten classes of equal size. The files are a
-/// function of `samples` and `seed`; those that are there already must be the same.
+/// Writes a set of `samples` training samples, and a fifth as many held-out ones, of ten classes of equal size. The files are a function of `samples`
+/// and `seed`; those that exist already must be the same.
 ///
 /// # Errors
-/// Where the number of samples is out of bounds, another file lies at a place, or the folder cannot be written.
+/// Returns an error if the number of samples is out of bounds, if another file is in the way, or if the folder cannot be written.
 pub fn write_set(
     set: SynthSet,
     folder: &Path,
@@ -75,7 +74,7 @@ pub fn write_set(
     Ok(written)
 }
 
-/// A file's name, and what makes its content: one content at a time is in memory.
+/// A file's name, and the function that makes its content, so that a single content is in memory at a time.
 type File = (&'static str, Box<dyn Fn() -> Vec<u8>>);
 
 fn cifar_files(samples: usize, seed: u64) -> Vec<File> {
@@ -122,13 +121,13 @@ fn mnist_files(samples: usize, seed: u64) -> Vec<File> {
     train.into_iter().chain(test).collect()
 }
 
-/// The head of an IDX file of bytes.
+/// Makes the head of an IDX file of bytes.
 fn idx_header(dims: &[usize]) -> Vec<u8> {
     let words = dims.iter().flat_map(|&dim| (dim as u32).to_be_bytes());
     [0, 0, 8, dims.len() as u8].into_iter().chain(words).collect()
 }
 
-/// Writes a file, unless it is there: another one, perhaps of the true set, is not overwritten.
+/// Writes a file, unless it exists with the same content. A different file, perhaps of the true set, is not overwritten.
 fn write_new_file(path: &Path, bytes: &[u8]) -> Result<(), DatasetError> {
     if !path.exists() {
         return Ok(write_file(path, bytes)?);

@@ -1,4 +1,4 @@
-//! Synthetic sets: what they are, that no linear function of pixels sees their classes, and that differences of near pixels do.
+//! Synthetic sets have the promised content. No linear function of pixels tells their classes apart, and differences of near pixels do.
 
 use std::collections::BTreeMap;
 
@@ -68,10 +68,10 @@ fn numbers_of_samples_have_bounds() {
     write_set(SynthSet::Cifar10, Path::new("/dev/null/inside"), 10, 0).expect_err("no folder");
 }
 
-/// Features and class of each sample.
+/// The features and the class of each sample.
 type Rows = Vec<(Vec<f32>, u8)>;
 
-/// Pixels as numbers around 0, with a bias.
+/// Returns the pixels of each sample as numbers around 0, with a bias.
 fn pixels(set: &ImageSet) -> Rows {
     let mut image = vec![0; set.fields()[0].ty.bytes()];
     let row = |sample: usize| {
@@ -82,8 +82,8 @@ fn pixels(set: &ImageSet) -> Rows {
     (0..set.samples()).map(row).collect()
 }
 
-/// How alike pixels are that lie a few points apart, in each direction: what a convolution of 9 x 9, squared and averaged over
-/// the image, can tell.
+/// Returns for each sample the share of pixels that differ from the pixel a few points away, for each distance. A convolution of 9 x 9, squared and
+/// averaged over the image, can learn such features.
 fn likeness(set: &ImageSet) -> Rows {
     let [_, height, width] = set.fields()[0].ty.shape[..] else { panic!("an image") };
     let mut image = vec![0; set.fields()[0].ty.bytes()];
@@ -103,7 +103,7 @@ fn likeness(set: &ImageSet) -> Rows {
     (0..set.samples()).map(&mut row).collect()
 }
 
-/// Trains softmax regression by stochastic gradient descent; its accuracy on what it was trained on, and on what was held out.
+/// Trains softmax regression by stochastic gradient descent. Returns its accuracy on the samples that it was trained on, and on held-out ones.
 fn regression(train: &Rows, test: &Rows, (epochs, rate): (usize, f32)) -> [f64; 2] {
     let width = train[0].0.len();
     let mut weights = vec![0.0_f32; 10 * width];

@@ -4,16 +4,16 @@ use graphc_ir::random::{RandomStream, key_of};
 
 use crate::dataset::Split;
 
-/// Number of classes.
+/// The number of classes.
 pub(super) const CLASSES: usize = 10;
 
-/// Words of four that a sample may draw: some for what it is, the others for noise.
+/// The number of blocks of four random words that a sample may draw: some for its scene, the others for noise.
 const WORDS: u64 = 1 << 16;
 const FIRST_NOISE: u64 = 16;
-/// Noise is below this, up and down.
+/// The bound of noise, up and down.
 const NOISE: i32 = 16;
 
-/// Whether a point of a class's texture has the first of its two colours. Mirroring a texture gives one of the same class.
+/// Whether a point of a class's texture has the first of its two colours. A mirrored texture is one of the same class.
 fn is_first_colour(class: u8, x: u32, y: u32) -> bool {
     // A zigzag from 0 to 4 and back, every 8 points.
     let zigzag = |t: u32| (t % 8).abs_diff(4);
@@ -39,16 +39,16 @@ pub(super) struct Painter {
     stream: RandomStream,
 }
 
-/// What an image is, but for noise.
+/// The content of an image, without noise.
 struct Scene {
     class: u8,
-    /// Of the square: first row and column, and side.
+    /// The square of the texture: its first row, first column and side.
     top: usize,
     left: usize,
     side: usize,
-    /// Where the texture begins.
+    /// The offset of the texture's pattern.
     phase: [u32; 2],
-    /// Of each channel: around the square, and the two of the texture.
+    /// For each channel: the colour around the square, and the two of the texture.
     colours: [[i32; 3]; 3],
 }
 
@@ -59,7 +59,7 @@ struct Dice {
 }
 
 impl Dice {
-    /// A number from `range`.
+    /// Draws a number from `range`.
     fn draw(&mut self, range: std::ops::Range<u32>) -> u32 {
         let [word, ..] = self.stream.words(self.next);
         self.next += 1;
@@ -68,13 +68,13 @@ impl Dice {
 }
 
 impl Painter {
-    /// Images of `[channels, height, width]`, with up to 3 channels.
+    /// Makes a painter of images of `[channels, height, width]`, with up to 3 channels.
     pub(super) fn new(shape: [usize; 3], seed: u64, split: Split) -> Self {
         let step = u64::from(split == Split::Test);
         Self { shape, stream: RandomStream { seed, key: key_of("synthetic pictures"), step } }
     }
 
-    /// The class of a sample. Of ten that follow each other each class has one.
+    /// Returns the class of a sample. Of each ten samples in a row, every class has one.
     pub(super) fn class(&self, sample: usize) -> u8 {
         let block = RandomStream { key: key_of("synthetic classes"), ..self.stream };
         let [turn, ..] = block.words((sample / CLASSES) as u64);
@@ -139,7 +139,7 @@ impl Scene {
 mod tests {
     use super::*;
 
-    /// All phases of a class's texture on 8 x 8 points.
+    /// Returns all phases of a class's texture on 8 x 8 points.
     fn patches(class: u8, mirrored: bool) -> std::collections::BTreeSet<u64> {
         let patch = |dx: u32, dy: u32| {
             let bit = |i: u32| {

@@ -1,4 +1,4 @@
-//! Support that tests of eager tensors share.
+//! Support that the tests of eager tensors share.
 
 #![allow(dead_code, reason = "each test uses some of it")]
 
@@ -16,13 +16,13 @@ pub fn sbp(text: &str) -> NdSbp {
     text.parse().expect("an SBP")
 }
 
-/// Runs a program on ranks that are threads, which all succeed.
+/// Runs a program on ranks that are threads, and expects that all succeed.
 pub fn on<T: Send>(ranks: u32, program: impl Fn(Eager) -> Result<T, Failure> + Sync) -> Vec<T> {
     let run = |group: Group| program(Eager::new(&group)?);
     dist::spawn(ranks, run).expect("every rank succeeds")
 }
 
-/// Runs a program on ranks of a job; a group waits so long for a peer.
+/// Runs a program on the ranks of a job. A group waits at most `timeout` for a peer.
 pub fn on_job<T: Send>(
     (ranks, links): (u32, TransportLinks),
     timeout: Duration,

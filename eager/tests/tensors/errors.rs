@@ -1,5 +1,5 @@
-//! Errors of calls that do not fit, which are found on all ranks. Ranks that do not call the same, leave or die are told
-//! of, and nobody waits for ever.
+//! Errors of eager calls. Calls that do not fit fail on all ranks. If ranks call different things, leave or die, the others are told, and nobody
+//! waits for ever.
 
 use crate::common::{Failure, on, sbp};
 use graphc_eager::{Eager, GlobalTensor};
@@ -8,7 +8,7 @@ use graphc_ir::types::DType;
 use graphc_runtime::HostTensor;
 use graphc_runtime::dist;
 
-/// The text of a call that fails, on each rank.
+/// Returns the message of a call that fails on this rank.
 fn said<T>(result: Result<T, impl ToString>) -> Result<String, Failure> {
     Ok(result.err().ok_or("it fits")?.to_string())
 }
@@ -82,7 +82,7 @@ fn local_tensors_that_are_no_shards_are_named_on_all_ranks() {
     assert!(dims.contains("rank 1 brings f32[2, 2], but f32[2] in (B)"), "{dims}");
 }
 
-/// The texts of two ranks that call different things, once each has called what follows too.
+/// Returns the error of each of two ranks: that of `program`, in which they call different things, or of the call that follows it.
 fn differ(
     program: impl Fn(&Eager, &GlobalTensor, &GlobalTensor) -> Result<(), Failure> + Sync,
 ) -> Vec<String> {

@@ -1,5 +1,5 @@
-//! Eager tensors on ranks that are joined as processes are, by shared memory and by TCP: threads here, each with a membership of
-//! its own, so that everything but the launch is as between processes. One test has processes, because it kills one.
+//! Eager tensors on ranks that are joined as processes are, by shared memory and by TCP. The ranks are threads, each with a membership of its own, so
+//! that everything but the launch is as between processes. One test has processes, because it kills one.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -13,7 +13,7 @@ use graphc_runtime::job::{TransportLinks, free_port};
 
 const LONG: Duration = Duration::from_secs(600);
 
-/// Numbers whose bits depend on the order of summation, through every kind of boxing and from mesh to mesh.
+/// Computes numbers whose bits depend on the order of summation, through every kind of boxing and from mesh to mesh.
 fn tour(eager: &Eager) -> Result<Vec<HostTensor>, Failure> {
     let (all, n) = (eager.all(), eager.world_size() as u32);
     let halves = [
@@ -78,7 +78,7 @@ fn a_rank_that_does_not_come_is_an_error_after_the_timeout() {
     assert!(all[1].as_ref().is_err_and(|text| text.contains("rank 0 has waited")), "{all:?}");
 }
 
-/// The program of the example `overhead`, which runs for as long as it is told, as one of two processes.
+/// Starts the example `overhead`, with a great number of rounds, as one of two processes.
 fn process(rank: u32, port: u16) -> Child {
     let mut program = std::env::current_exe().expect("a path");
     program.pop();

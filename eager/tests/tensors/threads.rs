@@ -1,4 +1,4 @@
-//! Eager tensors on ranks that are threads, held against the same numbers on one.
+//! Eager tensors on ranks that are threads, compared with the same numbers on one rank.
 
 use crate::common::{Failure, numbers, on, sbp, wholes};
 use graphc_eager::{Eager, GlobalTensor};
@@ -7,7 +7,7 @@ use graphc_ir::types::DType;
 use graphc_runtime::HostTensor;
 use graphc_runtime::dist;
 
-/// Every layout of a matrix over one axis, and two over two axes.
+/// The layouts of a matrix over one axis.
 const LINES: [&str; 4] = ["S(0)", "S(1)", "B", "P"];
 const GRIDS: [&str; 5] = ["S(0), S(1)", "S(0), S(0)", "B, S(1)", "P, S(0)", "P, B"];
 
@@ -28,8 +28,8 @@ fn tensors_of_different_layouts_add_up() {
     assert_ne!(x, y, "each draws its own numbers");
 }
 
-/// Sum, difference, quotient and product of matrices in layouts, whose numbers are small integers: every order of
-/// summation gives the same bits.
+/// Computes sum, difference, quotient and product of matrices in two layouts. The numbers are small integers, so every order of summation gives the
+/// same bits.
 fn arithmetic(
     eager: &Eager,
     mesh: &Placement,
@@ -93,7 +93,7 @@ fn all_layouts_give_the_numbers_of_one_rank() {
     on_mesh(&[2, 2], &GRIDS);
 }
 
-/// What needs no boxing stays where it lies; partial sums are made whole.
+/// A result keeps the layout that the operation gives it without boxing, and partial sums are summed up.
 #[test]
 fn results_lie_as_costs_least() {
     on(2, |eager| {
@@ -143,7 +143,7 @@ fn tensors_go_to_other_ranks_and_back() {
     assert_eq!(all, vec![(0..20).map(f64::from).collect::<Vec<f64>>(); 4]);
 }
 
-/// Every layout of a matrix over two axes to every other, on the same mesh and on one that has other ranks and axes.
+/// A matrix in any layout over two axes becomes any other, on the same mesh and on one that has other ranks and axes.
 #[test]
 fn every_layout_becomes_every_other() {
     let axis = ["B", "S(0)", "S(1)", "P"];
@@ -266,7 +266,7 @@ fn tensors_are_printed_as_numbers() {
     assert!(shown[0][2].ends_with("rank 0 has [0..4]: [0, 1, 2, 3]"), "{}", shown[0][2]);
 }
 
-/// Any layout of ranks in a line or in a grid, uneven ones too, leads to any other: also where each rank keeps what it has.
+/// Any layout of ranks in a line or in a grid, even an uneven one, becomes any other, including those that leave each rank what it has.
 #[test]
 fn ranks_of_a_line_are_those_of_a_grid() {
     let line = Placement::mesh(&[4]).expect("four ranks");

@@ -1,4 +1,4 @@
-//! Finds the sets of a block's ops that are best computed again, each at some price of memory.
+//! Finds the sets of a block's ops that are best recomputed, each at some price of memory.
 //!
 //! At a price of so many seconds a byte, an op that is computed again costs its seconds. A tensor is needed if the
 //! backward pass reads it, or an op that is computed again. A needed tensor costs its bytes, unless the op that makes
@@ -23,21 +23,21 @@ use crate::passes::cut::smallest_side;
 /// The ops of a block that may be computed again, with their tensors.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FrontierBlock {
-    /// By op: what computing it again takes, in [`UNITS`] of a second.
+    /// The cost of recomputing each op, in [`UNITS`] of a second.
     pub ops: Vec<u64>,
     /// The tensors that the ops read and make.
     pub tensors: Vec<FrontierTensor>,
 }
 
-/// Parts of a second that costs are counted in.
+/// The parts of a second in which costs are counted.
 pub const UNITS: f64 = 1e12;
 
-/// A tensor that is kept, or made again.
+/// A tensor that is kept or recomputed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FrontierTensor {
     /// Bytes that it takes while it is kept.
     pub bytes: u64,
-    /// The op that makes it; `None` where that is not computed again in any case.
+    /// The op that makes it, or `None` if that is never recomputed.
     pub maker: Option<usize>,
     /// The ops that read it.
     pub readers: Vec<usize>,
@@ -45,18 +45,18 @@ pub struct FrontierTensor {
     pub is_read: bool,
 }
 
-/// A set of ops that is best to be computed again at some price.
+/// A set of ops that is best recomputed at some price.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Corner {
-    /// By op.
+    /// Whether each op is recomputed.
     pub again: Vec<bool>,
     /// The cost of computing them, in [`UNITS`].
     pub units: u64,
-    /// Bytes that are kept.
+    /// The bytes that are kept.
     pub bytes: u64,
 }
 
-/// All corners, from nothing that is computed again on: each of more ops, that take more seconds and leave fewer bytes.
+/// Finds all corners, from the one without recomputation on. Each recomputes more ops than the one before, takes more seconds and keeps fewer bytes.
 pub fn find_frontier(block: &FrontierBlock) -> Vec<Corner> {
     let nothing = block.corner(vec![false; block.ops.len()]);
     let units = block.ops.iter().sum::<u64>();
@@ -70,11 +70,11 @@ pub fn find_frontier(block: &FrontierBlock) -> Vec<Corner> {
     corners
 }
 
-/// More than any cut takes.
+/// A capacity that is more than any cut.
 const UNCUT: u128 = 1 << 120;
 
 impl FrontierBlock {
-    /// The set of all ops.
+    /// Returns the set of all ops.
     pub fn full_corner(&self) -> Corner {
         self.corner(vec![true; self.ops.len()])
     }
@@ -104,7 +104,7 @@ impl FrontierBlock {
         }
     }
 
-    /// The least set of fewest costs, where a unit and a byte cost so much.
+    /// Finds the smallest set of least cost, with these prices of a unit and of a byte.
     fn find_least_cut(&self, unit: u128, byte: u128) -> Corner {
         let mut graph: DiGraph<(), u128> = DiGraph::new();
         let (source, sink) = (graph.add_node(()), graph.add_node(()));
@@ -133,8 +133,7 @@ mod tests {
     use super::*;
     use crate::draw::Draw;
 
-    /// Up to nine ops, each of which reads some of what those before it make, or what comes from other blocks, and
-    /// makes one or two tensors.
+    /// Makes a block of up to nine ops. Each reads some results of those before it, or tensors of other blocks, and makes one or two tensors.
     fn block(draw: &mut Draw) -> FrontierBlock {
         let mut tensors: Vec<FrontierTensor> = Vec::new();
         let tensor = |draw: &mut Draw, maker| FrontierTensor {

@@ -1,12 +1,11 @@
-//! Puts all that may be computed again in one row, the cheapest for the bytes that it frees first.
+//! Puts all ops that may be recomputed in one row, ordered by the cost of the bytes that they free.
 //!
-//! A plan in which everything is computed again says how long each op takes and how many bytes each tensor has. The
-//! row has the steps from each corner of a block's [`frontier`] to the next. Steps stand by their price. Steps of one
-//! price stand block by block.
+//! A plan in which everything is recomputed tells the seconds of each op and the bytes of each tensor. The row has the steps from each corner of a
+//! block's [`frontier`] to the next, ordered by price. Steps of one price are ordered by block.
 //!
-//! In a pipeline each stage has an order of its own. The slowest stage decides how long a step takes, so what one
-//! stage computes again the others may too, at no cost. All stages go on together, by the seconds that each has
-//! spent. Stages with fewer microbatches under way so keep memory for a second stream.
+//! In a pipeline each stage has an order of its own. The slowest stage decides how long a step takes, so if one stage recomputes something, the
+//! others may too, at no cost. All stages go on together, by the seconds that each has spent. So stages with fewer microbatches under way keep memory
+//! for a second stream.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +23,7 @@ use crate::passes::recompute::{Blocks, Extent, OpPlace, recompute_with_origins};
 use crate::planner::Planned;
 use crate::schedule::under_way;
 
-/// A plan in which everything is computed again.
+/// A plan in which everything is recomputed.
 pub struct FullRecompute<'a> {
     /// The decisions that it was made from.
     pub decisions: &'a Decisions,
@@ -42,7 +41,7 @@ pub struct Row {
     steps: Vec<RowStep>,
 }
 
-/// Ops of a block that are computed again together.
+/// Ops of a block that are recomputed together.
 #[derive(Clone, Debug)]
 struct RowStep {
     ops: Vec<OpPlace>,
@@ -50,10 +49,10 @@ struct RowStep {
 }
 
 impl Row {
-    /// The row of a graph in which nothing is computed again yet.
+    /// Makes the row of a graph in which nothing is recomputed yet.
     ///
     /// # Errors
-    /// Where an op does not take its operands.
+    /// Returns an error if an op does not take its operands.
     pub fn new(decisions: &Decisions, full: &FullRecompute<'_>) -> Result<Self, PassError> {
         let (_, origins) = recompute_with_origins(decisions.to_rated(), Extent::Full)?;
         let prices = RecomputePrices::new(decisions, full, &origins);
@@ -71,18 +70,18 @@ impl Row {
         Ok(Self { steps: by_spent(by_price(all)) })
     }
 
-    /// The amounts of the row, where a rank has so many bytes.
+    /// Returns the amounts of the row, for ranks of `limit` bytes.
     pub fn amounts(&self, limit: u64) -> Amounts {
         Amounts::new(self.steps.iter().map(|step| step.more).collect(), limit)
     }
 
-    /// The ops of an amount.
+    /// Returns the ops that an amount recomputes.
     pub fn ops(&self, amount: usize) -> BTreeSet<OpPlace> {
         self.steps[..amount].iter().flat_map(|step| &step.ops).copied().collect()
     }
 }
 
-/// The steps from each of these sets to the next.
+/// Lists the steps from each of these sets to the next.
 fn list_steps<'a>(
     stage: usize,
     corners: impl Iterator<Item = &'a Corner>,
@@ -99,13 +98,13 @@ fn list_steps<'a>(
     corners.windows(2).map(step).filter(|step| !step.ops.is_empty()).collect()
 }
 
-/// The steps in order. Equal prices stay in the order of blocks.
+/// Orders the steps by price. Steps of equal price stay in the order of blocks.
 fn by_price(mut steps: Vec<RowStep>) -> Vec<RowStep> {
     steps.sort_by(|one, other| one.seconds_per_byte().total_cmp(&other.seconds_per_byte()));
     steps
 }
 
-/// The steps in order of what their stage has spent with each.
+/// Orders the steps by the seconds that their stage has spent with each.
 fn by_spent(steps: Vec<RowStep>) -> Vec<RowStep> {
     let mut spent: BTreeMap<usize, f64> = BTreeMap::new();
     let spent = |step: RowStep| {
@@ -119,28 +118,29 @@ fn by_spent(steps: Vec<RowStep>) -> Vec<RowStep> {
 }
 
 impl RowStep {
-    /// Seconds for a byte.
+    /// Returns the price: seconds for a byte.
     fn seconds_per_byte(&self) -> f64 {
         let More { seconds, bytes, .. } = self.more;
         if bytes == 0 { f64::INFINITY } else { seconds / bytes as f64 }
     }
 }
 
-/// Prices of ops and bytes of tensors.
+/// The prices of ops and the bytes of tensors.
 struct RecomputePrices<'a> {
     decisions: &'a Decisions,
     full: &'a FullRecompute<'a>,
     readers: Vec<Vec<NodeId>>,
     readers_of_full: Vec<Vec<NodeId>>,
-    /// By node what computes it again in the plan.
+    /// The node that recomputes each node in the plan.
     copies: Vec<Option<NodeId>>,
-    /// By node what computes it in the forward pass of the plan.
+    /// The node that computes each node in the forward pass of the plan.
     firsts: Vec<Option<NodeId>>,
     under_way: Vec<Vec<usize>>,
 }
 
 impl<'a> RecomputePrices<'a> {
-    /// `origins` has, of each node of the plan that gathers nothing again, the one that it is or computes again.
+    /// Finds the copies of each node in the plan. `origins` has, for each node of the plan except for those that gather again, the node that it is or
+    /// recomputes.
     fn new(decisions: &'a Decisions, full: &'a FullRecompute<'a>, origins: &[NodeId]) -> Self {
         let nodes = decisions.graph().nodes.len();
         let (mut copies, mut firsts) = (vec![None; nodes], vec![None; nodes]);
@@ -164,7 +164,7 @@ impl<'a> RecomputePrices<'a> {
         }
     }
 
-    /// A block with these ops as a problem of its own, and the place of each op of the problem.
+    /// Makes a block with these ops as a problem of its own, and returns it with the index of each of its ops.
     fn build_block(&self, ops: &[NodeId], repeatable: &[bool]) -> (FrontierBlock, Vec<usize>) {
         let again = |place: &usize| self.copies[ops[*place].index()].is_some();
         let places: Vec<usize> = (0..ops.len()).filter(again).collect();
@@ -192,7 +192,7 @@ impl<'a> RecomputePrices<'a> {
         (seconds * UNITS) as u64
     }
 
-    /// A tensor; `None` where it is kept in any case, or read by nothing.
+    /// Makes a tensor of a problem, or returns `None` if it is always kept, or if nothing reads it.
     fn build_tensor(
         &self,
         value: ValueId,
@@ -213,14 +213,15 @@ impl<'a> RecomputePrices<'a> {
         Some(FrontierTensor { bytes, maker, readers: readers.into_iter().collect(), is_read })
     }
 
-    /// Whether a value is there for all of a step.
+    /// Whether a value exists for all of a step.
     fn lasts_whole_step(&self, value: ValueId) -> bool {
         let rates = &self.decisions.rates;
         self.decisions.graph().producer(value).op.is_given()
             || rates.microbatches > 1 && rates.values[value.index()] == ValueRate::Step
     }
 
-    /// Bytes of a tensor as it is made, in all microbatches that are under way; of partial sums as they are read.
+    /// Returns the bytes of a tensor in the layout in which it is made, in all microbatches that are under way; for partial sums in the layout in
+    /// which they are read.
     fn bytes(&self, value: ValueId, is_again: bool) -> u64 {
         let made = self.decisions.graph().value(value);
         let known = if is_again { &self.copies } else { &self.firsts };
@@ -255,7 +256,7 @@ impl<'a> RecomputePrices<'a> {
     }
 }
 
-/// These ops with their names, blocks with the same ops together.
+/// Names these ops. Blocks with the same ops are listed together.
 pub fn with_names(decisions: &Decisions, ops: &BTreeSet<OpPlace>) -> Vec<RecomputedOps> {
     let blocks = Blocks::new(&decisions.training, &decisions.rates);
     let mut of_block: BTreeMap<usize, Vec<RecomputedOp>> = BTreeMap::new();
@@ -274,7 +275,7 @@ pub fn with_names(decisions: &Decisions, ops: &BTreeSet<OpPlace>) -> Vec<Recompu
     all
 }
 
-/// The ops that have these names.
+/// Finds the ops that have these names.
 pub fn find_op_places(all: &[RecomputedOps]) -> BTreeSet<OpPlace> {
     let of = |of: &RecomputedOps, block: usize| {
         let place = |op: &RecomputedOp| OpPlace { block, place: op.place };

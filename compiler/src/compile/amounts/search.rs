@@ -1,13 +1,12 @@
-//! Searches for the least amount of recomputation that fits, over plans alone.
+//! Searches for the least amount of recomputation that fits, using plans that are not lowered.
 //!
-//! The search starts at the amount that is likely to fit by the plan with everything computed again. From there it
-//! goes up or down by strides that grow fourfold, from 1.2 % of a step on. Once the least amount lies between two
-//! known ones, it halves what is between them. The memory that a plan leaves says which amount is likely next. For
-//! each further plan the gain that is still possible must be larger.
+//! The search starts at the amount that is likely to fit, by the plan with everything recomputed. From there it goes up or down in strides that grow
+//! fourfold, from 1.2 % of a step on. Once the least amount lies between two known ones, it halves what is between them. The memory that a plan
+//! leaves tells which amount is likely next. For each further plan the gain that is still possible must be larger.
 //!
-//! An amount is also too small if memory is so short for it that its plan costs more than a little more computing
-//! would. What computing would cost lies on a line between two points: this graph without regard to memory, and the
-//! plan of the next amount known to fit. No good plan is looked for where that is so (`planner::Care::Against`).
+//! An amount is also too small if memory is so short for it that its plan costs more than a little more computing would. The cost of that computing
+//! lies on a line between two points: this graph without regard to memory, and the plan of the next amount known to fit. If so, no good plan is
+//! searched for (`planner::Care::Against`).
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -15,46 +14,45 @@ use std::collections::btree_map::Entry;
 use crate::error::CompileError;
 use crate::planner::Care;
 
-/// A quarter of the share of a step by which the amount is changed at first, where the likely one is not the least.
-/// A difference below this share is not worth the first plan. For each further plan it must be as much more: many small
-/// gains are not worth as many plans.
+/// A quarter of the share of a step by which the amount is changed at first, if the likely one is not the least. A difference below this share is not
+/// worth the first plan. For each further plan the difference must be larger by as much, because many small gains are not worth as many plans.
 const STRIDE: f64 = 3e-3;
 
-/// Share of a step that a little more computing takes.
+/// The share of a step that counts as a little more computing.
 const LITTLE: f64 = 1e-2;
 
 /// The costs of a plan.
 #[derive(Clone, Debug)]
 pub struct Costs {
-    /// Seconds of the graph where memory is endless.
+    /// The seconds of the graph without a memory limit.
     pub relaxed: f64,
-    /// Seconds of the plan.
+    /// The seconds of the plan.
     pub seconds: f64,
-    /// Bytes at its peak, by stage.
+    /// The bytes at its peak, by stage.
     pub memory: Vec<u64>,
 }
 
-/// The difference between an amount and the one before.
+/// The difference between an amount and the one before it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct More {
-    /// Seconds that it takes more.
+    /// The seconds that it takes more.
     pub seconds: f64,
     /// The stage that it belongs to.
     pub stage: usize,
-    /// Bytes that need not be kept there.
+    /// The bytes that need not be kept there.
     pub bytes: u64,
 }
 
-/// The amounts that there are, in so much memory.
+/// The possible amounts, with a limit of memory.
 pub struct Amounts {
     steps: Vec<More>,
-    /// By amount, what it takes more than nothing, which is the first.
+    /// The seconds that each amount takes more than the first, which is nothing.
     seconds: Vec<f64>,
     limit: u64,
 }
 
 impl Amounts {
-    /// The amounts of these steps, where a rank has so many bytes.
+    /// Makes the amounts of these steps, for ranks of `limit` bytes.
     pub fn new(steps: Vec<More>, limit: u64) -> Self {
         let mut seconds = vec![0.0];
         for step in &steps {
@@ -63,17 +61,17 @@ impl Amounts {
         Self { steps, seconds, limit }
     }
 
-    /// The amount that is everything.
+    /// Returns the amount that recomputes everything.
     pub fn full_amount(&self) -> usize {
         self.steps.len()
     }
 
-    /// The least amount that takes so many seconds.
+    /// Returns the least amount that takes at least these seconds.
     fn amount_at(&self, seconds: f64) -> usize {
         self.seconds.partition_point(|&known| known < seconds)
     }
 
-    /// The least amount that is likely to fit, where by stage the plan of a greater one keeps so many bytes.
+    /// Returns the least amount that is likely to fit, if the plan of a greater one keeps these bytes by stage.
     fn likely_amount(&self, amount: usize, memory: &[u64]) -> usize {
         let mut bytes = memory.to_vec();
         for at in (0..amount).rev() {
@@ -87,31 +85,32 @@ impl Amounts {
     }
 }
 
-/// Plans made so far, for one limit of memory or for several, each less than the one before.
+/// The plans made so far, for one limit of memory or for several, each less than the one before.
 pub struct KnownPlans<P> {
-    /// By amount, the plans that fit by the planner's count, those that are dear as well.
+    /// The plans that fit by the planner's count, by amount, including those that cost too much.
     plans: BTreeMap<usize, P>,
     /// The greatest amount that is too little.
     too_little: usize,
-    /// Whether that was found out in as much memory as there is now: less of it says little of how much more is enough.
+    /// Whether `too_little` was found with as much memory as there is now. If it was found with more, it tells little about how much recomputation
+    /// suffices.
     is_near: bool,
-    /// The number of plans that were made on the way.
+    /// The number of plans that were made in the search.
     made: usize,
 }
 
 impl<P> KnownPlans<P> {
-    /// The plan with everything computed again.
+    /// Makes the state in which the plan with everything recomputed is known.
     pub fn new(amounts: &Amounts, everything: P) -> Self {
         let plans = BTreeMap::from([(amounts.full_amount(), everything)]);
         Self { plans, too_little: 0, is_near: false, made: 0 }
     }
 
-    /// The plan with the most computed again.
+    /// Returns the plan with the most recomputation.
     pub fn full_plan(&self) -> Option<&P> {
         self.plans.last_key_value().map(|(_, plan)| plan)
     }
 
-    /// Forgets the plans that do not fit, and those that memory has cost seconds, as long as there were others.
+    /// Forgets the plans that do not fit, and, if plans were made in the search, those that memory has cost seconds.
     fn retain_fitting(&mut self, limit: u64, costs: &impl Fn(&P) -> Costs) {
         let holds = |costs: Costs| {
             let fits = costs.memory.iter().all(|&bytes| bytes <= limit);
@@ -122,14 +121,14 @@ impl<P> KnownPlans<P> {
     }
 }
 
-/// Assembles the plan in which the least amount is computed again that fits the memory, where nothing computed again
-/// does not fit. The error is that of everything where not even that fits.
+/// Assembles the plan with the least recomputation that fits the memory. It is called if the plan without recomputation does not fit. The error is
+/// that of the plan with everything recomputed, if not even that fits.
 ///
-/// As less needs more memory, the search goes from the likely amount up or down, farther each time, until the least is
-/// between two amounts, and halves what is between them; what a plan leaves of the memory says which amount is likely
-/// next. Where memory is short for an amount, it may cost more than a little more computing: such an amount counts as
-/// too little, and no good plan is looked for there ([`Care::Against`]). Only the plan of fewest seconds is assembled,
-/// and others that compute more again where it needs more memory than the planner has counted.
+/// Less recomputation needs more memory. So the search goes from the likely amount up or down, farther each time, until the least lies between two
+/// amounts, and then halves what is between them; the memory that a plan leaves tells which amount is likely next. If memory is short for an amount,
+/// its plan may cost more than a little more computing: such an amount counts as too little, and no good plan is searched for there
+/// ([`Care::Against`]). Only the plan of fewest seconds is assembled, and others with more recomputation if it needs more memory than the planner has
+/// counted.
 pub fn plan_least_amount<P, D>(
     amounts: &Amounts,
     known: &mut KnownPlans<P>,
@@ -158,7 +157,7 @@ pub fn plan_least_amount<P, D>(
     }
 }
 
-/// Plans until the least amount that is enough is known.
+/// Plans until the least amount that suffices is known.
 fn search_amounts<P>(
     amounts: &Amounts,
     known: &mut KnownPlans<P>,
@@ -182,27 +181,26 @@ fn search_amounts<P>(
     Ok(())
 }
 
-/// The amounts between one that is too little and one that is enough.
+/// The amounts between one that is too little and one that suffices.
 struct Between<'a> {
     amounts: &'a Amounts,
     too_little: usize,
-    /// See [`KnownPlans`].
+    /// As in [`KnownPlans`].
     is_near: bool,
     enough: usize,
-    /// Seconds of a step.
+    /// The seconds of a step.
     step: f64,
-    /// The amounts that are looked at first, the last one before the others.
+    /// The amounts that are tried first, in reverse order.
     first: Vec<usize>,
-    /// Seconds by which the amount is changed next.
+    /// The seconds by which the amount is changed next.
     stride: f64,
-    /// Seconds that are worth no further plan.
+    /// A difference in seconds that is not worth another plan.
     tolerance: f64,
 }
 
 impl<'a> Between<'a> {
-    /// Finds what is left between the amounts that are known. Where memory is short even for everything, what is
-    /// likely to fit says little, as layouts are other ones for each amount: there half of everything comes before
-    /// it.
+    /// Finds the amounts that are left between those that are known. If memory is short even with everything recomputed, the likely amount means
+    /// little, because each amount has other layouts. Then half of everything is tried before it.
     fn new<P>(amounts: &'a Amounts, known: &KnownPlans<P>, costs: &impl Fn(&P) -> Costs) -> Self {
         let (&enough, least) = known.plans.first_key_value().expect("there is that of everything");
         let least = costs(least);
@@ -217,7 +215,7 @@ impl<'a> Between<'a> {
         Self { amounts, too_little, is_near, enough, step, first, stride, tolerance }
     }
 
-    /// The amount that is looked at next; `None` where those that are left make no difference.
+    /// Returns the amount that is tried next, or `None` if the amounts that are left make no difference.
     fn next_amount(&mut self) -> Option<usize> {
         let Self { amounts, too_little, enough, stride, .. } = *self;
         let [low, high] = [too_little, enough].map(|amount| amounts.seconds[amount]);
@@ -240,8 +238,8 @@ impl<'a> Between<'a> {
         Some(within(at))
     }
 
-    /// The care for a plan of an amount, so that it costs little more, where a greater amount that is enough costs so
-    /// much.
+    /// Returns the care for a plan of an amount, which must cost at most a little more computing than a greater amount that suffices and costs
+    /// `seconds`.
     fn care(&self, amount: usize, seconds: f64) -> Care {
         let more = self.amounts.seconds[self.enough] - self.amounts.seconds[amount];
         Care::Against { seconds, steps: (more / (LITTLE * self.step)).ceil() as usize }
@@ -251,7 +249,7 @@ impl<'a> Between<'a> {
         (self.too_little, self.is_near) = (amount, true);
     }
 
-    /// An amount has a plan that fits.
+    /// Records that an amount has a plan that fits.
     fn record_found(&mut self, amount: usize, costs: &Costs, care: Care) {
         if costs.are_dear(care) {
             return self.is_too_little(amount);
@@ -265,7 +263,7 @@ impl<'a> Between<'a> {
     }
 }
 
-/// A plan; none where there is not memory enough.
+/// Returns a plan, or `None` if there is not enough memory for it.
 fn found_in_memory<P>(found: Result<P, CompileError>) -> Result<Option<P>, CompileError> {
     match found {
         Ok(found) => Ok(Some(found)),
@@ -291,23 +289,23 @@ mod tests {
 
     use super::*;
 
-    /// Too much memory.
+    /// Makes an error of too little memory.
     fn short() -> CompileError {
         CompileError::Memory { rank: 0, needed: 2, limit: 1, largest: Vec::new() }
     }
 
-    /// Eight steps, each of which is said to take so many bytes less and 3 seconds more.
+    /// Makes eight steps, each of which is said to take 3 seconds more and to free these bytes.
     fn amounts(bytes: u64, limit: u64) -> Amounts {
         Amounts::new(vec![More { seconds: 3.0, stage: 0, bytes }; 8], limit)
     }
 
-    /// A model of which an amount costs 3 seconds for each step more than 100, and keeps 10 bytes less.
+    /// A model in which an amount costs 3 seconds more for each step, beyond 100, and keeps 10 bytes less.
     struct Model<F> {
-        /// Bytes that the steps are said to take.
+        /// The bytes that each step is said to free.
         said: u64,
         /// The seconds that memory adds to an amount.
         paid: F,
-        /// Plans of less do not fit when they are assembled.
+        /// The least amount whose plan fits when it is assembled.
         assembled: usize,
     }
 
@@ -316,7 +314,7 @@ mod tests {
         Costs { relaxed, seconds: relaxed + paid, memory: vec![100 - 10 * amount as u64] }
     }
 
-    /// The amounts that are taken within these limits, one after the other, and those that were planned for them.
+    /// Returns the amounts that are taken within these limits, one after the other, and the amounts that were planned for them.
     fn taken<F: Fn(usize) -> f64>(
         model: &Model<F>,
         limits: &[u64],
@@ -349,7 +347,7 @@ mod tests {
         (taken.collect(), asked.into_inner())
     }
 
-    /// The same where amounts fit from one on, and memory costs nothing.
+    /// Returns the result of [`taken`] for a model in which amounts fit from `least` on, and memory costs nothing.
     fn fitting(said: u64, least: usize) -> (usize, Vec<usize>) {
         let model = Model { said, paid: |_| 0.0, assembled: 0 };
         let (mut taken, asked) = taken(&model, &[100 - 10 * least as u64]);

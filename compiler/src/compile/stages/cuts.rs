@@ -14,11 +14,11 @@
 pub struct LayerCost {
     /// Seconds of its forward and backward pass for one microbatch, and its share of what is done once a step.
     pub seconds: f64,
-    /// Bytes that a rank keeps always: weights, states, gradients.
+    /// Bytes that a rank always keeps: weights, states, gradients.
     pub resident: u64,
     /// Bytes that a rank keeps of each microbatch from its forward to its backward pass.
     pub stashed: u64,
-    /// Bytes that a rank needs besides while the layer computes.
+    /// Further bytes that a rank needs while the layer computes.
     pub transient: u64,
 }
 
@@ -41,7 +41,7 @@ pub struct Chain<'a> {
     pub limit: u64,
 }
 
-/// A chain in ranges.
+/// A chain that is cut into ranges.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cut {
     /// Layers of each range, in the order of the chain; range `c` lies on stage `c mod stages`.
@@ -55,19 +55,19 @@ impl Chain<'_> {
         self.stages * self.chunks
     }
 
-    /// Seconds of a step whose ranges take these sums and this maximum.
+    /// Returns the seconds of a step whose ranges take this sum and this maximum.
     fn step_seconds(&self, sum: f64, max: f64) -> f64 {
         let (chunks, microbatches) = (self.chunks as f64, self.microbatches as f64);
         sum / chunks + (chunks * microbatches - 1.0) * max
     }
 }
 
-/// What is asked again and again of the ranges of a chain.
+/// The properties of the ranges of a chain that are needed again and again.
 struct ChainRanges<'a> {
     chain: &'a Chain<'a>,
-    /// Seconds of each range for one microbatch, by its end and then by its start.
+    /// The seconds of each range for one microbatch, by its end and then by its start.
     seconds: Vec<f64>,
-    /// By place of a range in the cut and by end: the first start from which on it fits the memory.
+    /// The first start from which on a range fits the memory, by the index of the range in the cut and by its end.
     fits_from: Vec<Vec<usize>>,
 }
 
@@ -87,19 +87,19 @@ impl<'a> ChainRanges<'a> {
         Self { chain, seconds, fits_from }
     }
 
-    /// Seconds of a range for one microbatch.
+    /// Returns the seconds of a range for one microbatch.
     fn seconds(&self, start: usize, end: usize) -> f64 {
         self.seconds[range_index(start, end)]
     }
 }
 
-/// The place of a range among all, by its end and then by its start.
+/// Returns the index of a range among all, which are ordered by end and then by start.
 fn range_index(start: usize, end: usize) -> usize {
     end * (end - 1) / 2 + start
 }
 
-/// By end, the first start from which on a range fits the memory; the end itself where none does. The other chunks of
-/// its stage are taken to need as much.
+/// Returns, for each end, the first start from which on a range fits the memory, or the end itself if none does. It is assumed that the other chunks
+/// of its stage need as much.
 fn fits_from(chain: &Chain<'_>, range: usize) -> Vec<usize> {
     let (stage, chunk) = (range % chain.stages, range / chain.stages);
     let under_way = chain.under_way[stage][chunk] as u64;
@@ -116,7 +116,7 @@ fn fits_from(chain: &Chain<'_>, range: usize) -> Vec<usize> {
     (0..=chain.layers.len()).map(first).collect()
 }
 
-/// The best cut; `None` where no cut fits the memory or there are more stages than layers.
+/// Finds the best cut. `None` if no cut fits the memory, or if there are more ranges than layers.
 pub fn cut_chain(chain: &Chain<'_>) -> Option<Cut> {
     let count = chain.layers.len();
     if chain.count_ranges() > count {
@@ -150,7 +150,7 @@ pub fn cut_chain(chain: &Chain<'_>) -> Option<Cut> {
     Some(best)
 }
 
-/// The cut of the least sum among those whose ranges take at most `limit` seconds each and fit the memory.
+/// Finds the cut of the least sum among those whose ranges take at most `limit` seconds each and fit the memory.
 fn least_sum_within(all: &ChainRanges<'_>, limit: f64) -> Option<Cut> {
     let chain = all.chain;
     let (ranges, count) = (chain.count_ranges(), chain.layers.len());
@@ -193,7 +193,7 @@ fn least_sum_within(all: &ChainRanges<'_>, limit: f64) -> Option<Cut> {
 mod tests {
     use super::*;
 
-    /// A number below `bound` from a seed, the same every time.
+    /// Returns a number below `bound` from a seed, the same every time.
     fn below(seed: &mut u64, bound: u64) -> u64 {
         *seed =
             seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -201,13 +201,13 @@ mod tests {
     }
 
     impl Chain<'_> {
-        /// Seconds of a range for one microbatch.
+        /// Returns the seconds of a range for one microbatch.
         fn range_seconds(&self, start: usize, end: usize) -> f64 {
             let layers: f64 = self.layers[start..end].iter().map(|layer| layer.seconds).sum();
             layers + if start == 0 { 0.0 } else { self.boundaries[start] }
         }
 
-        /// Whether a range fits the memory. The other chunks of its stage are taken to need as much.
+        /// Whether a range fits the memory. It is assumed that the other chunks of its stage need as much.
         fn fits(&self, range: usize, start: usize, end: usize) -> bool {
             let (stage, chunk) = (range % self.stages, range / self.stages);
             let under_way = self.under_way[stage][chunk] as u64;
@@ -218,7 +218,7 @@ mod tests {
         }
     }
 
-    /// The best of all cuts, one by one.
+    /// Returns the seconds of the best of all cuts, which are tried one by one.
     fn exhaustive(chain: &Chain<'_>) -> Option<f64> {
         let (ranges, count) = (chain.count_ranges(), chain.layers.len());
         let mut best: Option<f64> = None;

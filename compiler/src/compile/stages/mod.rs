@@ -54,28 +54,28 @@ use cuts::{Chain, cut_chain};
 use price::{Prices, price_layers};
 use short::shorten_model;
 
-/// Numbers of microbatches that are priced with each number of stages, and how many of them whatever the effort.
+/// The most numbers of microbatches that are priced with each number of stages, and the most with the least effort.
 const MOST_COUNTS: usize = 8;
 const LEAST_COUNTS: usize = 3;
 
-/// Shares of the memory of the fastest plan that layers are priced at where that does not fit. A share is passed over
-/// where its square of what the layers keep is too much: of `gpt3_175b` on 128x8 they keep 0.6 of it at 0.6, 0.22 to
-/// 0.33 at 0.35 and 0.10 at 0.2, as there are other things than layers in a short model.
+/// The shares of the memory of the fastest plan with which layers are priced again if it does not fit. A share is passed over if the layers keep too
+/// much even at its square: of `gpt3_175b` on 128x8 they keep 0.6 of it at 0.6, 0.22 to 0.33 at 0.35 and 0.10 at 0.2, because a short model has other
+/// things than layers.
 const MEMORY_SHARES: [f64; 3] = [0.6, 0.35, 0.2];
 
-/// Choices that are priced again side by side, in the order in which they would be one after the other. As many on
-/// every machine, so that what is priced never depends on it.
+/// The number of choices that are priced again in parallel, in the order in which they would be priced one after the other. It is the same on every
+/// machine, so that the result never depends on the machine.
 const WAVE: usize = 2;
 
-/// The share by which a choice must be better, by its layers, whose layers fit the memory at a price alone: whole
-/// plans of such are found slowly and with a gap, and cost more than their layers say.
+/// The share by which a choice must be better, by its layers, if these fit the memory only at a price. Whole plans of such choices are found slowly
+/// and with a gap, and cost more than their layers say.
 const MARGIN: f64 = 0.1;
 
-/// Choices of stages and microbatches whose whole plan is made; and as many of those whose layers do not fit the memory.
+/// The most choices of stages and microbatches whose whole plan is made, and the most of those whose layers do not fit the memory.
 const MOST_CHOICES: usize = 3;
 
-/// Nodes of the user's graph times ranks up to which it is small: whole plans are soon made of it, and say more than
-/// its layers do.
+/// The most nodes of the user's graph times ranks of a small graph. Whole plans of it are quickly made, and are more exact than the costs of its
+/// layers.
 const MOST_RANKED: usize = 50_000;
 
 /// Whether whole plans of several choices are made, whatever they cost by their layers.
@@ -83,22 +83,22 @@ pub(super) fn is_small(graph: &Graph, options: &CompileOptions) -> bool {
     graph.nodes.len() * options.mesh.iter().product::<usize>() <= MOST_RANKED
 }
 
-/// Stages and microbatches that are worth a whole plan.
+/// The choices of stages and microbatches that are worth a whole plan.
 #[derive(Debug)]
 pub struct Choices {
-    /// Best first: what is tried where a better one turns out not to fit the memory. `seconds` of each is what its layers cost,
-    /// `bound_seconds` what none of those looked at goes below whatever the memory, by the same costs.
+    /// The choices, best first. If a better one turns out not to fit the memory, the next is tried. `seconds` of each are those of its layers.
+    /// `bound_seconds` is a bound of all choices that were looked at, whatever the memory, by the same costs.
     pub ranked: Vec<PipelineReport>,
-    /// Choices that would be better than these if they fitted, by their layers whatever the memory. Of a large graph
-    /// these have one stage: no pipeline's bubbles, and what is kept is the planner's choice for the whole model at
-    /// once. (llama3_405b on 64x8 H100: 43 s a step in one stage, where 8 stages take 79.)
+    /// Choices that would be better than these if they fitted, by their layers whatever the memory. For a large graph these have one stage: there are
+    /// no bubbles of a pipeline, and the planner chooses what is kept for the whole model at once. (llama3_405b on 64x8 H100: 43 s a step in one
+    /// stage, where 8 stages take 79.)
     pub unfit: Vec<PipelineReport>,
-    /// The error if no whole plan of them fits, where that is known by their layers.
+    /// The error if no whole plan of them fits, if their layers tell it.
     pub none: Option<CompileError>,
 }
 
 impl Choices {
-    /// The choices of which whole plans are made: fewer with less effort.
+    /// Returns the choices of which whole plans are made. They are fewer with less effort.
     pub(super) fn choices_to_plan(
         &self,
         options: &CompileOptions,
@@ -108,10 +108,10 @@ impl Choices {
     }
 }
 
-/// The choices, without any whole plan.
+/// Finds the choices, without making any whole plan.
 ///
 /// # Errors
-/// Where the options do not fit the graph, or nothing fits the memory.
+/// Returns an error if the options do not fit the graph, or if nothing fits the memory.
 pub fn choose_stages(
     graph: &Graph,
     options: &CompileOptions,
@@ -120,7 +120,7 @@ pub fn choose_stages(
     Chooser::new(graph, options, cluster)?.find_choices(f64::INFINITY)
 }
 
-/// The choices of these, best first.
+/// Reports the choices of all priced pipelines, best first.
 fn sort_choices(mut all: Vec<PricedPipeline>, bound: f64) -> Vec<PipelineReport> {
     all.sort_by(|a, b| {
         let size = |priced: &PricedPipeline| (priced.options.stages, priced.options.microbatches);
@@ -133,15 +133,15 @@ fn sort_choices(mut all: Vec<PricedPipeline>, bound: f64) -> Vec<PipelineReport>
     all.into_iter().filter_map(|priced| priced.choice).map(bounded).collect()
 }
 
-/// The options with nothing left open.
+/// Returns the options with stages and microbatches fixed at their present numbers.
 fn fix_options(options: &CompileOptions) -> CompileOptions {
     CompileOptions { auto_stages: false, auto_microbatches: false, ..options.clone() }
 }
 
-/// The graph and the options of a choice. Where the user's nodes have stages they keep them.
+/// Applies a choice to the graph and the options. If the user's nodes have stages, they keep them.
 ///
 /// # Errors
-/// Where the loss does not fit the graph.
+/// Returns an error if the loss does not fit the graph.
 pub fn apply_choice(
     graph: &Graph,
     options: &CompileOptions,
@@ -167,7 +167,7 @@ pub fn apply_choice(
     Ok((graph, resolved))
 }
 
-/// Numbers of stages: those that divide the first axis, with a layer at least for each of their chunks.
+/// Lists the numbers of stages: those that divide the first axis, with at least one layer for each of their chunks.
 fn stage_counts(options: &CompileOptions, given: Option<usize>, layers: usize) -> Vec<usize> {
     let chunks = options.schedule.chunks_per_stage();
     if let Some(ranges) = given {
@@ -184,7 +184,7 @@ fn stage_counts(options: &CompileOptions, given: Option<usize>, layers: usize) -
     (1..=first).filter(fits).collect()
 }
 
-/// Numbers of microbatches: divisors of the batch, from one sample for each rank of the first axis of a stage on, each
+/// Lists the numbers of microbatches. They are divisors of the batch. The first leaves one sample for each rank of the first axis of a stage; each is
 /// about half the one before, down to 1.
 pub(super) fn microbatch_counts(
     graph: &Graph,
@@ -203,20 +203,20 @@ pub(super) fn microbatch_counts(
         .collect()
 }
 
-/// Numbers of stages and microbatches whose layers have been priced.
+/// The prices of the layers with one choice of stages and microbatches.
 #[derive(Clone)]
 struct PricedPipeline {
-    /// With these numbers, and what is recomputed.
+    /// The options with these numbers and this recomputation.
     options: CompileOptions,
     /// The best cut, whatever the memory.
     free: PipelineReport,
-    /// Bytes at the peak of the short model.
+    /// The bytes at the peak of the short model's plan.
     peak: u64,
-    /// Bytes that the layers of a stage keep of themselves, on average.
+    /// The bytes that the layers of a stage keep all the time, on average.
     resident: u64,
     /// The best cut that fits the memory.
     choice: Option<PipelineReport>,
-    /// Whether layers had to be priced with less memory for that.
+    /// Whether layers had to be priced with less memory to find that cut.
     short: bool,
 }
 
@@ -226,35 +226,35 @@ impl PricedPipeline {
         self.choice.as_ref().is_some_and(|choice| choice.seconds <= self.free.seconds)
     }
 
-    /// The best cut whatever the memory as the choice.
+    /// Returns a copy whose choice is the best cut whatever the memory.
     fn with_unlimited_memory(&self) -> Self {
         Self { choice: Some(self.free.clone()), short: false, ..self.clone() }
     }
 
-    /// The seconds by which the choice is compared.
+    /// Returns the seconds by which the choice is compared with others.
     fn compared_seconds(&self) -> f64 {
         let margin = if self.short { 1.0 + MARGIN } else { 1.0 };
         self.choice.as_ref().map_or(f64::INFINITY, |choice| choice.seconds * margin)
     }
 }
 
-/// Whether a choice of which so many seconds are known that it takes no fewer may be better than the best.
+/// Whether a choice that is known to take at least `seconds` may be better than `best`.
 pub(super) fn may_pay(seconds: f64, best: f64) -> bool {
     seconds * (1.0 + MARGIN) < best
 }
 
-/// Chooses stages and microbatches: [`Chooser::in_one_stage`] says of which whole plans are to be made first, and
-/// [`Chooser::find_choices`] all others that may be better than these.
+/// Chooses stages and microbatches. [`Chooser::in_one_stage`] gives the choices of which whole plans are made first, and [`Chooser::find_choices`]
+/// all others that may be better than these.
 pub(super) struct Chooser<'a> {
     graph: Graph,
     options: &'a CompileOptions,
     cluster: &'a Cluster,
     model: short::Short,
-    /// Layers of the model.
+    /// The number of layers of the model.
     layers: usize,
     is_small: bool,
     all: Vec<PricedPipeline>,
-    /// The reason why there is none, if all that is asked for failed.
+    /// The reason why there is no choice, if everything failed.
     cause: Option<Box<CompileError>>,
 }
 
@@ -262,7 +262,7 @@ impl<'a> Chooser<'a> {
     /// Prices the layers whatever the memory.
     ///
     /// # Errors
-    /// Where the options do not fit the graph.
+    /// Returns an error if the options do not fit the graph.
     pub fn new(
         graph: &Graph,
         options: &'a CompileOptions,
@@ -288,8 +288,7 @@ impl<'a> Chooser<'a> {
         Ok(chooser)
     }
 
-    /// Choices of one stage that are worth a whole plan although their layers do not fit the memory: see
-    /// [`Choices::unfit`].
+    /// Returns the choices of one stage that are worth a whole plan although their layers do not fit the memory: see [`Choices::unfit`].
     pub fn in_one_stage(&self) -> Vec<PipelineReport> {
         match self.is_small {
             true => Vec::new(),
@@ -297,10 +296,10 @@ impl<'a> Chooser<'a> {
         }
     }
 
-    /// The choices that may be better than a plan whose steps take so many seconds.
+    /// Finds the choices that may be better than a plan whose steps take `known` seconds.
     ///
     /// # Errors
-    /// Where nothing fits the memory.
+    /// Returns an error if nothing fits the memory.
     pub fn find_choices(mut self, known: f64) -> Result<Choices, CompileError> {
         self.with_less_memory(known);
         let bound = self.bound();
@@ -315,18 +314,18 @@ impl<'a> Chooser<'a> {
         }
     }
 
-    /// Seconds that no choice goes below, whatever the memory.
+    /// Returns a lower bound of the seconds of all choices, whatever the memory.
     fn bound(&self) -> f64 {
         self.all.iter().map(|priced| priced.free.seconds).fold(f64::INFINITY, f64::min)
     }
 
-    /// The seconds by which the best choice so far is compared.
+    /// Returns the seconds by which the best choice so far is compared.
     fn best_seconds(&self) -> f64 {
         self.all.iter().map(PricedPipeline::compared_seconds).fold(f64::INFINITY, f64::min)
     }
 
-    /// Choices that take less than `best` seconds if they fit the memory, which by their layers alone they do not.
-    /// Whole plans keep less than layers that were planned with any of a few amounts of memory.
+    /// Lists the choices that would take less than `best` seconds, but whose layers do not fit the memory by themselves. Whole plans keep less than
+    /// layers that were planned with any of a few amounts of memory.
     fn list_unfit(&self, best: f64, bound: f64) -> Vec<PipelineReport> {
         let is_worth = |priced: &&PricedPipeline| match (self.is_small, &priced.choice) {
             (true, choice) => choice.is_none(),
@@ -340,8 +339,8 @@ impl<'a> Chooser<'a> {
         sort_choices(unfit.map(unlimited).collect(), bound)
     }
 
-    /// The prices of the same stages and microbatches with most computed again: where less does not fit, what is
-    /// computed again in the whole plan is nearer to that.
+    /// Returns the prices of the same stages and microbatches with the most recomputation. If less recomputation does not fit, that of the whole plan
+    /// is nearer to this.
     fn with_most_again<'b>(&'b self, priced: &'b PricedPipeline) -> &'b PricedPipeline {
         let size = |of: &PricedPipeline| (of.options.stages, of.options.microbatches);
         let same = self.all.iter().filter(|other| size(other) == size(priced));
@@ -410,9 +409,8 @@ impl<'a> Chooser<'a> {
         Ok(free.map(priced))
     }
 
-    /// Prices again, with less memory for the layers, what does not fit but would be better than what does and than
-    /// what is known. With less memory layers cost no less, so the others need not be looked at: of each wave at most
-    /// the last is looked at in vain.
+    /// Prices again, with less memory for the layers, the choices that do not fit but would be better than those that do, and better than what is
+    /// known. Layers cost no less with less memory, so the other choices need no look. In each wave at most the last choice is priced in vain.
     fn with_less_memory(&mut self, known: f64) {
         let mut best = known.min(self.best_seconds());
         let all = &self.all;
@@ -438,8 +436,8 @@ impl<'a> Chooser<'a> {
         }
     }
 
-    /// The best cut of layers that were priced with so much less memory that it fits, unless that takes so much longer that it is
-    /// no better than the best that is known.
+    /// Finds the best cut of layers that were priced with so much less memory that it fits, unless it then takes so much longer that it is no better
+    /// than the best that is known.
     fn in_less_memory(&self, priced: &PricedPipeline, best: f64) -> Option<PipelineReport> {
         let may_fit =
             |share: &f64| priced.resident as f64 * share * share <= self.memory_limit() as f64;

@@ -22,19 +22,19 @@ use crate::planner::{Care, UNLIMITED, account_by_node};
 
 /// Costs of the layers of a short model.
 pub struct Prices {
-    /// By layer.
+    /// The cost of each layer.
     pub layers: Vec<LayerCost>,
-    /// By layer: seconds of sending one microbatch over the boundary before it, forward and backward.
+    /// The seconds of sending one microbatch over the boundary before each layer, forward and backward.
     pub boundaries: Vec<f64>,
-    /// Bytes at the peak of the plan of the short model.
+    /// The bytes at the peak of the short model's plan.
     pub peak: u64,
 }
 
-/// Plans a short model on the submesh of a stage, with `memory` bytes or as many as it likes. With `memory` each
-/// tensor may lie otherwise for the backward pass, as it may in whole plans where memory is short.
+/// Plans a short model on the submesh of a stage, with `memory` bytes, or without a limit. With `memory`, each tensor may have another layout for the
+/// backward pass, as in whole plans when memory is short.
 ///
 /// # Errors
-/// Where a pin cannot be fulfilled, or the memory does not suffice.
+/// Returns an error if a pin cannot be fulfilled, or if the memory does not suffice.
 pub fn price_layers(
     model: &Short,
     options: &CompileOptions,
@@ -76,7 +76,7 @@ pub fn price_layers(
     Ok(Prices { layers, boundaries, peak })
 }
 
-/// Seconds of moving what each layer reads of earlier ones from one stage to the next, and its gradient back.
+/// Returns the seconds of moving what each layer reads of earlier layers from one stage to the next, and its gradient back.
 fn price_boundaries(
     decisions: &Decisions,
     sharding: &Sharding,

@@ -6,23 +6,23 @@ use graphc_ir::op::OpError;
 
 use crate::passes::layers::Layers;
 
-/// The number of layers that are kept of a run of equal ones: the first reads something else than the others.
+/// The number of layers that are kept of a run of equal ones: two, because the first reads something else than the others.
 const KEPT: usize = 2;
 
 /// A model with fewer layers.
 pub struct Short {
     /// The graph.
     pub graph: Graph,
-    /// The layer of each of its nodes, of those of the short model.
+    /// The layer of each of its nodes, by the numbering of the short model.
     pub layer_of: Vec<Option<LayerId>>,
-    /// Of each layer of the whole model the one that stands for it.
+    /// The layer of the short model that stands for each layer of the whole one.
     pub stands: Vec<usize>,
 }
 
-/// The short form of a model; the model itself where its layers cannot be told apart.
+/// Shortens a model. If its layers cannot be told apart, it stays as it is.
 ///
 /// # Errors
-/// Where an op does not take its operands.
+/// Returns an error if an op does not take its operands.
 pub fn shorten_model(graph: &Graph, layers: &Layers) -> Result<Short, OpError> {
     let kept = layers.repeated.start + KEPT.min(layers.repeated.len());
     let dropped = kept..layers.repeated.end;
@@ -36,8 +36,7 @@ pub fn shorten_model(graph: &Graph, layers: &Layers) -> Result<Short, OpError> {
     }
 }
 
-/// The value of the last kept layer that stands in the place of each value of a dropped one; `None` where layers
-/// differ.
+/// Finds the value of the last kept layer that replaces each value of a dropped one. `None` if the layers differ.
 fn find_replacements(
     graph: &Graph,
     layers: &Layers,
@@ -111,7 +110,7 @@ fn drop_layers(
     Ok(Short { graph: result, layer_of, stands: (0..layers.count).map(stands).collect() })
 }
 
-/// The nodes that are kept: what outputs need, without dropped layers.
+/// Finds the nodes that are kept: those that outputs need, without dropped layers.
 fn find_live_nodes(
     graph: &Graph,
     layers: &Layers,

@@ -1,8 +1,8 @@
-//! Says who waits for whom in a plan that hangs.
+//! Describes the waits of a plan that hangs.
 
 use super::{Engine, Wait};
 
-/// One line for each stream that has not done all its steps.
+/// Returns one line for each stream that has not done all its steps.
 pub fn describe_waits(engine: &Engine<'_>) -> Vec<String> {
     let mut lines = Vec::new();
     for (class, state) in engine.ranks.iter().enumerate() {
@@ -51,7 +51,7 @@ fn wait_reason(engine: &Engine<'_>, class: usize, wait: &Wait) -> String {
     }
 }
 
-/// `rank 3`, or `rank 3 and 7 like it`.
+/// Returns the name of a class: `rank 3`, or `rank 3 and 7 like it`.
 fn class_name(engine: &Engine<'_>, class: usize) -> String {
     let rank = engine.classes.first[class];
     match engine.classes.size[class] {
@@ -60,7 +60,7 @@ fn class_name(engine: &Engine<'_>, class: usize) -> String {
     }
 }
 
-/// Ranks and what they are at.
+/// Describes ranks by their next actions.
 fn describe_class(engine: &Engine<'_>, class: usize) -> String {
     let actions = engine.ranks[class].streams.iter().enumerate();
     let actions = actions.filter_map(|(stream, _)| engine.next_action(class, stream));

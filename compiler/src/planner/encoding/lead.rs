@@ -1,9 +1,8 @@
 //! Passes on a plan and messages from the search for one form of a model to the search for another.
 //!
-//! Both forms are alike for the most part, so plan and messages of the one are near those of the other. This is for
-//! forms with memory enough. The second search proves no more than the bound of the first. It ends as soon as it is
-//! proven that the second form has no plan below that bound. Where the first sweeps prove this, it ends before its
-//! dive: the first bound took many sweeps, so there is little to be found.
+//! Both forms are mostly alike, so plan and messages of the one are near those of the other. This is for forms with enough memory. The second search
+//! proves no more than the bound of the first. It ends as soon as it is proven that the second form has no plan below that bound. If the first sweeps
+//! prove this, it ends before its dive: the first bound took many sweeps, so there is little to be found.
 
 use super::extend_labels;
 use super::multipliers::{MemoryPrices, Multipliers};
@@ -13,35 +12,35 @@ use crate::planner::solver::dual::Messages;
 use crate::planner::solver::minimise::{Course, Effort, Minimum, Reduced};
 use crate::planner::solver::network::Network;
 
-/// A form that was planned without regard to memory.
+/// A form that was planned without a memory limit.
 #[derive(Clone, Debug)]
 pub struct Lead {
-    /// By node: its op, and how many candidates it has.
+    /// The op of each node, and the number of its candidates.
     nodes: Vec<(String, usize)>,
-    /// By node: the candidate that was chosen.
+    /// The candidate that was chosen for each node.
     chosen: Vec<usize>,
-    /// By variable of the network: its node.
+    /// The node of each variable of the network.
     origin: Vec<usize>,
     messages: Messages,
-    /// A bound of all plans of the form.
+    /// A lower bound of all plans of the form.
     bound: f64,
 }
 
 /// The knowledge with which the search for a form begins.
 #[derive(Clone, Copy)]
 pub struct Before<'a> {
-    /// Only what costs less is of interest.
+    /// The cost below which plans are of interest.
     pub ceiling: f64,
     /// The lead from the search for another form.
     pub lead: Option<&'a Lead>,
 }
 
 impl Before<'_> {
-    /// Before the first form.
+    /// The knowledge before the search for the first form: none.
     pub const NOTHING: Self = Self { ceiling: f64::INFINITY, lead: None };
 }
 
-/// The minimum where memory costs nothing, from a plan that is known to be sensible, and what it says to other forms.
+/// Finds the minimum when memory costs nothing, starting from a plan that is known to be sensible, with the lead for other forms.
 pub fn minimise_leading(
     problem: &Problem<'_>,
     reduced: Reduced<'_>,
@@ -60,9 +59,9 @@ pub fn minimise_leading(
     (found, lead)
 }
 
-/// The minimum for another form, by a lead. No more is proven than of the first, as what is proven of both is no more
-/// than that. Where a few sweeps prove as much no plan is looked for but the first's: what many sweeps have proven of
-/// the one is so near to what there is to be found in it that the other is not better by much, if at all.
+/// Finds the minimum for another form, using a lead. No more is proven than for the first form, because the bound of both is no higher than that. If
+/// a few sweeps prove as much, no plan is searched for but the first form's: the bound that many sweeps have proven of the first is so near to its
+/// best plan that the other form is at most a little better.
 pub fn minimise_following(
     problem: &Problem<'_>,
     reduced: Reduced<'_>,
@@ -85,7 +84,7 @@ pub fn minimise_following(
     reduced.minimise(Some(&starts[start]), effort, course)
 }
 
-/// The problem where memory costs nothing.
+/// Builds the network of the problem when memory costs nothing.
 pub fn free_network(problem: &Problem<'_>) -> Network {
     let multipliers = Multipliers::new(problem, 1.0, &MemoryPrices::new());
     build_network(problem, &multipliers)
@@ -96,7 +95,7 @@ fn list_nodes(problem: &Problem<'_>) -> Vec<(String, usize)> {
     nodes.map(|(node, candidates)| (node.op.name().to_owned(), candidates.len())).collect()
 }
 
-/// Which nodes of two orders are the same: all before the first that differs and all after the last.
+/// The nodes that two orders have in common: all before the first that differs, and all after the last.
 struct Same {
     before: usize,
     behind: usize,
@@ -113,7 +112,7 @@ impl Same {
         Self { before, behind, others: others.len(), own: own.len() }
     }
 
-    /// The other's node that is the same as an own one.
+    /// Returns the other form's node that is the same as a node of this one.
     fn other_node(&self, node: usize) -> Option<usize> {
         match self.own - node {
             _ if node < self.before => Some(node),
@@ -122,8 +121,7 @@ impl Same {
         }
     }
 
-    /// The other's variables that are the same as the own ones, by the nodes that they are of; numbers that it has not
-    /// for those that it lacks.
+    /// Returns the other form's variables that are the same as these, by their nodes. Those that it lacks get numbers that it does not have.
     fn other_variables(&self, own: &[usize], others: &[usize]) -> Vec<usize> {
         let mut of_node: Vec<Vec<usize>> = vec![Vec::new(); self.others];
         for (variable, &node) in others.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! Encodes the problem as a cost-function network at given prices of memory, and finds its cheapest assignments.
 //!
-//! Memory enters as a cost alone ([`multipliers`]). Whether a plan fits is not asked here. Start reading with
-//! [`network`](network::network).
+//! Memory enters only as a cost ([`multipliers`]); whether a plan fits is not decided here. Start reading with
+//! [`build_network`](network::build_network).
 
 pub(super) mod lead;
 pub(super) mod multipliers;
@@ -15,20 +15,20 @@ use super::solver::dual::Messages;
 use super::solver::minimise::{Course, Effort, Minimum, minimise_network, minimise_on};
 use super::solver::network::Network;
 
-/// The seconds of an assignment without regard to memory.
+/// Returns the seconds of an assignment, whatever its memory.
 pub fn assignment_seconds(problem: &Problem<'_>, assignment: &[usize]) -> f64 {
     let free = Multipliers::new(problem, 1.0, &MemoryPrices::new());
     let network = build_network(problem, &free);
     network.cost(&extend_labels(&network, assignment))
 }
 
-/// A bound of the problem without its memory limit.
+/// Returns a lower bound of the problem without its memory limit.
 pub fn relaxed_bound(problem: &Problem<'_>) -> f64 {
     let free = Multipliers::new(problem, 1.0, &MemoryPrices::new());
     prove_bound(&build_network(problem, &free))
 }
 
-/// The minimum at given prices of memory, among `allowed` candidates.
+/// Finds the minimum at given prices of memory, among `allowed` candidates.
 pub fn minimise_at_prices(
     problem: &Problem<'_>,
     seconds: f64,
@@ -57,7 +57,7 @@ pub fn minimise_at_prices(
     found
 }
 
-/// The minimum at given prices of memory, where costs are shifted on from `messages`.
+/// Finds the minimum at given prices of memory, with costs shifted on from `messages`.
 pub fn minimise_from_messages(
     problem: &Problem<'_>,
     multipliers: &Multipliers,
@@ -70,7 +70,7 @@ pub fn minimise_from_messages(
     minimise_on(&whole, start.as_deref(), effort, messages.map(Course::On))
 }
 
-/// The labels of all variables that follow from those of the nodes: boxed where a reader asks for it.
+/// Extends the labels of the nodes to all variables, which follow from these: a tensor is boxed if a reader asks for it.
 pub fn extend_labels(network: &Network, assignment: &[usize]) -> Vec<usize> {
     let nodes = assignment.len();
     let mut kept: Vec<Vec<usize>> = assignment.iter().map(|&label| vec![label]).collect();

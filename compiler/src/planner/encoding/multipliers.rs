@@ -14,19 +14,19 @@ pub type MemoryPrices = BTreeMap<(usize, usize), f64>;
 /// Prices of memory: seconds per byte at positions, by domain, and the weight of seconds themselves.
 #[derive(Clone, Debug)]
 pub struct Multipliers {
-    /// Weight of seconds: 1, or 0 where memory alone counts.
+    /// The weight of seconds: 1, or 0 if only memory counts.
     pub seconds: f64,
-    /// Sums of seconds per byte before each position, by domain; empty where memory is free.
+    /// The sums of seconds per byte before each position, by domain; empty if memory is free.
     sums: Vec<Vec<f64>>,
-    /// By placement.
+    /// The domains of each placement.
     domains: Vec<Vec<usize>>,
     looped: Option<(usize, usize)>,
-    /// By value, a factor of its price; empty where all pay the same.
+    /// The factor of each value's price; empty if all pay the same.
     factors: Vec<f64>,
 }
 
 impl Multipliers {
-    /// Memory at these prices.
+    /// Takes these prices of memory.
     pub fn new(problem: &Problem<'_>, seconds: f64, prices: &MemoryPrices) -> Self {
         let lifetimes = &problem.lifetimes;
         let sum = |domain: usize| {
@@ -45,8 +45,8 @@ impl Multipliers {
         Self { seconds, sums, domains, looped: lifetimes.looped, factors: Vec::new() }
     }
 
-    /// The same where each tensor pays more or less by up to this share, by chance: one of many draws, the same every
-    /// time. Layers that are alike are then not all decided alike: such prices find plans, and bound nothing.
+    /// Changes each tensor's price at random by up to this share, up or down. Each `draw` gives other prices, and the same ones every time. With
+    /// them, layers that are alike are not all decided alike, so they find plans. They bound nothing.
     pub fn with_shaken_prices(mut self, problem: &Problem<'_>, share: f64, draw: u64) -> Self {
         let chance = |value: usize| {
             // SplitMix64 (Steele, Lea and Flood, 2014): one step from a seed of its own for each value.
@@ -65,12 +65,12 @@ impl Multipliers {
         self.sums.is_empty()
     }
 
-    /// Whether values that are kept alike pay alike.
+    /// Whether values that are kept alike pay the same.
     pub fn are_equal(&self) -> bool {
         self.factors.is_empty()
     }
 
-    /// Seconds per byte of what is kept of a value on a placement for a span.
+    /// Returns the seconds per byte of a value that is kept on a placement for a span.
     pub fn seconds_per_byte(&self, value: ValueId, placement: PlacementId, span: Span) -> f64 {
         if self.sums.is_empty() {
             return 0.0;

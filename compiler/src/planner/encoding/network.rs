@@ -21,28 +21,29 @@ use crate::planner::solver::network::Network;
 use crate::planner::solver::share::{Columns, MOST_READERS, Share, Tariff};
 use crate::planner::solver::tables::{CostTable, LabelAxis};
 
-/// Costs of tensors that are known already: layers that are alike have the same.
+/// The costs of tensors that are known already. Layers that are alike have the same costs.
 #[derive(Default)]
 struct KnownCosts {
-    /// Pairs of what makes a tensor and what reads it.
+    /// The costs of pairs of a producer and a reader.
     pairs: HashMap<BoxedKey, Counted<Option<Rc<CostTable>>>>,
-    /// Tensors with several readers.
+    /// The patterns of tensors with several readers.
     shares: HashMap<BoxedKey, Counted<Option<Rc<SharePattern>>>>,
-    /// Variables that are written back.
+    /// The costs of variables that are written back.
     backs: HashMap<BackKey, Counted<Option<Rc<CostTable>>>>,
 }
 
-/// Something with the work of making it, which counts each time: how far a search goes is a matter of the problem's size.
+/// A result with the work of making it, which is counted each time it is used, so that the extent of a search depends only on the problem's size.
 type Counted<T> = (T, u64);
 
-/// Prices of boxing, how often they are paid, and what a byte costs in each of a demand's spans.
+/// The key of a tensor's costs: the prices of boxing, the number of times that they are paid, whether copies take memory of their own, and the price
+/// of a byte in each of a demand's spans.
 type BoxedKey = (*const Boxed, u64, bool, [u64; 5]);
 
-/// The candidates of an update and the variable, the update's result, where both are, with what it is boxed together,
-/// whether others read it, and what a byte costs.
+/// The key of a write-back's costs: the candidates of the update and of the variable, the index of the result, the classes where it is made and kept,
+/// the message that it is boxed in, whether others read it, and the price of a byte.
 type BackKey = ([*const Candidate; 2], usize, [ClassId; 2], Option<Fusion>, bool, u64);
 
-/// Finds something once for all that are alike, unless each value has prices of its own.
+/// Computes a result once for all that are alike, unless each value has prices of its own.
 fn find_once<K: Eq + Hash, T: Clone>(
     (known, key): (&mut HashMap<K, Counted<T>>, K),
     multipliers: &Multipliers,
@@ -62,9 +63,8 @@ fn find_once<K: Eq + Hash, T: Clone>(
     found
 }
 
-/// The planning problem as a network: first a variable for each node, with a label for each candidate; then a
-/// variable for each layout that many readers may share, whose label 1 says that the tensor is boxed to it, and those that
-/// follow from another.
+/// Builds the network of the planning problem. First comes a variable for each node, with a label for each candidate. Then comes a variable for each
+/// layout that many readers may share, whose label 1 says that the tensor is boxed to it. The variables that follow from another come last.
 pub fn build_network(problem: &Problem<'_>, multipliers: &Multipliers) -> Network {
     let mut network = Network { meter: problem.meter.clone(), ..Network::default() };
     for (node, candidates) in problem.candidates.iter().enumerate() {
@@ -130,7 +130,7 @@ fn add_write_back(
     });
 }
 
-/// The costs of a write-back, by the layouts in which it is made and kept, where seconds and bytes weigh so much.
+/// Returns the costs of a write-back, by the layouts in which the result is made and kept, at these weights of seconds and bytes.
 fn pair_of_back(
     problem: &Problem<'_>,
     (seconds, weight): (f64, f64),
@@ -155,10 +155,10 @@ fn pair_of_back(
     network.build_table((back.update, made), (back.variable, kept), cost)
 }
 
-/// Costs of boxing a tensor, by the layouts in which it is made and taken.
+/// The costs of boxing a tensor, by the layouts in which it is made and taken.
 struct Boxing {
     boxed: Rc<Boxed>,
-    /// By source and target.
+    /// The costs by source and target.
     prices: Vec<Vec<f64>>,
 }
 
@@ -192,12 +192,12 @@ impl Boxing {
         Self { boxed, prices }
     }
 
-    /// The place of a layout among all in which the tensor is taken.
+    /// Returns the index of a layout among all in which the tensor is taken.
     fn column(&self, target: &SbpId) -> usize {
         self.boxed.targets.binary_search(target).expect("a target is among all targets")
     }
 
-    /// The cost of boxing what is made as a source to all of `targets`, and for the user.
+    /// Returns the cost of boxing a tensor made as `source` to all of `targets`, and for the user.
     fn cost(&self, source: usize, targets: &[SbpId]) -> f64 {
         let fetch = self.boxed.fetch[source].filter(|target| !targets.contains(target));
         targets.iter().chain(&fetch).map(|target| self.prices[source][self.column(target)]).sum()
@@ -242,8 +242,8 @@ fn add_demand(
     }
 }
 
-/// The costs of a tensor with one reader, which comes after what makes it. What is boxed from one layout to others
-/// costs the same for all labels that make it and take it so.
+/// Returns the costs of a tensor with one reader, which comes after its producer. They are the same for all labels that make and take it in the same
+/// layouts.
 fn pair_table(
     network: &mut Network,
     between: (usize, usize),
@@ -258,26 +258,26 @@ fn pair_table(
     network.build_table((between.0, made), (between.1, taken), |source, list| costs[source][list])
 }
 
-/// A tensor with a few readers as one term of the costs, whoever these are.
+/// The pattern of a tensor with a few readers as one term of the costs, for any such readers.
 struct SharePattern {
-    /// Places of readers that take a layout in it.
+    /// The indices of the readers that take a layout in it.
     readers: Vec<usize>,
-    /// Variables that follow from another.
+    /// The variables that follow from another.
     followers: Vec<Follower>,
     tariff: Rc<Tariff>,
 }
 
-/// A variable that takes what the label of another says.
+/// A variable that takes a layout because another one has a certain label.
 struct Follower {
-    /// The place of the reader that it follows from; `None` of what makes the tensor.
+    /// The index of the reader that it follows from, or `None` if that is the producer.
     of: Option<usize>,
     labels: usize,
-    /// The costs of pairs of labels, of the other and its own.
+    /// The costs of pairs of labels of the other variable and this one.
     table: Option<Rc<CostTable>>,
 }
 
-/// A tensor with a few readers as one term of the costs. A reader takes one layout in it: where its labels take two, or
-/// where the user reads it too, a variable of its own that follows from another takes the further one.
+/// Finds the pattern of a tensor with a few readers as one term of the costs. In it a reader takes one layout. If its labels take two, or if the user
+/// reads the tensor too, a variable of its own takes the second layout, which follows from another variable.
 fn find_share_pattern(network: &mut Network, boxing: &Boxing) -> Option<SharePattern> {
     let boxed = &boxing.boxed;
     let column = |sbp: &SbpId| boxing.column(sbp);
@@ -327,7 +327,7 @@ fn add_share(network: &mut Network, demand: &Demand, pattern: &SharePattern) {
     network.shares.push(Share { members, tariff: pattern.tariff.clone() });
 }
 
-/// A variable that takes what the label of another says, with the columns of its labels.
+/// Builds a variable that follows from the labels of another, and returns it with the columns of its labels.
 fn build_follower(
     network: &mut Network,
     of: Option<usize>,
@@ -346,7 +346,7 @@ fn build_follower(
     (Follower { of, labels: own.len(), table }, own)
 }
 
-/// A tensor with several readers: a variable for each layout that more than one of them, or the user, may take.
+/// Adds a tensor with several readers: a switch for each layout that more than one of them, or the user, may take.
 fn add_switches(network: &mut Network, demand: &Demand, boxing: &Boxing) {
     let taken = &boxing.boxed.taken;
     let price = |label: usize, target: &SbpId| {

@@ -1,12 +1,11 @@
-//! Branch and bound within a memory limit, over parts of the labels with prices of their own (Barnhart et al.,
-//! "Branch-and-price: column generation for solving huge integer programs", Operations Research, 1998).
+//! Branch and bound within a memory limit, over parts of the labels with prices of their own (Barnhart et al., "Branch-and-price: column generation
+//! for solving huge integer programs", Operations Research, 1998).
 //!
-//! The prices that prove most of all plans prove little of a part. A part is divided by one label: the cheapest
-//! mixture of the part's plans that keeps the limit has it most nearly half. The mixture is what prices cannot tell
-//! apart.
+//! The prices that prove most about all plans prove little about a part. A part is divided by one label, which the cheapest mixture of the part's
+//! plans within the limit has most nearly half. Prices cannot tell the plans of this mixture apart.
 //!
-//! This closes what prices leave open on graphs of some dozen nodes. Their gap is 6.3 % without it and 4.3 % with it
-//! on average (benchmarks/README.md). Of large graphs it sees a part or two.
+//! This closes what prices leave open on graphs of some dozen nodes. Their gap is 6.3 % without it and 4.3 % with it on average
+//! (benchmarks/README.md). Of large graphs it sees only a part or two.
 
 use std::rc::Rc;
 
@@ -17,32 +16,30 @@ use crate::planner::encoding::multipliers::MemoryPrices;
 use crate::planner::solver::branch_and_bound::{Division, branch_and_bound};
 use crate::planner::solver::minimise::{STEP, TOLERANCE};
 
-/// Times that the prices of a part are changed at most. Half or twice as many change no plan of benchmarks/README.md.
+/// The most times that the prices of a part are changed. Half or twice as many change no plan of benchmarks/README.md.
 const STEPS: usize = 6;
 /// The share of the way from the best prices of a part to those that its planes propose. Half as far, or all the way,
 /// changes no plan and no bound.
 const TRUST: f64 = 0.7;
-/// Prices are not changed where the bound is this close to the most that they may reach, as a share of it. Half or
-/// twice as much changes no plan.
+/// The share of the most that the bound may reach within which prices are not changed further. Half or twice as much changes no plan.
 const CLOSE: f64 = 1e-3;
-/// Plans of a part, the latest of those that are known, from which its prices follow: half or twice as many change no plan.
+/// The most plans of a part from which its prices follow: the latest that are known. Half or twice as many change no plan.
 const MOST_PLANES: usize = 30;
-/// Weights of plans below which a label counts as decided: what is less is rounding. A thousandth and a thousand times
-/// of it change no plan.
+/// The weight of plans below which a label counts as decided, because less is rounding. A thousandth and a thousand times of it change no plan.
 const DECIDED: f64 = 1e-6;
 
-/// Labels that each node may have, and what is known of plans with these.
+/// The labels that each node may have, and the known plans with these.
 struct BranchPart {
     bound: f64,
     allowed: Vec<Vec<usize>>,
     prices: MemoryPrices,
-    /// All plans that were found whose labels these are, the latest last. What is found in another part has another label, unless it is
-    /// around this one.
+    /// All plans that were found with these labels, the latest last. A plan that is found in another part has another label, unless that part
+    /// contains this one.
     plans: Vec<Rc<FoundPlan>>,
 }
 
 impl BranchPart {
-    /// The part of this one where a node has one of these labels.
+    /// Returns the part of this one in which a node has one of these labels.
     fn restrict_node(&self, node: usize, labels: Vec<usize>) -> Self {
         let is_within = |plan: &&Rc<FoundPlan>| labels.contains(&plan.labels[node]);
         let plans = self.plans.iter().filter(is_within).cloned().collect();
@@ -79,7 +76,7 @@ impl Division for Branching<'_, '_> {
 }
 
 impl MemorySearch<'_> {
-    /// Divides the labels in two, and the parts again, until no part may have a better plan or the share of the work is done.
+    /// Divides the labels into two parts, and these again, until no part may have a better plan or its share of the work is done.
     pub fn search_branches(&mut self) {
         if self.is_closed() {
             return;
@@ -99,7 +96,7 @@ impl MemorySearch<'_> {
 }
 
 impl Branching<'_, '_> {
-    /// Raises the bound of a part: false where nothing in it is better than the best plan.
+    /// Raises the bound of a part. Returns `false` if nothing in it is better than the best plan.
     fn raise_bound(&mut self, part: &mut BranchPart) -> bool {
         let mut tried = part.prices.clone();
         for step in 0..STEPS {
@@ -122,7 +119,7 @@ impl Branching<'_, '_> {
         true
     }
 
-    /// The bound of a part at some prices, which are kept if it is higher.
+    /// Computes the bound of a part at some prices, which are kept if it is higher.
     fn try_prices(&mut self, part: &mut BranchPart, prices: &MemoryPrices) {
         let search = &mut *self.search;
         let minimum =
@@ -137,7 +134,7 @@ impl Branching<'_, '_> {
         }
     }
 
-    /// The latest plans of a part.
+    /// Returns the latest plans of a part.
     fn planes_of<'p>(&self, part: &'p BranchPart) -> (CuttingPlanes, Vec<&'p FoundPlan>) {
         let mut planes = CuttingPlanes::new(self.search.limit, self.search.bound);
         let latest = part.plans.iter().rev().take(MOST_PLANES);
@@ -146,8 +143,8 @@ impl Branching<'_, '_> {
         (planes, plans)
     }
 
-    /// The label that the cheapest mixture of plans that keeps within the limit is least decided about. Where it is
-    /// one plan, the best label there of the node whose labels differ most in the bytes of what they make.
+    /// Returns the label about which the cheapest mixture of plans within the limit is least decided. If the mixture is one plan, it is the best
+    /// label, at these prices, of the node whose labels differ most in the bytes of their results.
     fn open_label(&self, part: &BranchPart) -> Option<(usize, usize)> {
         let (planes, plans) = self.planes_of(part);
         let weights = planes.find_mixture().unwrap_or_default();
@@ -173,7 +170,7 @@ impl Branching<'_, '_> {
 }
 
 impl MemorySearch<'_> {
-    /// The open node whose candidates differ most in the bytes of what they make.
+    /// Returns the node with several labels whose candidates differ most in the bytes of their results.
     fn widest_node(&self, allowed: &[Vec<usize>]) -> Option<usize> {
         let problem = &self.problem;
         let mut spread = vec![0u64; allowed.len()];

@@ -1,5 +1,5 @@
-//! The master problem of memory prices: the costs and bytes of known plans say which prices to try next (Kelley, "The
-//! cutting-plane method for solving convex programs", 1960).
+//! Solves the master problem of memory prices: the costs and bytes of known plans tell which prices to try next (Kelley, "The cutting-plane method
+//! for solving convex programs", 1960).
 //!
 //! The bound at given prices is concave in them, and each plan is a plane above it. The prices at which the lowest
 //! plane is highest are tried next. Memory has a price at the positions at which some plan kept too much. microlp
@@ -18,38 +18,38 @@ use crate::planner::encoding::multipliers::MemoryPrices;
 /// no optimum while no known plan fits. Half or twice as much changes nothing.
 const DEAREST: f64 = 1e3;
 
-/// Positions with a price that one plan may add in each domain, and how far they are apart, as a part of all
-/// positions. With half as many, or twice as far apart, no plan is found for four products on 2x2 in 22.4 KiB; with
-/// half as many they cost 27 % more in 25.6 KiB. Twice as many, or half as far apart, change nothing.
+/// The most positions that one plan may give a price in each domain, and their least distance, as a part of all positions. With half as many, or
+/// twice as far apart, no plan is found for four products on 2x2 in 22.4 KiB; with half as many they cost 27 % more in 25.6 KiB. Twice as many, or
+/// half as far apart, change nothing.
 const PEAKS: usize = 6;
 const APART: usize = 50;
 
-/// Plans with the memory that they keep.
+/// Known plans with their memory.
 pub struct CuttingPlanes {
-    /// Bytes that a rank may use.
+    /// The bytes that a rank may use.
     limit: f64,
-    /// Unit of seconds.
+    /// The unit of seconds.
     unit: f64,
-    /// Domains and positions at which memory has a price.
+    /// The domains and positions at which memory has a price.
     priced: BTreeSet<(usize, usize)>,
-    /// Seconds, and bytes by domain and position.
+    /// The seconds of each plan, and its bytes by domain and position.
     plans: Vec<(f64, Vec<Vec<u64>>)>,
 }
 
 impl CuttingPlanes {
-    /// No plans yet. `unit` is what a plan costs, about.
+    /// Begins without plans. `unit` is the approximate cost of a plan.
     pub fn new(limit: u64, unit: f64) -> Self {
         let unit = if unit > 0.0 { unit } else { 1.0 };
         Self { limit: limit as f64, unit, priced: BTreeSet::new(), plans: Vec::new() }
     }
 
-    /// Another limit.
+    /// Sets another limit.
     pub fn limit_to(&mut self, limit: u64) {
         self.limit = limit as f64;
     }
 
-    /// One more plan. Memory has a price from now on where a domain keeps most, and where it keeps much elsewhere, if
-    /// that is above the limit.
+    /// Adds a plan. From now on memory has a price at the position where a domain keeps most, and at others where it keeps much, if that is above the
+    /// limit.
     pub fn add_plan(&mut self, seconds: f64, profiles: Vec<Vec<u64>>) {
         for (domain, profile) in profiles.iter().enumerate() {
             let apart = (profile.len() / APART).max(1);
@@ -65,14 +65,14 @@ impl CuttingPlanes {
         self.plans.push((seconds, profiles));
     }
 
-    /// Weights of these positions, of sum 1, under which the plan that keeps least keeps most.
+    /// Finds weights of these positions, with sum 1, under which the least memory of all plans is greatest.
     pub fn find_weights(&self) -> Option<MemoryPrices> {
         let (_, weights) = self.solve_dual(false)?;
         let sum: f64 = weights.values().sum();
         Some(weights.into_iter().map(|(at, weight)| (at, weight / sum)).collect())
     }
 
-    /// Prices under which the cheapest plan costs most, and what it then costs: no prices are known to give more.
+    /// Finds the prices under which the cheapest plan costs most, and that cost. By the known plans, no other prices give more.
     pub fn find_prices(&self) -> Option<(f64, MemoryPrices)> {
         let (ceiling, prices) = self.solve_dual(true)?;
         let scale = self.unit / self.limit;
@@ -80,8 +80,8 @@ impl CuttingPlanes {
         Some((ceiling * self.unit, prices))
     }
 
-    /// Weights of the plans, of sum 1, whose mixture costs least and keeps no more than the limit anywhere, or little
-    /// more where none does: the programme of which [`CuttingPlanes::find_prices`] is the dual.
+    /// Finds weights of the plans, with sum 1, whose mixture costs least and keeps no more than the limit anywhere, or little more if none does. This
+    /// programme is the one whose dual [`CuttingPlanes::find_prices`] solves.
     pub fn find_mixture(&self) -> Option<Vec<f64>> {
         let mut variables = ProblemVariables::new();
         let weights: Vec<Variable> =
@@ -136,7 +136,7 @@ impl CuttingPlanes {
     }
 }
 
-/// Between two sets of prices.
+/// Interpolates between two sets of prices.
 pub fn interpolate_prices(a: &MemoryPrices, b: &MemoryPrices, share: f64) -> MemoryPrices {
     let mut between = MemoryPrices::new();
     for (prices, weight) in [(a, 1.0 - share), (b, share)] {

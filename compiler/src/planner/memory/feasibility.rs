@@ -1,4 +1,4 @@
-//! Looks for any plan that fits the memory.
+//! Searches for any plan that fits the memory.
 
 use super::search::MemorySearch;
 use crate::planner::encoding::minimise_at_prices;
@@ -9,43 +9,40 @@ use crate::planner::solver::minimise::{Effort, STEP};
 /// The rate at which positions gain weight. Half as fast four products on 2x2 in 22.4 KiB cost 18 % less, twice as
 /// fast no plan is found for them.
 const WEIGHING: f64 = 8.0;
-/// Weight of seconds where memory counts: the free plan's as this share of the limit. Half or twice as much changes no
-/// plan and no bound.
+/// The weight of seconds when memory counts: the free plan's seconds weigh as much as this share of the limit. Half or twice as much changes no plan
+/// and no bound.
 const SECONDS: f64 = 1e-3;
 
-/// Times that the whole problem is searched for a plan that fits, and how often each time its known labels are. With
-/// half as many of the latter four products on 2x2 in 22.4 KiB cost 5.8 % more, and with twice as many no plan is
-/// found for them.
+/// The number of times that the whole problem is searched for a plan that fits, and the number of times that its known labels are searched each time.
+/// With half as many of the latter four products on 2x2 in 22.4 KiB cost 5.8 % more, and with twice as many no plan is found for them.
 const ROUNDS: usize = 2;
 const INNER: usize = 6;
-/// Weights in a row that are tried for the proof that nothing fits. Half or twice as many change no plan.
+/// The number of weights in a row that are tried to prove that nothing fits. Half or twice as many change no plan.
 const WEIGHTS: usize = 8;
-/// The price of the memory of a group of ranks that is short of it, at first, as a multiple of what the free plan
-/// costs, by how much it rises each time that it does not suffice, and how often it does. Where it rises half as fast
-/// four products on 2x2 in 24 KiB cost 3.5 % more, and either way they cost 13 to 24 % more in 25.6 KiB. From half of
-/// the first price they cost 5.8 % more in 22.4 KiB, from twice of it 12 % less there and 11 % more in 25.6 KiB. With
-/// half as many rises they cost 5.8 and 5.2 % more, and with twice as many none is found in 22.4 KiB.
+/// The first price of the memory of a group of ranks that is short of it, as a multiple of the cost of the free plan; the factor by which it rises
+/// each time that it does not suffice; and the number of times that it does. If it rises half as fast four products on 2x2 in 24 KiB cost 3.5 % more,
+/// and either way they cost 13 to 24 % more in 25.6 KiB. From half of the first price they cost 5.8 % more in 22.4 KiB, from twice of it 12 % less
+/// there and 11 % more in 25.6 KiB. With half as many rises they cost 5.8 and 5.2 % more, and with twice as many none is found in 22.4 KiB.
 const FIRST: f64 = 1e-3;
 const RISE: f64 = 8.0;
 const STEPS_UP: usize = 6;
-/// The effort at such prices, which are to lead to a plan and prove little. With half or twice the rounds GPT on 2x4
-/// in 200 KiB costs 0.3 % less; with half or twice the work Llama 3 8B on 8x8 in 3.05 GiB has the same plan.
+/// The effort at such prices, which should lead to a plan and need not prove much. With half or twice the rounds GPT on 2x4 in 200 KiB costs 0.3 %
+/// less; with half or twice the work Llama 3 8B on 8x8 in 3.05 GiB has the same plan.
 const UPWARDS: Effort = Effort { rounds: 2, work: 200_000_000, ..STEP };
-/// Prices of the memory of a plan that just fits, all together, as multiples of what the free plan costs. At half of
-/// all of them MLP on 2x2 in 30 KiB costs 0.1 % less, at twice of them four products on 2x2 in 22.4 KiB 5.7 % more.
+/// The prices of all memory of a plan that just fits, as multiples of the cost of the free plan. At half of all of them MLP on 2x2 in 30 KiB costs
+/// 0.1 % less, at twice of them four products on 2x2 in 22.4 KiB 5.7 % more.
 const SCALES: [f64; 6] = [0.05, 0.2, 0.8, 3.2, 12.8, 51.2];
 
-/// Weights of all positions, and the plan that they were last changed for.
+/// The weights of all positions, and the plan for which they were last changed.
 struct Weighing {
     latest: Vec<usize>,
     spread: MemoryPrices,
 }
 
 impl MemorySearch<'_> {
-    /// Raises the price of each group of ranks whose memory does not suffice until it does: the others, such as those
-    /// of later stages, which keep fewer microbatches, go on without: with one price for all Llama 3 405B in 16 stages
-    /// costs 1.8 % more, and planning it takes more than twice the time. False where some group's does not suffice at
-    /// any price.
+    /// Raises the price of each group of ranks whose memory does not suffice until it does. The other groups, such as those of later stages, which
+    /// keep fewer microbatches, have no price. With one price for all Llama 3 405B in 16 stages costs 1.8 % more, and planning it takes more than
+    /// twice the time. Returns `false` if the memory of some group does not suffice at any price.
     pub fn raise_group_prices(&mut self) -> bool {
         let unit = self.bound / self.limit as f64;
         let mut prices = MemoryPrices::new();
@@ -69,7 +66,8 @@ impl MemorySearch<'_> {
         false
     }
 
-    /// Raises prices until something fits: false where nothing does. Without it four products on 2x2 in 22.4 KiB cost 5.8 % more.
+    /// Raises the price of all memory until a plan fits, and returns `false` if none does. Without it four products on 2x2 in 22.4 KiB cost 5.8 %
+    /// more.
     pub fn raise_all_prices(&mut self) -> bool {
         let unit = self.bound / self.limit as f64;
         for scale in SCALES {
@@ -87,8 +85,8 @@ impl MemorySearch<'_> {
         false
     }
 
-    /// Looks for a plan that fits among the labels of known plans; where there is none, for more labels. False where
-    /// nothing fits. Without it there is no plan for four products on 4 in 23.4 KiB.
+    /// Searches for a plan that fits among the labels of known plans, and if there is none, for more labels. Returns `false` if nothing fits. Without
+    /// it there is no plan for four products on 4 in 23.4 KiB.
     pub fn find_feasible(&mut self) -> bool {
         for _ in 0..ROUNDS {
             if self
@@ -103,10 +101,10 @@ impl MemorySearch<'_> {
         self.best.is_some()
     }
 
-    /// Looks for any plan that fits: little memory on a weighted average of positions. Of two sets of weights in turn
-    /// one is of few positions, and raises the bound; the other is of all, of which those that need most gain weight
-    /// each time (Arora, Hazan and Kale, "The multiplicative weights update method", 2012), and finds plans. False
-    /// where even an average is above the limit, so that nothing fits.
+    /// Searches for any plan that fits, by plans of little memory on a weighted average of positions. Two sets of weights are used in turn. One is of
+    /// few positions, and raises the bound. The other is of all positions, of which those that need most gain weight each time (Arora, Hazan and
+    /// Kale, "The multiplicative weights update method", 2012), and finds plans. Returns `false` if even an average is above the limit, so that
+    /// nothing fits.
     pub fn weigh_memory(&mut self, steps: usize) -> bool {
         let mut weighing = self.begin_weighing();
         for _ in 0..steps {
@@ -128,7 +126,7 @@ impl MemorySearch<'_> {
         Weighing { latest: latest.unwrap_or_default(), spread: MemoryPrices::new() }
     }
 
-    /// Weights anew, and plans with them, twice.
+    /// Updates the weights and plans with them, twice.
     fn weigh_and_plan(&mut self, weighing: &mut Weighing) {
         let limit = self.limit as f64;
         let seconds = SECONDS * limit / self.bound.max(f64::MIN_POSITIVE);
@@ -141,13 +139,13 @@ impl MemorySearch<'_> {
         }
     }
 
-    /// Whether something may fit, as far as one average of memory says.
+    /// Whether a plan may fit, as far as one average of memory tells.
     pub fn has_average(&mut self) -> bool {
         self.least_average() != Some(false)
     }
 
-    /// The least memory on the average of positions that known plans need most. Whether that is below the limit;
-    /// `None` where no plan is above it.
+    /// Finds the least memory on the average of the positions that known plans need most. Returns whether that is below the limit, or `None` if no
+    /// plan is above it.
     fn least_average(&mut self) -> Option<bool> {
         let weights = self.planes.find_weights()?;
         let found = minimise_at_prices(&self.problem, 0.0, &weights, None, None, STEP);
@@ -156,7 +154,7 @@ impl MemorySearch<'_> {
         Some(self.least <= self.limit as f64 * (1.0 + 1e-9))
     }
 
-    /// Weights of all positions after one more plan.
+    /// Returns the weights of all positions after one more plan.
     fn update_weights(&mut self, assignment: &[usize], weights: &MemoryPrices) -> MemoryPrices {
         let items = list_items(&self.problem, assignment);
         let profiles = memory_profiles(&self.problem, &items);

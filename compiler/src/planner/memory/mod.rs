@@ -57,31 +57,31 @@ mod restricted_master;
 mod rival;
 mod search;
 
-/// A plan as indices into the candidates, what it costs and what no plan goes below.
+/// A plan as indices into the candidates, with its cost and bounds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Solution {
-    /// By node.
+    /// The candidate of each node.
     pub assignment: Vec<usize>,
     /// The seconds of a step.
     pub seconds: f64,
     /// A proven bound.
     pub bound: f64,
-    /// The seconds of the plan of fewest seconds that was found without regard to memory.
+    /// The seconds of the plan of fewest seconds that was found without a memory limit.
     pub relaxed: f64,
-    /// The prices of memory that prove the bound; `None` where there is enough.
+    /// The prices of memory that prove the bound, or `None` if there is enough memory.
     pub prices: Option<MemoryPrices>,
 }
 
-/// The purpose of a plan: it decides how much is done for it where memory is short.
+/// The purpose of a plan, which decides how much work is done for it if memory is short.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Care {
-    /// To be executed.
+    /// The plan is executed.
     Plan,
-    /// To say what layers cost: a gap much smaller than what choices of stages differ by ends the search.
+    /// The plan gives the costs of layers. The search ends at a gap that is much smaller than the differences between choices of stages.
     Prices,
-    /// To be executed, as one of several graphs in a row, each of which keeps less than the one before it and computes
-    /// more. The last, so many steps away, has a plan of so many seconds. What is clearly dearer than the next one in
-    /// the row is not looked for any further.
+    /// The plan is executed. It is one for several graphs in a row, each of which keeps less than the one before it and computes more. A plan of the
+    /// last graph, `steps` steps away, takes `seconds`. A plan that is clearly more expensive than the next one in the row is not searched for any
+    /// further.
     Against {
         /// The seconds of the last one.
         seconds: f64,
@@ -91,8 +91,8 @@ pub enum Care {
 }
 
 impl Care {
-    /// Whether a plan costs more than the next graph in the row, by as much as each step costs on the way from what
-    /// this graph costs without regard to memory.
+    /// Whether a plan costs more than the next graph in the row would. Each step is assumed to cost an equal part of the way from this graph without
+    /// a memory limit to the last one.
     pub fn is_dear(self, relaxed: f64, found: f64) -> bool {
         match self {
             Self::Plan | Self::Prices => false,
@@ -112,7 +112,7 @@ impl Care {
         Effort { work: within(most.work), division: within(most.division), ..most }
     }
 
-    /// The gap that is good enough.
+    /// Returns the gap that is good enough.
     fn tolerated_gap(self) -> f64 {
         match self {
             Self::Plan | Self::Against { .. } => NEAR,
@@ -129,11 +129,11 @@ const NEAR: f64 = 2e-3;
 /// 5.2 or 3.1 s instead of 4.4.
 const ROUGH: f64 = 2e-2;
 
-/// The plan of fewest seconds that fits the memory, or the best that is found with a bound. Where nothing costs less than
-/// `ceiling` it is any plan that costs as much, and the bound is no higher.
+/// Finds the plan of fewest seconds that fits the memory, or the best plan found, with a bound. If no plan costs less than `ceiling`, it returns any
+/// plan that costs as much or more, and the bound is at most `ceiling`.
 ///
 /// # Errors
-/// Where nothing fits.
+/// Returns an error if no plan fits.
 pub fn solve_in_memory(
     problem: &Problem<'_>,
     ceiling: f64,
@@ -155,12 +155,12 @@ pub fn solve_in_memory(
     search.into_solution()
 }
 
-/// The plan of fewest seconds, without regard to the memory.
+/// The plan of fewest seconds without a memory limit.
 pub(super) struct Unlimited {
     /// Whether it fits the memory, or costs no less than the ceiling.
     fits: bool,
     assignment: Vec<usize>,
-    /// Data parallelism.
+    /// The assignment of data parallelism.
     data: Vec<usize>,
     free: Minimum,
     /// The lead for the search for another form.
@@ -168,7 +168,7 @@ pub(super) struct Unlimited {
 }
 
 impl Unlimited {
-    /// The plan, if it fits, with what it says to the search for another form.
+    /// Returns the plan, if it fits, with its lead for the search for another form.
     pub fn into_fitting(self) -> Option<(Solution, Option<Lead>)> {
         let Self { fits, assignment, free, lead, .. } = self;
         let Minimum { value: seconds, bound, .. } = free;
@@ -177,10 +177,11 @@ impl Unlimited {
     }
 }
 
-/// The plan of fewest seconds; `None` where nothing is known `before` its search, which is asked for when all else is done.
+/// Finds the plan of fewest seconds, whatever the memory. `None` if `before`, which gives what is known before the search, returns `None`. It is
+/// called when all other work is done.
 ///
 /// # Errors
-/// Where the model does not fit data parallelism.
+/// Returns an error if the model does not fit data parallelism.
 pub(super) fn plan_unlimited<'a>(
     problem: &Problem<'_>,
     care: Care,
@@ -205,10 +206,10 @@ pub(super) fn plan_unlimited<'a>(
     Ok(Some(Unlimited { fits, assignment, data, free, lead }))
 }
 
-/// Whether anything fits the memory, as [`solve_in_memory`] finds out, up to the first plan that does.
+/// Checks that a plan fits the memory, with the search of [`solve_in_memory`] up to the first plan that does.
 ///
 /// # Errors
-/// Where nothing is found that fits.
+/// Returns an error if no plan is found that fits.
 pub fn check_feasible(problem: &Problem<'_>) -> Result<(), PlannerError> {
     let free = minimise_at_prices(problem, 1.0, &MemoryPrices::new(), None, None, STEP);
     let nodes = problem.candidates.len();

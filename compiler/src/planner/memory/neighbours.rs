@@ -1,4 +1,4 @@
-//! Looks for better plans that differ from the best one in one node, as long as work lasts.
+//! Searches for better plans that differ from the best one in one node, as long as work lasts.
 //!
 //! Prices lead to plans that are cheapest at some prices. Where memory is short, the best plan is often none of
 //! these: without this search four products on 2x2 in 22.4 KiB cost 12 % more. Pairs of nodes, of which one reads the
@@ -10,7 +10,7 @@ use crate::planner::problem::usage::find_overload;
 use crate::planner::solver::minimise::TOLERANCE;
 
 impl MemorySearch<'_> {
-    /// Goes from the best plan to one beside it that is better and fits, as long as there is one.
+    /// Goes from the best plan to a neighbour that is better and fits, as long as there is one.
     pub fn improve(&mut self) {
         while !self.is_closed() && self.step_to_neighbour() {}
     }
@@ -32,7 +32,7 @@ impl MemorySearch<'_> {
         false
     }
 
-    /// Nodes, each with a label that it does not have.
+    /// Lists the nodes with each label that they do not have.
     fn other_labels(&self, plan: &[usize]) -> Vec<(usize, usize)> {
         let of = |(node, all): (usize, &CandidateList)| {
             let others = (0..all.len()).filter(|&label| label != plan[node]);
@@ -60,7 +60,7 @@ mod tests {
     use crate::planner::problem::usage::{find_peaks, list_items};
     use crate::planner::solver::minimise::STEP;
 
-    /// Three products on four ranks, with nothing decided but where they are.
+    /// Makes three products on four ranks, of which only the placement is decided.
     fn products() -> Decisions {
         let g = GraphBuilder::new("products");
         let weight = |name: &str| g.variable(name, DType::F32, [32, 32], Init::Fill(0.0.into()));

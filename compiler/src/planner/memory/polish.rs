@@ -1,4 +1,4 @@
-//! Looks for better plans near the best one, by branch and bound among few labels of each node.
+//! Searches for better plans near the best one, by branch and bound among few labels of each node.
 //!
 //! With few labels it takes many more steps in the same time.  First come the labels of all known plans (the
 //! restricted master heuristic of Joncour et al., "Column generation based primal heuristics", Electronic Notes in
@@ -9,10 +9,9 @@
 use super::search::MemorySearch;
 use crate::planner::solver::minimise::TOLERANCE;
 
-/// Parts of the share of the work of which one is for the labels of all known plans, and one for those of a pair. Over
-/// 38 limits of three to eight products the mean gap is 4.1 %, and 4.3 % with twice the work for known labels. Without
-/// these it grows by 0.1, without pairs by 0.3, without either by 2.1 points. Half or twice as much for a pair changes
-/// nothing.
+/// The parts of the share of the work, one of which is for the labels of all known plans, and one for those of a pair. Over 38 limits of three to
+/// eight products the mean gap is 4.1 %, and 4.3 % with twice the work for known labels. Without these it grows by 0.1, without pairs by 0.3, without
+/// either by 2.1 points. Half or twice as much for a pair changes nothing.
 const MASTER: u64 = 4;
 const PAIR: u64 = 16;
 
@@ -29,8 +28,8 @@ impl MemorySearch<'_> {
         }
     }
 
-    /// Looks among the labels of the best plan and of another for a better one, with one other plan after the other:
-    /// first those that cost less but do not fit, the dearest first, then those that cost more.
+    /// Searches for a better plan among the labels of the best plan and of another one, for one other plan after the other: first those that cost
+    /// less but do not fit, the most expensive first, then those that cost more.
     fn combine_plans(&mut self) -> bool {
         let Some((seconds, _)) = self.best else { return false };
         let mut plans = self.plans.clone();
@@ -52,7 +51,7 @@ impl MemorySearch<'_> {
         false
     }
 
-    /// Branch and bound among these labels of each node, in such a part of the share of the work.
+    /// Runs branch and bound among these labels of each node, with such a part of the share of the work.
     fn branch_among(&mut self, labels: Vec<Vec<usize>>, part: u64) {
         let until = self.until;
         self.until = until.min(self.problem.meter.entries() + self.share_of_work() / part);

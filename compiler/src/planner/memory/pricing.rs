@@ -9,50 +9,46 @@ use crate::planner::encoding::multipliers::{MemoryPrices, Multipliers};
 use crate::planner::problem::usage::find_overloads;
 use crate::planner::solver::minimise::{Effort, STEP};
 
-/// Prices tried. Half or twice as many change no plan of benchmarks/README.md.
+/// The most prices that are tried. Half or twice as many change no plan of benchmarks/README.md.
 const STEPS: usize = 40;
 /// The share of the way from the best prices to those that the planes propose. At 0.9 the bound of four products on
 /// 2x2 in 25.6 KiB is 0.5 % lower, at 0.3 it is 0.2 % higher; GPT on 2x4 in 200 KiB costs 0.3 % less at either.
 const TRUST: f64 = 0.6;
-/// Prices are not refined where the bound is this close to the most that they may reach, as a share of it. With half
-/// of it GPT on 2x4 in 200 KiB costs 0.3 % less; with twice as much bounds are 0.01 % lower.
+/// The share of the most that the bound may reach within which prices are not refined further. With half of it GPT on 2x4 in 200 KiB costs 0.3 %
+/// less; with twice as much bounds are 0.01 % lower.
 const CLOSE: f64 = 1e-4;
-/// Prices in a row that do not raise the bound after which it is left. With half as many the bound of four products on
-/// 2x2 in 24 KiB is 0.5 % lower; twice as many change nothing.
+/// The number of prices in a row that may fail to raise the bound. With half as many the bound of four products on 2x2 in 24 KiB is 0.5 % lower;
+/// twice as many change nothing.
 const IDLE: usize = 6;
-/// The share by which prices differ by chance. Without chance Llama 3 8B on 8x8 in 3.05 GiB costs 1.0 % more; with
-/// half or twice as much 0.13 or 0.15 %.
+/// The share by which prices differ at random. Without it Llama 3 8B on 8x8 in 3.05 GiB costs 1.0 % more; with half or twice as much 0.13 or 0.15 %.
 const SHAKE: f64 = 0.4;
-/// The number of times that they do, times the number of nodes, and the most times. Without them GPT on 4 in 320 KiB
-/// costs 1.8 % more.
+/// The number of random draws of prices, times the number of nodes, and the most draws. Without them GPT on 4 in 320 KiB costs 1.8 % more.
 const DRAWS: usize = 8000;
 const MOST_DRAWS: usize = 16;
-/// Entries of tables after which no other draw begins: where nodes have many known labels a minimum among them reads
-/// 100 million. ResNet on 2x4 in 114 KiB finds its plan after 1.1 billion; with eight times as many experts on 2x4 in
-/// 19.5 KiB have the same plan after 57 s instead of 38.
+/// The number of entries of tables after which no other draw begins: if nodes have many known labels, a minimum among them reads 100 million. ResNet
+/// on 2x4 in 114 KiB finds its plan after 1.1 billion; with eight times as many experts on 2x4 in 19.5 KiB have the same plan after 57 s instead of
+/// 38.
 const DRAWN: u64 = 1_500_000_000;
-/// Times that the interval of prices is halved with each of them. Half or twice as many change no plan, in 15 % less
-/// or more time.
+/// The number of times that the interval of prices is halved for each draw. Half or twice as many change no plan, in 15 % less or more time.
 const HALVINGS: usize = 5;
 
-/// The number of times that the intervals of prices that fit are halved: prices of which an eighth does not suffice
-/// are known to the 16th part of that. With half as often the bound of four products on 2x2 in 25.6 KiB is 0.2 %
-/// lower; twice as often changes nothing.
+/// The number of times that the intervals of prices that fit are halved. Prices of which an eighth does not suffice are known to the 16th part of
+/// that. With half as often the bound of four products on 2x2 in 25.6 KiB is 0.2 % lower; twice as often changes nothing.
 const FALLS: usize = 7;
 
-/// The least of seconds and of what memory costs beyond the limit, at some prices.
+/// The result at some prices: the least sum of seconds and of the cost of memory beyond the limit.
 #[derive(Clone, Debug)]
 pub struct Priced {
-    /// No plan that fits takes fewer seconds.
+    /// A lower bound of the seconds of every plan that fits.
     pub bound: f64,
     /// The cost of the cheapest plan that was found.
     pub value: f64,
-    /// That plan.
+    /// The cheapest plan that was found.
     pub plan: Vec<usize>,
 }
 
 impl MemorySearch<'_> {
-    /// Raises the bound by prices of memory, among known labels; what fits on the way is kept.
+    /// Raises the bound by prices of memory, among known labels. Plans that fit and are found on the way are kept.
     pub fn price_memory(&mut self) {
         let mut trust = TRUST;
         let mut idle = 0;
@@ -75,7 +71,7 @@ impl MemorySearch<'_> {
         }
     }
 
-    /// The bound at these prices; the plan found on the way is kept if it fits.
+    /// Computes the bound at these prices. The plan found on the way is kept if it fits.
     pub fn bound_at_prices(&mut self, prices: &MemoryPrices, effort: Effort) -> Priced {
         let start = self.best.as_ref().map(|(_, assignment)| assignment.clone());
         let multipliers = Multipliers::new(&self.problem, 1.0, prices);
@@ -89,7 +85,7 @@ impl MemorySearch<'_> {
         Priced { bound: found.bound - paid, value: found.value - paid, plan }
     }
 
-    /// The best prices, and the bound at them.
+    /// Keeps the best prices, and the bound at them.
     pub fn record_proof(&mut self, bound: f64, prices: MemoryPrices) {
         if self.kept.is_none() {
             self.proven.clone_from(&prices);
@@ -97,10 +93,9 @@ impl MemorySearch<'_> {
         (self.bound, self.prices) = (bound, prices);
     }
 
-    /// Looks for plans at prices that differ by chance from tensor to tensor. At the best prices plans that fit and
-    /// plans that do not cost the same. Layers that are alike go from one to the other together, unless their prices
-    /// differ a little; they go one by one as prices rise. Left where so little of the best plan is not proven that
-    /// it is good enough.
+    /// Searches for plans at prices that differ at random from tensor to tensor. At the best prices, plans that fit and plans that do not fit cost
+    /// the same. Layers that are alike go from one to the other together, unless their prices differ a little; then they go one by one as prices
+    /// rise. The search ends when the gap of the best plan is small enough.
     pub fn vary_prices(&mut self) {
         let options = self.problem.options;
         let most = self.problem.meter.entries() + options.within_effort(DRAWN);
@@ -113,9 +108,8 @@ impl MemorySearch<'_> {
         }
     }
 
-    /// Lowers the prices at which a plan fits, of each group of ranks as far as its own memory suffices: few tensors
-    /// are then kept less long than they could be. Tensors pay more or less by chance, so that layers which are alike
-    /// go from one way to the other one by one.
+    /// Lowers the prices at which a plan fits, for each group of ranks as far as its own memory suffices. Then few tensors are kept for a shorter
+    /// time than they could be. Tensors pay more or less at random, so that layers that are alike go from one way to the other one by one.
     pub fn lower_prices(&mut self) {
         let domains: BTreeSet<usize> = self.fitting.keys().map(|&(domain, _)| domain).collect();
         let start = domains.into_iter().map(|domain| (domain, (0.0, 1.0)));
@@ -140,7 +134,7 @@ impl MemorySearch<'_> {
         }
     }
 
-    /// The cheapest plan where these prices differ by chance: one of many draws.
+    /// Finds the cheapest plan if these prices differ at random, in one of many draws.
     fn shaken_plan(&mut self, prices: &MemoryPrices, draw: u64) -> Vec<usize> {
         let multipliers = Multipliers::new(&self.problem, 1.0, prices);
         let multipliers = multipliers.with_shaken_prices(&self.problem, SHAKE, draw);
@@ -149,7 +143,7 @@ impl MemorySearch<'_> {
         plan
     }
 
-    /// The lowest scale of the best prices at which a plan fits, where they differ by chance: one of many draws.
+    /// Halves the interval of the scale of the best prices at which a plan fits, if they differ at random, in one of many draws.
     fn halve_scale(&mut self, draw: u64) {
         let (mut low, mut high) = (1.0 - SHAKE, 1.0 + SHAKE);
         for _ in 0..HALVINGS {

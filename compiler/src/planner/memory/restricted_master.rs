@@ -1,21 +1,19 @@
-//! The restricted master problem: plans and prices are looked for among the labels of known plans alone.
+//! The restricted master problem, in which plans and prices are searched among the labels of known plans alone.
 //!
-//! There, what takes seconds on the whole problem takes a fraction. At the prices found, the whole problem gives a
-//! bound and more labels (column generation: Dantzig and Wolfe, "Decomposition principle for linear programs", 1960).
-//! What the known labels alone prove is dropped.
+//! A search that takes seconds on the whole problem takes a fraction of that there. At the prices found, the whole problem gives a bound and more
+//! labels (column generation: Dantzig and Wolfe, "Decomposition principle for linear programs", 1960). Bounds of the known labels alone are dropped.
 
 use super::search::MemorySearch;
 use crate::planner::encoding::lead::free_network;
 use crate::planner::solver::minimise::STEP;
 
-/// Times that the whole problem is asked for more labels. With half as many four products on 2x2 in 25.6 KiB cost 4.2
-/// % more; twice as many change no plan.
+/// The number of times that the whole problem is asked for more labels. With half as many four products on 2x2 in 25.6 KiB cost 4.2 % more; twice as
+/// many change no plan.
 const ROUNDS: usize = 4;
-/// No more labels are looked for where the whole problem knows nothing that is cheaper by this share. Half or twice as
-/// much changes no plan.
+/// The share by which the whole problem must know something cheaper for more labels to be searched. Half or twice as much changes no plan.
 const CLOSE: f64 = 2e-4;
-/// The gap above which plans for less memory are looked for, and how much less. Without them four products on 2x2 in
-/// 27 KiB cost 2.7 % more.
+/// The gap above which plans for less memory are searched, and the share of the memory that is left then. Without them four products on 2x2 in 27 KiB
+/// cost 2.7 % more.
 const FAR: f64 = 3e-2;
 const LESS: [f64; 2] = [0.95, 0.88];
 
@@ -65,8 +63,8 @@ impl MemorySearch<'_> {
         });
     }
 
-    /// Looks for plans as if there were less memory: what prices lead to may leave much of it unused, or not fit, and what
-    /// is in between is the cheapest of a lower limit.
+    /// Searches for plans as if there were less memory. Plans that prices lead to may leave much of the memory unused, or not fit. A plan between
+    /// these may be the cheapest of a lower limit.
     fn with_less(&mut self, share: f64) {
         let (limit, bound, prices) = (self.limit, self.bound, self.prices.clone());
         let proven = self.proven.clone();
@@ -81,7 +79,7 @@ impl MemorySearch<'_> {
         self.planes.limit_to(limit);
     }
 
-    /// The labels of this plan belong to those that are searched.
+    /// Adds the labels of this plan to those that are searched.
     pub fn learn_labels(&mut self, assignment: &[usize]) {
         if self.kept.is_none() {
             for (known, &label) in self.known.iter_mut().zip(assignment) {
@@ -90,18 +88,17 @@ impl MemorySearch<'_> {
         }
     }
 
-    /// Does something where each node has the labels of known plans alone. What it finds is kept, but for bounds.
+    /// Runs `body` while each node has only the labels of known plans. What it finds is kept, except for bounds.
     pub fn in_restricted_master<T>(&mut self, body: impl FnOnce(&mut Self) -> T) -> T {
         self.search_among(self.known_labels(), body)
     }
 
-    /// The labels of known plans, by node and in order.
+    /// Returns the labels of known plans, by node and in order.
     pub fn known_labels(&self) -> Vec<Vec<usize>> {
         self.known.iter().map(|labels| labels.iter().copied().collect()).collect()
     }
 
-    /// Does something where each node has these labels alone, in order, among which are those of the best plan. What
-    /// it finds is kept, but for bounds.
+    /// Runs `body` while each node has only these labels, in order, which include those of the best plan. What it finds is kept, except for bounds.
     pub fn search_among<T>(
         &mut self,
         kept: Vec<Vec<usize>>,
@@ -136,7 +133,7 @@ impl MemorySearch<'_> {
         result
     }
 
-    /// Other numbers for the labels of the plans that are kept.
+    /// Renumbers the labels of the plans that are kept.
     fn rename_labels(&mut self, name: impl Fn(usize, usize) -> usize) {
         let best = self.best.iter_mut().map(|(_, plan)| plan);
         let leanest = self.leanest.iter_mut().map(|(_, plan)| plan);

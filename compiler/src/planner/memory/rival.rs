@@ -12,22 +12,22 @@ use crate::planner::encoding::multipliers::{MemoryPrices, Multipliers};
 use crate::planner::problem::Problem;
 use crate::planner::solver::minimise::{STEP, TOLERANCE};
 
-/// A form that was planned within a memory limit, as far as it is known.
+/// A form that was planned within a memory limit, with the data that another form is compared with.
 #[derive(Clone, Debug)]
 pub struct Rival {
     /// The seconds of its plan.
     pub seconds: f64,
-    /// A bound of all its plans.
+    /// A lower bound of all its plans.
     pub bound: f64,
     prices: MemoryPrices,
-    /// By position: the name of the op there.
+    /// The name of the op at each position.
     ops: Vec<String>,
-    /// Groups of ranks whose memory is alike.
+    /// The number of groups of ranks whose memory is alike.
     domains: usize,
 }
 
 impl Rival {
-    /// A form with the prices of memory that prove its bound; `None` where its mesh axes are tied.
+    /// Takes a form with the prices of memory that prove its bound. `None` if its mesh axes are tied.
     pub fn new(
         problem: &Problem<'_>,
         seconds: f64,
@@ -39,9 +39,8 @@ impl Rival {
         is_free.then(|| Self { seconds, bound, prices, ops: op_names(problem), domains })
     }
 
-    /// The bound of another form, where it shows that the other form is not to be looked into: it is proven to be no
-    /// better, or else the gap of this form is open anyway, and the cheapest assignment of the other at these prices
-    /// is no better than the bound of this one.
+    /// Returns the bound of another form if it shows that the other form need not be searched. Either the other is proven to be no better; or the gap
+    /// of this form is open anyway, and the cheapest assignment of the other at these prices is no better than the bound of this one.
     pub fn outbids(&self, other: &Problem<'_>) -> Option<f64> {
         if other.tied.is_some() || other.lifetimes.domains.len() != self.domains {
             return None;
@@ -56,8 +55,7 @@ impl Rival {
         (is_proven || is_open && cheapest >= self.bound).then_some(bound)
     }
 
-    /// The prices at the positions of another order, in which what comes before the difference and what comes after it
-    /// is the same.
+    /// Moves the prices to the positions of another order, in which the ops before and after the difference are the same.
     fn move_prices(&self, others: &[String]) -> MemoryPrices {
         let equal = |(a, b): &(&String, &String)| a == b;
         let before = self.ops.iter().zip(others).take_while(equal).count();
@@ -77,7 +75,7 @@ impl Rival {
     }
 }
 
-/// The names of the ops in the order of their positions.
+/// Returns the names of the ops in the order of their positions.
 fn op_names(problem: &Problem<'_>) -> Vec<String> {
     let nodes = &problem.decisions.graph().nodes;
     let mut ops = vec![String::new(); nodes.len()];

@@ -1,5 +1,4 @@
-//! Runs a search for a plan that fits the memory: it keeps what is known so far, and says in which order the modules
-//! beside it add to that.
+//! Runs the search for a plan that fits the memory. It holds what is known so far, and calls the modules beside it in order.
 
 use std::collections::BTreeSet;
 
@@ -15,25 +14,25 @@ use crate::planner::solver::dual::Messages;
 use crate::planner::solver::minimise::{Minimum, TOLERANCE};
 use crate::planner::solver::network::Network;
 
-/// Entries of tables that may be looked at for plans beside the best, and as many again for parts of the problem,
-/// times the number of nodes. Half or twice as many change no plan of benchmarks/README.md.
+/// The entries of tables that may be looked at for plans near the best one, and as many again for parts of the problem, times the number of nodes.
+/// Half or twice as many change no plan of benchmarks/README.md.
 const WORK: u64 = 12_000_000_000;
 
 /// The work of making a network, in entries for each node. Half as much changes no plan; with twice as much four
 /// products on 2x2 in 22.4 KiB cost 0.02 % more.
 const MADE: usize = 600;
 
-/// The fewest nodes that count there: much of the work of making a network is the same for a few. Half as many change no plan of
+/// The fewest nodes that count there, because much of the work of making a network is the same for a few. Half as many change no plan of
 /// benchmarks/README.md; by its own nodes alone one layer in 354 bytes is looked at for twice as long before it is refused.
 const FEWEST: usize = 40;
 
-/// A plan with what it costs and keeps.
+/// A plan with its cost and its memory.
 pub(super) struct FoundPlan {
-    /// By node.
+    /// The label of each node.
     pub labels: Vec<usize>,
     /// The seconds of a step.
     pub seconds: f64,
-    /// Bytes by domain and position.
+    /// The bytes by domain and position.
     pub profiles: Vec<Vec<u64>>,
 }
 
@@ -43,44 +42,44 @@ pub(super) struct MemorySearch<'a> {
     pub care: Care,
     /// The problem that is searched now: the whole one, or its restricted master.
     pub problem: Problem<'a>,
-    /// The same where memory costs nothing.
+    /// The network of the problem when memory costs nothing.
     pub free: Network,
-    /// Of each node the labels of the whole problem that it has where some alone are searched, as in the restricted master.
+    /// The labels of each node in the whole problem that this problem keeps, if it has only some, as the restricted master does.
     pub kept: Option<Vec<Vec<usize>>>,
-    /// Bytes that a rank may use in the plans that are looked for now: the problem's limit, or less for a while.
+    /// The bytes that a rank may use in the plans that are searched now: the problem's limit, or less for a while.
     pub limit: u64,
-    /// The plan of fewest seconds there that was found.
+    /// The plan of fewest seconds without a memory limit that was found.
     pub unlimited: Vec<usize>,
-    /// The cost of that.
+    /// The seconds of that plan.
     relaxed: f64,
-    /// Seconds that no plan which fits goes below.
+    /// A lower bound of the seconds of every plan that fits.
     pub bound: f64,
     /// The best plan that fits.
     pub best: Option<(f64, Vec<usize>)>,
     /// The plan that needs the least memory, with its bytes.
     pub leanest: Option<(u64, Vec<usize>)>,
-    /// Bytes that no plan goes below.
+    /// Bytes that every plan needs.
     pub least: f64,
     /// The best prices.
     pub prices: MemoryPrices,
-    /// Prices of all groups of ranks that are short of memory at which a plan fits; empty where none are known.
+    /// Prices of all groups of ranks that are short of memory at which a plan fits; empty if none are known.
     pub fitting: MemoryPrices,
-    /// The prices that prove the bound of the whole problem; none where that is the bound without them.
+    /// The prices that prove the bound of the whole problem; empty if it is the bound without prices.
     pub proven: MemoryPrices,
     /// The costs and bytes of plans that were found.
     pub planes: CuttingPlanes,
-    /// By node: the labels that these plans have.
+    /// The labels of each node in these plans.
     pub known: Vec<BTreeSet<usize>>,
-    /// Plans that prices led to, as labels of the whole problem, with what they cost.
+    /// The plans that prices led to, as labels of the whole problem, with their costs.
     pub plans: Vec<(f64, Vec<usize>)>,
-    /// Work that may be done, by the problem's meter.
+    /// The reading of the problem's meter up to which work may be done.
     pub until: u64,
-    /// From one bound of the whole problem to the next.
+    /// The messages from the last bound of the whole problem, which the next one starts from.
     pub messages: Messages,
 }
 
 impl<'a> MemorySearch<'a> {
-    /// Begins a search: of the free plan nothing is known but what it is, and its bound.
+    /// Begins a search with the free plan and its bound.
     pub fn new(problem: &Problem<'a>, found: &Minimum) -> Self {
         Self {
             care: Care::Plan,
@@ -105,7 +104,7 @@ impl<'a> MemorySearch<'a> {
         }
     }
 
-    /// The whole search.
+    /// Runs the whole search.
     pub fn run(&mut self) {
         if self.has_average()
             && (self.raise_group_prices() || self.raise_all_prices() || self.find_feasible())
@@ -123,7 +122,7 @@ impl<'a> MemorySearch<'a> {
         }
     }
 
-    /// Looks for any plan that fits, where none is known.
+    /// Searches for any plan that fits, if none is known.
     pub fn find_any(&mut self) {
         if self.best.is_some() || !self.has_average() {
             return;
@@ -133,31 +132,30 @@ impl<'a> MemorySearch<'a> {
         }
     }
 
-    /// Does something as long as its share of the work is not spent, which is much for a graph of some dozen nodes and little
-    /// for a large model.
+    /// Calls `body` with a limit of work, which is much for a graph of some dozen nodes and little for a large model.
     fn within_work(&mut self, body: impl FnOnce(&mut Self)) {
         self.until = self.problem.meter.entries() + self.share_of_work();
         body(self);
         self.until = u64::MAX;
     }
 
-    /// Entries of tables that may be looked at.
+    /// Returns the number of entries of tables that may be looked at.
     pub fn share_of_work(&self) -> u64 {
         self.problem.options.within_effort(WORK) / self.count_nodes().max(1) as u64
     }
 
-    /// Whether there is work left for one more minimum, which is counted.
+    /// Counts one more minimum, and returns whether there is work left for it.
     pub fn has_work(&mut self) -> bool {
         self.problem.meter.add(MADE * self.count_nodes().max(FEWEST));
         !self.is_spent()
     }
 
-    /// Whether the work is done.
+    /// Whether the work is used up.
     pub fn is_spent(&self) -> bool {
         self.problem.meter.entries() >= self.until
     }
 
-    /// The result of the search.
+    /// Returns the result of the search.
     pub fn into_solution(self) -> Result<Solution, PlannerError> {
         let (problem, prices) = (&self.problem, Some(self.proven));
         let (bound, least, relaxed) = (self.bound, self.least as u64, self.relaxed);
@@ -176,7 +174,7 @@ impl<'a> MemorySearch<'a> {
         }
     }
 
-    /// Keeps an assignment if it fits and is better, or if it is leaner; says where its memory is short.
+    /// Keeps an assignment if it fits and is better, or if it is leaner. Returns the domain, position and bytes where its memory is short.
     pub fn offer(&mut self, assignment: &[usize]) -> Option<(usize, usize, u64)> {
         let found = self.count_plan(assignment);
         let over = self.offer_counted(&found);
@@ -184,7 +182,7 @@ impl<'a> MemorySearch<'a> {
         over
     }
 
-    /// Counts what an assignment costs and keeps.
+    /// Computes the cost and the memory of an assignment.
     pub fn count_plan(&self, assignment: &[usize]) -> FoundPlan {
         let items = list_items(&self.problem, assignment);
         let profiles = memory_profiles(&self.problem, &items);
@@ -195,7 +193,7 @@ impl<'a> MemorySearch<'a> {
         }
     }
 
-    /// As [`MemorySearch::offer`], but it is not kept for prices and to be combined.
+    /// Offers a plan like [`MemorySearch::offer`], but the plan is not kept for prices and combinations.
     pub fn offer_counted(&mut self, found: &FoundPlan) -> Option<(usize, usize, u64)> {
         let FoundPlan { labels, seconds, profiles } = found;
         self.learn_labels(labels);
@@ -215,7 +213,7 @@ impl<'a> MemorySearch<'a> {
         over
     }
 
-    /// Keeps a plan for prices and to be combined with others, if prices led to it: branch and bound, which work limits, finds too
+    /// Keeps a plan for prices and for combination with others, if prices led to it. Branch and bound, which runs with a limit of work, finds too
     /// many.
     fn keep_plan(&mut self, found: FoundPlan) {
         if self.until < u64::MAX {
@@ -232,12 +230,12 @@ impl<'a> MemorySearch<'a> {
         }
     }
 
-    /// The cost of an assignment.
+    /// Returns the cost of an assignment.
     pub fn assignment_seconds(&self, assignment: &[usize]) -> f64 {
         self.free.cost(&extend_labels(&self.free, assignment))
     }
 
-    /// Nodes of the graph.
+    /// Returns the number of nodes of the graph.
     pub fn count_nodes(&self) -> usize {
         self.problem.candidates.len()
     }
@@ -247,12 +245,12 @@ impl<'a> MemorySearch<'a> {
         self.is_within_gap(TOLERANCE)
     }
 
-    /// Whether the best plan costs more than it is worth.
+    /// Whether the best plan costs more than its purpose allows.
     pub fn is_dear(&self) -> bool {
         self.best.as_ref().is_some_and(|(best, _)| self.care.is_dear(self.relaxed, *best))
     }
 
-    /// Whether at most this share of the best plan is not proven.
+    /// Whether the gap of the best plan is at most this share of it.
     pub fn is_within_gap(&self, share: f64) -> bool {
         self.best.as_ref().is_some_and(|(best, _)| self.bound >= best * (1.0 - share))
     }

@@ -12,12 +12,12 @@ use super::layouts::{ClassId, PlacementId, Price, SbpId};
 use super::{Demand, Problem};
 use crate::boxing::Fusion;
 
-/// The layouts in which a reader takes a tensor: many candidates take the same.
+/// The layouts in which a reader takes a tensor. Many candidates take the same ones.
 #[derive(Clone, Debug)]
 pub struct Taken {
     /// Different lists of layouts, each layout once.
     pub lists: Vec<Vec<SbpId>>,
-    /// By candidate: its list.
+    /// The index of each candidate's list.
     pub of_label: Vec<usize>,
 }
 
@@ -42,27 +42,27 @@ impl Taken {
         taken
     }
 
-    /// The layouts that a candidate takes.
+    /// Returns the layouts that a candidate takes.
     pub fn layouts_of_label(&self, label: usize) -> &[SbpId] {
         &self.lists[self.of_label[label]]
     }
 }
 
-/// Prices of boxing a tensor.
+/// The prices of boxing a tensor.
 pub struct Boxed {
-    /// By candidate of the producer: index into `sources`.
+    /// The index into `sources` for each candidate of the producer.
     pub source_of: Vec<usize>,
     /// The layouts in which it is made, in order.
     pub sources: Vec<SbpId>,
-    /// By source: the layout in which the user takes it, if that is another.
+    /// The layout in which the user takes each source, if that is another.
     pub fetch: Vec<Option<SbpId>>,
     /// All layouts in which readers take it, in order.
     pub read: Vec<SbpId>,
     /// All layouts in which it is taken, by the user too, in order.
     pub targets: Vec<SbpId>,
-    /// By source and target.
+    /// The prices by source and target.
     pub prices: Vec<Vec<Price>>,
-    /// By reader: the layouts that its candidates take.
+    /// The layouts that candidates take, by reader.
     pub taken: Vec<Rc<Taken>>,
 }
 
@@ -80,19 +80,19 @@ struct BoxingKey {
 /// Results by their keys.
 type Remembered<K, T> = RefCell<HashMap<K, Rc<T>>>;
 
-/// The boxing of the tensors of one problem, as far as it is known. Its candidates stay as they are, so what is known
-/// once is right for good; each list of them stays where it is, so that addresses tell them apart. Each `RefCell` is
-/// borrowed to look something up or to put it in, and never while it is found.
+/// The boxing of the tensors of one problem, as far as it is known. The candidates of the problem never change, so known results stay right. Each
+/// list of candidates stays at its address, so that addresses identify lists. Each `RefCell` is borrowed to look something up or to insert it, and
+/// never while it is computed.
 #[derive(Default)]
 pub struct KnownBoxing {
-    /// The layouts taken, by candidates and places of operands.
+    /// The layouts that are taken, by candidates and positions of operands.
     taken: Remembered<(*const Candidate, Vec<usize>), Taken>,
     of_alike: Remembered<BoxingKey, Boxed>,
-    /// By producer, result and placement, which no two demands share.
+    /// The prices, by producer, result and placement. No two demands share these.
     of_demand: Remembered<(usize, usize, PlacementId), Boxed>,
 }
 
-/// The result for a key, which is found if it is not known yet.
+/// Returns the result for a key, and computes it if it is not known yet.
 fn find_or_remember<K: Eq + Hash, T>(
     known: &Remembered<K, T>,
     key: K,
@@ -107,12 +107,12 @@ fn find_or_remember<K: Eq + Hash, T>(
 }
 
 impl Problem<'_> {
-    /// Finds out what boxing costs for all demanded tensors, which is known then.
+    /// Prices the boxing of all demanded tensors in advance.
     pub fn price_boxing(&self) {
         self.demands.iter().for_each(|demand| drop(self.boxing_prices(demand)));
     }
 
-    /// The prices of boxing a demanded tensor.
+    /// Returns the prices of boxing a demanded tensor.
     pub fn boxing_prices(&self, demand: &Demand) -> Rc<Boxed> {
         let own = (demand.producer, demand.index, demand.placement);
         find_or_remember(&self.boxing.of_demand, own, || {
@@ -121,7 +121,7 @@ impl Problem<'_> {
         })
     }
 
-    /// The layouts in which each candidate of a reader takes it. Of nodes that are alike this is found out once.
+    /// Returns the layouts in which each candidate of a reader takes it. For nodes that are alike they are found once.
     pub fn layouts_taken(&self, reader: &(usize, Vec<usize>)) -> Rc<Taken> {
         let (all, places) = (&self.candidates[reader.0], &reader.1);
         let key = (all.as_ptr(), places.clone());
@@ -163,7 +163,7 @@ impl Problem<'_> {
     }
 }
 
-/// Each layout once, in order.
+/// Sorts layouts, and keeps each once.
 fn sort_distinct(mut all: Vec<SbpId>) -> Vec<SbpId> {
     all.sort_unstable();
     all.dedup();

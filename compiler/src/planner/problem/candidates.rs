@@ -22,7 +22,7 @@ use crate::decisions::{Decisions, ValueRate};
 use crate::pattern::matches_pattern;
 use crate::planner::error::PlannerError;
 
-/// A signature of a node with what computing it costs.
+/// A signature of a node with the cost of computing it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
     /// One choice per mesh axis.
@@ -35,7 +35,7 @@ pub struct Candidate {
     pub seconds: f64,
 }
 
-/// The candidates of a node. Nodes that are alike have the same list, so what is found out of a list is found out of all of them.
+/// The candidates of a node. Nodes that are alike have the same list, so what is found for a list holds for all of them.
 pub type CandidateList = Rc<[Candidate]>;
 
 /// The properties that nodes with the same candidates share.
@@ -58,15 +58,15 @@ pub struct Candidates<'a> {
     decisions: &'a Decisions,
     options: &'a CompileOptions,
     cluster: &'a Cluster,
-    /// Axes for which nodes choose as for the axis before.
+    /// The axes for which nodes choose as for the axis before.
     tied: &'a [usize],
     kinds: Vec<(CandidateKind, CandidateList)>,
-    /// The list that some candidates of a list are, by their places in it.
+    /// The lists that have some candidates of a list, by the indices of these.
     parts: HashMap<(*const Candidate, Vec<usize>), CandidateList>,
 }
 
 impl<'a> Candidates<'a> {
-    /// A maker of candidates, where nodes choose for these axes as for the axis before.
+    /// Prepares the making of candidates that choose for the tied axes as for the axis before.
     pub fn new(
         decisions: &'a Decisions,
         options: &'a CompileOptions,
@@ -77,10 +77,10 @@ impl<'a> Candidates<'a> {
         Self { decisions, options, cluster, tied, kinds, parts }
     }
 
-    /// The candidates of every node.
+    /// Lists the candidates of every node.
     ///
     /// # Errors
-    /// Where a pin cannot be fulfilled, or no signature is left.
+    /// Returns an error if a pin cannot be fulfilled, or if a node has no signature left.
     pub fn list_candidates(
         &mut self,
         layouts: &Layouts<'_>,
@@ -129,8 +129,8 @@ impl<'a> Candidates<'a> {
         Ok(self.intern_part(all, kept))
     }
 
-    /// The candidates at these places of a list: the list itself where they are all, and else one that nodes with the
-    /// same have in common.
+    /// Returns the candidates at these indices of a list: the list itself if these are all, or a list that is shared by nodes with the same
+    /// candidates.
     fn intern_part(&mut self, all: CandidateList, kept: Vec<usize>) -> CandidateList {
         if kept.len() == all.len() {
             return all;
@@ -141,8 +141,8 @@ impl<'a> Candidates<'a> {
         part.or_insert_with_key(|(_, kept)| pick(kept)).clone()
     }
 
-    /// The signatures of the rule. What microbatches do is decided already; it is like a mesh axis before all
-    /// others, whose choice is fixed.
+    /// Lists the signatures of the rule. The choice for microbatches is already decided; it is like a mesh axis before all others, whose choice is
+    /// fixed.
     fn of_rule(
         &mut self,
         id: NodeId,
@@ -225,7 +225,7 @@ impl<'a> Candidates<'a> {
         Ok(candidates)
     }
 
-    /// Whether splits on mesh axes of extent 1 keep their names: where the user or the strategy asks for a split.
+    /// Whether splits on mesh axes of extent 1 keep their names, because the user or the strategy asks for a split.
     fn every_name(&self, id: NodeId, node: &Node) -> bool {
         let hierarchy = &self.decisions.staging.placement[id.index()].hierarchy;
         let source = node.op.is_given();
@@ -238,8 +238,8 @@ impl<'a> Candidates<'a> {
             || node.results.iter().any(|&value| self.find_pins(value).iter().any(named))
     }
 
-    /// The places of the candidates whose operands can be made. Maxima and minima in parts come from reductions alone:
-    /// an op may pass them on only where its operand's producer can make them.
+    /// Returns the indices of the candidates whose operands can be made. Partial maxima and minima come from reductions alone: an op may pass them on
+    /// only if its operand's producer can make them.
     fn find_movable(
         &self,
         node: &Node,
@@ -270,7 +270,7 @@ impl<'a> Candidates<'a> {
         node.results.iter().any(|&value| !self.find_pins(value).is_empty())
     }
 
-    /// The layouts that the user asks for.
+    /// Returns the layouts that the user asks for.
     fn find_pins(&self, value: ValueId) -> Vec<NdSbp> {
         let value = self.decisions.graph().value(value);
         let name = value.name.as_deref();
@@ -309,7 +309,7 @@ impl<'a> Candidates<'a> {
         })
     }
 
-    /// Drops signatures in which a rank would hold nothing, unless nothing else is left.
+    /// Drops signatures in which a rank would hold nothing, unless no others are left.
     fn drop_empty(
         &self,
         id: NodeId,
@@ -357,12 +357,12 @@ fn choice_extents(time: &[(Choice, usize)], hierarchy: &[usize]) -> Vec<usize> {
     time.iter().map(|&(_, parts)| parts).chain(hierarchy.iter().copied()).collect()
 }
 
-/// Signatures of a node at most. They grow with every axis by the same factor, and tables of costs with their square: what
-/// has more would take gigabytes.
+/// The most signatures of a node. Their number grows with every axis by the same factor, and tables of costs with its square, so more would take
+/// gigabytes.
 const MOST_SIGNATURES: usize = 4096;
 
-/// Choices of time and every mesh axis that are valid so far; on axes of extent 1 all mean the same, and a tied axis has the
-/// choice of that before it. `None` where they are too many.
+/// Lists the valid choices of time and of every mesh axis. On axes of extent 1 all choices mean the same, and a tied axis has the choice of the one
+/// before it. `None` if they are too many.
 fn choice_tuples(
     rule: &Rule,
     hierarchy: &[usize],
@@ -389,7 +389,7 @@ fn choice_tuples(
     Some(tuples)
 }
 
-/// A sum of maxima would depend on the order in which axes are reduced.
+/// Whether an SBP mixes kinds of reductions. A sum of maxima would depend on the order in which axes are reduced.
 fn mixes_reductions(sbp: &NdSbp) -> bool {
     let kind = |sbp: &Sbp| if let Sbp::Partial(kind) = sbp { Some(*kind) } else { None };
     let mut kinds = sbp.0.iter().filter_map(kind);
@@ -397,7 +397,7 @@ fn mixes_reductions(sbp: &NdSbp) -> bool {
     kinds.any(|kind| Some(kind) != first)
 }
 
-/// The only signature of a `to_global`: as the user asked.
+/// Makes the only signature of a `to_global`, which the user asks for.
 fn to_global(op: &ToGlobal, layouts: &Layouts<'_>) -> Candidate {
     let sbp = layouts.intern_sbp(&op.sbp);
     let choice = |sbp: &Sbp| match *sbp {

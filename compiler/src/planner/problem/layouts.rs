@@ -25,38 +25,38 @@ pub struct SbpId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PlacementId(pub u32);
 
-/// All that a layout tells but the SBP: type, rate and placement.
+/// The identifier of a class of layouts that differ in their SBP alone: type, rate and placement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClassId(pub u32);
 
 /// The price of boxing.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Price {
-    /// Seconds, each time.
+    /// The seconds of each time.
     pub seconds: f64,
-    /// Of these what does not depend on the bytes, of collectives.
+    /// The part of these seconds that does not depend on the bytes; 0 except for collectives.
     pub latency: f64,
-    /// Bytes of the boxed copy on the busiest rank; 0 where nothing is to be done.
+    /// The bytes of the boxed copy on the busiest rank; 0 if there is nothing to do.
     pub copy: u64,
-    /// Bytes of the largest layout on the way.
+    /// The bytes of the largest layout on the way.
     pub scratch: u64,
 }
 
-/// A type and its place.
+/// A class of layouts, with the sizes and prices that are known.
 struct LayoutClass {
-    /// Its SBP is empty.
+    /// The type, rate and placement; the SBP is empty.
     template: Layout,
     space: SpaceId,
-    /// By SBP: its number in the space.
+    /// The number of each SBP in the space.
     codes: Vec<Option<Code>>,
-    /// By SBP.
+    /// The bytes of each SBP.
     bytes: Vec<Option<u64>>,
-    /// By SBP: its place in tables of prices, in the order in which prices were asked for. A tensor has few of all SBPs that
-    /// there are, and a table has a place for each pair.
+    /// The index of each SBP in tables of prices, in the order in which prices were asked for. A tensor uses few of all SBPs, and a table has an
+    /// entry for each pair.
     places: Vec<Option<u32>>,
-    /// The number of those that have a place.
+    /// The number of SBPs that have an index.
     placed: u32,
-    /// By the class to which a tensor of this class goes, the place of the SBP from which and of that to which.
+    /// The prices, by the class of the target, the index of the source SBP and that of the target SBP.
     prices: BTreeMap<ClassId, Vec<Vec<Option<Price>>>>,
 }
 
@@ -64,13 +64,13 @@ struct LayoutClass {
 pub struct Layouts<'a> {
     decisions: &'a Decisions,
     placements: Vec<Placement>,
-    /// By node.
+    /// The placement of each node.
     placement_of: Vec<PlacementId>,
     known: RefCell<KnownLayouts<'a>>,
 }
 
 impl<'a> Layouts<'a> {
-    /// The layouts of these decisions, with a count of the prices that are found.
+    /// Prepares the layouts of these decisions, with a counter for the prices that are found.
     pub fn new(decisions: &'a Decisions, cluster: &'a Cluster, meter: Meter) -> Self {
         let mut placements: Vec<Placement> = Vec::new();
         let mut id = |placement: &Placement| {
@@ -86,50 +86,50 @@ impl<'a> Layouts<'a> {
         Self { decisions, placements, placement_of, known }
     }
 
-    /// The id of an SBP.
+    /// Returns the identifier of an SBP.
     pub fn intern_sbp(&self, sbp: &NdSbp) -> SbpId {
         self.known.borrow_mut().intern_sbp(sbp)
     }
 
-    /// The SBP of an id.
+    /// Returns the SBP of an identifier.
     pub fn sbp(&self, id: SbpId) -> Rc<NdSbp> {
         self.known.borrow().sbps[id.0 as usize].clone()
     }
 
-    /// The placement of a node.
+    /// Returns the placement of a node.
     pub fn placement_of(&self, node: usize) -> PlacementId {
         self.placement_of[node]
     }
 
-    /// The placement of an id.
+    /// Returns the placement of an identifier.
     pub fn placement(&self, id: PlacementId) -> &Placement {
         &self.placements[id.0 as usize]
     }
 
-    /// All placements, by id.
+    /// Returns all placements, by identifier.
     pub fn placements(&self) -> &[Placement] {
         &self.placements
     }
 
-    /// The class of a value on a placement.
+    /// Returns the class of a value on a placement.
     pub fn class(&self, value: ValueId, placement: PlacementId) -> ClassId {
         let placement = self.placement(placement);
         let template = self.decisions.layout(value, placement, &NdSbp(Vec::new()));
         self.known.borrow_mut().intern_class(template)
     }
 
-    /// Bytes of a shard on the rank that holds most.
+    /// Returns the bytes of a shard on the rank that holds most.
     pub fn bytes(&self, class: ClassId, sbp: SbpId) -> u64 {
         self.known.borrow_mut().bytes(class, sbp)
     }
 
-    /// The price of boxing from one layout to another, found once.
+    /// Returns the price of boxing from one layout to another, which is found once.
     pub fn price(&self, from: (ClassId, SbpId), to: (ClassId, SbpId)) -> Price {
         self.known.borrow_mut().price(from, to)
     }
 }
 
-/// The results that were asked for before.
+/// The results that were found before.
 struct KnownLayouts<'a> {
     router: Router<'a>,
     microbatches: usize,
@@ -241,7 +241,7 @@ impl<'a> KnownLayouts<'a> {
 }
 
 impl LayoutClass {
-    /// The place of an SBP in tables of prices.
+    /// Returns the index of an SBP in tables of prices.
     fn table_index(&mut self, sbp: SbpId) -> usize {
         let Self { places, placed, .. } = self;
         let place = *entry_or_grow(places, sbp.0 as usize).get_or_insert_with(|| {
@@ -252,7 +252,7 @@ impl LayoutClass {
     }
 }
 
-/// An entry of a list that is as long as it must be.
+/// Returns an entry of a list, which grows if it is too short.
 fn entry_or_grow<T: Default + Clone>(list: &mut Vec<T>, at: usize) -> &mut T {
     if list.len() <= at {
         list.resize(at + 1, T::default());

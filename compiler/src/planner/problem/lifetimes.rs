@@ -1,4 +1,4 @@
-//! Says while which positions tensors are kept, in the order in which a rank executes nodes.
+//! Finds the positions at which tensors are kept, in the order in which a rank executes nodes.
 //!
 //! The order is that of phases, then of the graph. With several microbatches the nodes of microbatch rate form a
 //! loop. What lives through the loop is kept for the whole loop. Activations that the backward pass reads are kept
@@ -19,35 +19,35 @@ use crate::boxing::{SCATTERED_BYTES, is_fused};
 use crate::decisions::{Decisions, Phase, ValueRate};
 use crate::schedule::under_way;
 
-/// While something is kept: positions from `start` to `end`, both included.
+/// The time for which something is kept: positions from `start` to `end`, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span {
     /// The first position.
     pub start: usize,
     /// The last position.
     pub end: usize,
-    /// Contents of other microbatches that are kept meanwhile, through the whole loop.
+    /// The contents of other microbatches that are kept in that time, through the whole loop.
     pub others: usize,
 }
 
 /// The order of nodes.
 #[derive(Clone, Debug)]
 pub struct Lifetimes {
-    /// Of each node.
+    /// The position of each node.
     pub position: Vec<usize>,
-    /// The nodes of microbatch rate: first and last position; `None` with one microbatch.
+    /// The first and the last position of nodes of microbatch rate; `None` with one microbatch.
     pub looped: Option<(usize, usize)>,
-    /// Ranks that belong to the same placements, with a stage of theirs.
+    /// The groups of ranks that belong to the same placements.
     pub domains: Vec<Domain>,
-    /// The position of the first update; one past the last where there is none.
+    /// The position of the first update, or one past the last position if there is none.
     first_update: usize,
-    /// Microbatches under way at once, by stage and chunk.
+    /// The number of microbatches under way at once, by stage and chunk.
     under_way: Vec<Vec<usize>>,
-    /// By value: its readers.
+    /// The readers of each value.
     readers: Vec<Vec<usize>>,
 }
 
-/// Ranks that belong to the same placements: their memory is alike.
+/// Ranks that belong to the same placements, so that their memory is alike.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Domain {
     /// The ranks.
@@ -57,7 +57,7 @@ pub struct Domain {
 }
 
 impl Lifetimes {
-    /// The order of these decisions.
+    /// Makes the order of these decisions.
     pub fn new(decisions: &Decisions, schedule: Schedule) -> Self {
         let graph = decisions.graph();
         let mut order: Vec<usize> = (0..graph.nodes.len()).collect();
@@ -89,7 +89,7 @@ impl Lifetimes {
         }
     }
 
-    /// Number of positions.
+    /// Returns the number of positions.
     pub fn len(&self) -> usize {
         self.position.len()
     }
@@ -99,12 +99,12 @@ impl Lifetimes {
         self.position.is_empty()
     }
 
-    /// The span while a node acts.
+    /// Returns the span in which a node acts.
     pub fn node_span(&self, node: usize) -> Span {
         Span { start: self.position[node], end: self.position[node], others: 0 }
     }
 
-    /// The span while a tensor is kept where it is made. A variable is kept always.
+    /// Returns the span in which a tensor is kept where it is made. A variable is kept always.
     pub fn made_span(&self, decisions: &Decisions, value: ValueId) -> Span {
         let producer = decisions.graph().value(value).producer.index();
         let node = &decisions.graph().nodes[producer];
@@ -125,8 +125,8 @@ impl Lifetimes {
         self.find_span(decisions, value, &nodes, looped)
     }
 
-    /// Whether a large value of the forward or backward pass is read where it is made by updates alone: it is boxed for them at
-    /// once if that makes it smaller, so how long it is kept where it is made depends on the layout that they take.
+    /// Whether a large value of the forward or backward pass is read, where it is made, by updates alone. It is boxed for them at once if that makes
+    /// it smaller, so the layout that they take decides how long it is kept where it is made.
     pub fn is_scattered(&self, decisions: &Decisions, value: ValueId) -> bool {
         let graph = decisions.graph();
         let producer = graph.value(value).producer.index();
@@ -144,16 +144,16 @@ impl Lifetimes {
             && !graph.outputs.iter().any(|output| output.value == value)
     }
 
-    /// Whether a value that is computed once a step is kept through all microbatches, as some of these read it in each.
+    /// Whether a value that is computed once a step is kept through all microbatches, because some of these readers read it in each.
     fn is_kept_for(&self, decisions: &Decisions, value: ValueId, readers: &[usize]) -> bool {
         let repeats = |&node: &usize| decisions.count_actions(&decisions.graph().nodes[node]) > 1;
         let per_step = decisions.rates.values[value.index()] == ValueRate::Step;
         per_step && readers.iter().any(repeats)
     }
 
-    /// The span while a boxed copy is kept: from the first to the last of all its readers on that placement. What a
-    /// `regather` takes is its result, see [`Lifetimes::regathered_span`]; updates do not count where others read it, as
-    /// they take variables as these are at rest, or they would have to go back.
+    /// Returns the span in which a boxed copy is kept: from the first to the last of all its readers on that placement. A `regather` takes no copy
+    /// but has its own result, see [`Lifetimes::regathered_span`]. Updates do not count if others read the copy, because they take variables at rest,
+    /// or would have to box them back.
     pub fn copy_span(&self, decisions: &Decisions, value: ValueId, readers: &[usize]) -> Span {
         if readers.is_empty() {
             return self.node_span(decisions.graph().value(value).producer.index());
@@ -170,14 +170,14 @@ impl Lifetimes {
         }
     }
 
-    /// Whether what is boxed for these readers waits for others, with which it travels in one message before the first update.
+    /// Whether boxing for these readers waits for other tensors, with which it shares one message before the first update.
     fn shares_message(&self, decisions: &Decisions, value: ValueId, readers: &[usize]) -> bool {
         let per_step = decisions.rates.values[value.index()] == ValueRate::Step;
         is_fused(decisions, per_step, readers)
             && decisions.graph().value(value).ty.bytes() < SCATTERED_BYTES
     }
 
-    /// The readers of a value, among these, on whose layout it depends how long a copy is kept.
+    /// Returns those of these readers of a value on whose layout it depends how long a copy is kept.
     fn direct_readers(&self, decisions: &Decisions, readers: &[usize]) -> Vec<usize> {
         let updates = |&node: &usize| decisions.training.phases[node] == Phase::Update;
         let mut nodes: Vec<usize> =
@@ -188,9 +188,8 @@ impl Lifetimes {
         nodes
     }
 
-    /// The span of the result of a `regather`: from when others have read its operand for the last time, as it is the
-    /// operand, or a copy that they have read, to its own last reader. The second is whether the operand is kept
-    /// meanwhile anyway, so that what lies as it does takes no memory.
+    /// Returns the span of the result of a `regather`: from the last time that others read its operand, or a copy of it, to its own last reader. Also
+    /// returns whether the operand is kept in that time anyway, so that a result of the same layout takes no memory.
     pub fn regathered_span(&self, decisions: &Decisions, node: usize) -> (Span, bool) {
         let graph = decisions.graph();
         let (operand, result) = (graph.nodes[node].operands[0], graph.nodes[node].results[0]);
@@ -238,7 +237,7 @@ impl Lifetimes {
         Span { start, end, others }
     }
 
-    /// Microbatches beyond the first whose contents are kept: of what the forward pass leaves for the backward pass.
+    /// Returns the number of further microbatches whose contents are kept, for what the forward pass leaves to the backward pass.
     pub fn count_stashed(&self, decisions: &Decisions, nodes: &[usize]) -> usize {
         let phase = |node: usize| decisions.training.phases[node];
         let crosses = nodes.iter().any(|&node| phase(node) == Phase::Forward)
@@ -251,7 +250,7 @@ impl Lifetimes {
         self.under_way[first % staging.stages][first / staging.stages] - 1
     }
 
-    /// The domains that a placement reaches.
+    /// Returns the domains that a placement reaches.
     pub fn domains_of(&self, placement: &Placement) -> Vec<usize> {
         let reaches = |domain: &Domain| placement.ranks.contains(&domain.ranks[0]);
         (0..self.domains.len()).filter(|&index| reaches(&self.domains[index])).collect()

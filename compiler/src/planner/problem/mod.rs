@@ -35,14 +35,14 @@ mod tensors;
 mod tied;
 pub(super) mod usage;
 
-/// A tensor and its readers on one placement: boxed to each layout that some of them take, once.
+/// A tensor and its readers on one placement. It is boxed once to each layout that some of them take.
 #[derive(Clone, Debug)]
 pub struct Demand {
     /// The tensor.
     pub value: ValueId,
     /// The node that makes it.
     pub producer: usize,
-    /// Which of the node's results it is.
+    /// The index of the tensor among the results of that node.
     pub index: usize,
     /// The tensor where it is made.
     pub from: ClassId,
@@ -52,7 +52,7 @@ pub struct Demand {
     pub placement: PlacementId,
     /// The nodes that read it, each with the operands that it is.
     pub readers: Vec<(usize, Vec<usize>)>,
-    /// Whether the user reads it too: as it is made, partial values whole.
+    /// Whether the user reads it too: in the layout in which it is made, with partial values summed up.
     pub fetched: bool,
     /// The number of times that it is boxed in a step.
     pub times: f64,
@@ -60,18 +60,18 @@ pub struct Demand {
     pub fusion: Option<Fusion>,
     /// The window that it hides under each time.
     pub hides: HidingWindow,
-    /// While boxed copies are kept.
+    /// The time for which boxed copies are kept.
     pub span: Span,
-    /// For a tensor that is boxed at once if that makes it smaller: the span while it is made.
+    /// The span in which it is made, if it is boxed at once when that makes it smaller.
     pub scattered: Option<Span>,
     /// Whether copies take memory of their own (those for a `to_global` are its result).
     pub counts: bool,
 }
 
 impl Demand {
-    /// The spans while something may be kept for boxing it: when that begins, and while copies are kept; of what is
-    /// boxed at once when it has been made, copies from then on, and what is left in place after that. Without
-    /// `scattered` these three are as the second.
+    /// Returns the spans in which something may be kept for boxing it: the moment at which boxing begins, and the time for which copies are kept.
+    /// Three more are for a tensor that is boxed as soon as it is made: the moment at which it has been made, the time of copies from then on, and
+    /// that of what is left in place after that. Without `scattered` these three are equal to the second.
     pub fn spans(&self) -> [Span; 5] {
         let moment = |at: usize| Span { start: at, end: at, others: 0 };
         let (begun, whole) = (moment(self.span.start), self.span);
@@ -86,12 +86,12 @@ impl Demand {
     }
 }
 
-/// A result of an update that takes the place of a variable: it goes back to the variable's layout.
+/// A result of an update that replaces a variable. It goes back to the variable's layout.
 #[derive(Clone, Debug)]
 pub struct WriteBack {
     /// The update.
     pub update: usize,
-    /// Which of its results.
+    /// The index of the result among those of the update.
     pub result: usize,
     /// The result where it is made.
     pub from: ClassId,
@@ -101,7 +101,7 @@ pub struct WriteBack {
     pub to: ClassId,
     /// The placement where the update is computed.
     pub placement: PlacementId,
-    /// The message in which it is boxed together with others, where it stays on its mesh.
+    /// The message in which it is boxed together with others, if it stays on its mesh.
     pub fusion: Option<Fusion>,
     /// The span of its boxing.
     pub span: Span,
@@ -110,7 +110,7 @@ pub struct WriteBack {
 }
 
 impl WriteBack {
-    /// Bytes that are kept for it where the result is made as `source`.
+    /// Returns the bytes that are kept for it if the result is made as `source`.
     pub fn kept_bytes(&self, layouts: &Layouts<'_>, source: SbpId, price: Price) -> u64 {
         let in_place = price.copy == 0 || self.is_read;
         let kept = if in_place { 0 } else { layouts.bytes(self.from, source) };
@@ -125,35 +125,34 @@ pub struct Made {
     pub value: ValueId,
     /// The node that makes it.
     pub producer: usize,
-    /// Which of the node's results it is.
+    /// The index of the tensor among the results of that node.
     pub index: usize,
-    /// Type and place.
+    /// The type and the place.
     pub class: ClassId,
     /// The placement where it is made.
     pub placement: PlacementId,
-    /// While it is kept.
+    /// The time for which it is kept.
     pub span: Span,
-    /// The result of another node that is kept anyway, by node and index, if there is one: what lies as that takes no memory.
+    /// The result of another node that is kept anyway, by node and index, if there is one. In the same layout this tensor takes no memory.
     pub beside: Option<(usize, usize)>,
 }
 
 impl Made {
-    /// Bytes where it is made as `sbp`, and what it may lie beside is made as `other`.
+    /// Returns its bytes if it is made as `sbp`, and the result `beside` is made as `other`.
     pub fn kept_bytes(&self, layouts: &Layouts<'_>, sbp: SbpId, other: Option<SbpId>) -> u64 {
         if other == Some(sbp) { 0 } else { layouts.bytes(self.class, sbp) }
     }
 }
 
-/// All that planning needs to know. It never changes: what is found out of it, such as prices of boxing, are functions
-/// of it that are remembered, in [`Layouts`] and [`KnownBoxing`] and nowhere else. Clones share all of it, so they
-/// cost next to nothing.
+/// All data of planning. It never changes: results that are computed from it, such as prices of boxing, are functions of it that are remembered in
+/// [`Layouts`] and [`KnownBoxing`] and nowhere else. Clones share all of it, so they cost next to nothing.
 #[derive(Clone)]
 pub struct Problem<'a> {
     /// The decisions of the passes.
     pub decisions: &'a Decisions,
     /// Interned layouts and their prices.
     pub layouts: Rc<Layouts<'a>>,
-    /// By node.
+    /// The candidates of each node.
     pub candidates: Rc<[CandidateList]>,
     /// Tensors with readers.
     pub demands: Rc<[Demand]>,
@@ -161,25 +160,25 @@ pub struct Problem<'a> {
     pub write_backs: Rc<[WriteBack]>,
     /// Tensors that take memory where they are made.
     pub made: Rc<[Made]>,
-    /// The spans while things are kept.
+    /// The order of nodes, and the spans in which tensors are kept.
     pub lifetimes: Rc<Lifetimes>,
     /// Bytes that a rank may use.
     pub limit: u64,
-    /// The options, of which the effort says how much work there may be.
+    /// The options. Their effort limits the work.
     pub options: &'a CompileOptions,
     /// The work of planning.
     pub meter: Meter,
-    /// The axes that are tied, where all axes by themselves would have been too many.
+    /// The axes that are tied, if planning each axis by itself would have been too much.
     pub tied: Option<Tied>,
     hidden: Rc<Hidden>,
     boxing: Rc<KnownBoxing>,
 }
 
 impl<'a> Problem<'a> {
-    /// The problem of these decisions.
+    /// Builds the problem of these decisions.
     ///
     /// # Errors
-    /// Where a pin cannot be fulfilled, or a node has no signature.
+    /// Returns an error if a pin cannot be fulfilled, or if a node has no signature.
     pub fn new(
         decisions: &'a Decisions,
         options: &'a CompileOptions,
@@ -188,10 +187,10 @@ impl<'a> Problem<'a> {
         tied::build_problem(decisions, options, cluster)
     }
 
-    /// The problem in which nodes choose for the axes of `tied` as for the axis before, unless they are pinned.
+    /// Builds the problem in which nodes choose for the axes of `tied` as for the axis before, unless they are pinned.
     ///
     /// # Errors
-    /// Where a pin cannot be fulfilled, or a node has no signature, or too many.
+    /// Returns an error if a pin cannot be fulfilled, if a node has no signature, or if it has too many.
     pub fn with_tied_axes(
         decisions: &'a Decisions,
         options: &'a CompileOptions,
@@ -225,17 +224,17 @@ impl<'a> Problem<'a> {
         })
     }
 
-    /// The problem in which nodes have other candidates. Nothing that is known of boxing those that there are is known of these.
+    /// Returns the problem with other candidates of nodes. Nothing is known yet of boxing between these.
     pub fn with_candidates(&self, candidates: Rc<[CandidateList]>) -> Self {
         Self { candidates, boxing: Rc::default(), ..self.clone() }
     }
 
-    /// The layout in which a candidate of the producer makes a demanded tensor.
+    /// Returns the layout in which a candidate of the producer makes a demanded tensor.
     pub fn source_layout(&self, demand: &Demand, candidate: usize) -> SbpId {
         self.candidates[demand.producer][candidate].results[demand.index]
     }
 
-    /// The layouts in which a candidate of a reader takes it, each once.
+    /// Returns the layouts in which a candidate of a reader takes it, each once.
     pub fn target_layouts(&self, reader: &(usize, Vec<usize>), candidate: usize) -> Vec<SbpId> {
         let candidate = &self.candidates[reader.0][candidate];
         let mut targets: Vec<SbpId> =
@@ -245,7 +244,7 @@ impl<'a> Problem<'a> {
         targets
     }
 
-    /// The layout in which the user takes what is made as `source`; `None` where it is taken as it is.
+    /// Returns the layout in which the user takes what is made as `source`, or `None` if it is taken as it is.
     pub fn fetch_target(&self, demand: &Demand, source: SbpId) -> Option<SbpId> {
         if !demand.fetched {
             return None;
@@ -254,14 +253,14 @@ impl<'a> Problem<'a> {
         Some(self.layouts.intern_sbp(&target)).filter(|&target| target != source)
     }
 
-    /// The price of boxing a demanded tensor, each time: what is left where it hides.
+    /// Returns the price of boxing a demanded tensor, each time, without the seconds that are hidden.
     pub fn price_demand(&self, demand: &Demand, source: SbpId, target: SbpId) -> Price {
         let price = self.layouts.price((demand.from, source), (demand.to, target));
         let price = self.discount_latency(demand.fusion, price, (demand.from, source));
         Price { seconds: unhidden_seconds(price.seconds, demand.hides), ..price }
     }
 
-    /// Seconds that boxing a value takes each time for these readers on its mesh: what is left where it hides.
+    /// Returns the seconds of boxing a value each time for these readers on its mesh, without those that are hidden.
     pub fn boxed_for(&self, value: ValueId, readers: &[usize], from: SbpId, to: SbpId) -> f64 {
         let producer = self.decisions.graph().value(value).producer.index();
         let class = self.layouts.class(value, self.layouts.placement_of(producer));
@@ -269,7 +268,7 @@ impl<'a> Problem<'a> {
         unhidden_seconds(price.seconds, self.hidden.find_window(self.decisions, value, readers))
     }
 
-    /// The candidate of each node that a sharding has; `None` where a node has none like it.
+    /// Returns the candidate of each node that a sharding has, or `None` if a node has no such candidate.
     pub fn find_labels(&self, sharding: &Sharding) -> Option<Vec<usize>> {
         let mut labels = Vec::new();
         for (all, node) in self.candidates.iter().zip(&sharding.nodes) {
@@ -283,8 +282,7 @@ impl<'a> Problem<'a> {
         (labels.len() == self.candidates.len()).then_some(labels)
     }
 
-    /// The bytes that are kept for boxing a demanded tensor at this price, and how long: for some of its
-    /// [`Demand::spans`].
+    /// Returns the bytes that are kept for boxing a demanded tensor at this price, each with one of its [`Demand::spans`].
     pub fn kept_bytes(
         &self,
         demand: &Demand,
@@ -304,7 +302,7 @@ impl<'a> Problem<'a> {
         [(made, price.scratch), (from, copy), (later, 0)]
     }
 
-    /// The price of bringing an update's result back to its variable.
+    /// Returns the price of boxing an update's result back to its variable.
     pub fn back_price(&self, back: &WriteBack, source: SbpId, target: SbpId) -> Price {
         let price = self.layouts.price((back.from, source), (back.to, target));
         self.discount_latency(back.fusion, price, (back.from, source))
@@ -321,13 +319,13 @@ impl<'a> Problem<'a> {
         Price { seconds: fusion.discount_latency(price.seconds, price.latency, bytes), ..price }
     }
 
-    /// The signature of each node under an assignment of candidates.
+    /// Returns the signature of each node under an assignment of candidates.
     pub fn chosen_candidates(&self, assignment: &[usize]) -> Vec<&Candidate> {
         self.candidates.iter().zip(assignment).map(|(all, &chosen)| &all[chosen]).collect()
     }
 }
 
-/// A bound of the same, at once: what the nodes compute at least.
+/// Returns a bound of the problem that is found at once: the least seconds of computing of all nodes.
 pub fn compute_bound(problem: &Problem<'_>) -> f64 {
     let least = |all: &CandidateList| {
         all.iter().map(|candidate| candidate.seconds).fold(f64::INFINITY, f64::min)

@@ -4,7 +4,7 @@
 use super::layouts::SbpId;
 use super::{Demand, Problem, WriteBack};
 
-/// Numbers of variables and constraints of the integer programme.
+/// Counts the variables and constraints of the integer programme.
 pub fn programme_size(problem: &Problem<'_>) -> (usize, usize) {
     let nodes = problem.candidates.len();
     let mut variables: usize = problem.candidates.iter().map(|all| all.len()).sum();
@@ -26,8 +26,7 @@ pub fn programme_size(problem: &Problem<'_>) -> (usize, usize) {
     (variables, constraints)
 }
 
-/// Counts the layouts in which a demanded tensor is made, those in which it is taken, and of these those that each
-/// taker takes, together.
+/// Counts the layouts in which a demanded tensor is made, those in which it is taken, and the sum over takers of the layouts that each takes.
 fn count_layouts(problem: &Problem<'_>, demand: &Demand) -> [usize; 3] {
     let labels = 0..problem.candidates[demand.producer].len();
     let sources = sort_distinct(labels.map(|label| problem.source_layout(demand, label)).collect());
@@ -48,16 +47,16 @@ fn sort_distinct(mut all: Vec<SbpId>) -> Vec<SbpId> {
 
 /// The layouts in which a demanded tensor is made and taken.
 pub(in crate::planner) struct DemandLayouts {
-    /// As it is made.
+    /// The layouts in which it may be made.
     pub sources: Vec<SbpId>,
-    /// As it is taken.
+    /// The layouts in which it may be taken.
     pub targets: Vec<SbpId>,
-    /// By target: for each taker the labels that take it, as (node, labels).
+    /// For each target and each reader the labels that take it, as (node, labels).
     pub takers: Vec<Vec<(usize, Vec<usize>)>>,
 }
 
 impl DemandLayouts {
-    /// The layouts of all candidates of producer and readers.
+    /// Lists the layouts of all candidates of the producer and the readers.
     pub fn new(problem: &Problem<'_>, demand: &Demand) -> Self {
         let labels = problem.candidates[demand.producer].len();
         let made: Vec<SbpId> =
@@ -98,7 +97,7 @@ fn find_takers(taken: &[(SbpId, usize, usize)], target: SbpId) -> Vec<(usize, Ve
     takers
 }
 
-/// The layouts in which an update makes its result and in which the variable is kept.
+/// Lists the layouts in which an update makes its result, and those in which the variable is kept.
 pub(in crate::planner) fn write_back_layouts(
     problem: &Problem<'_>,
     back: &WriteBack,

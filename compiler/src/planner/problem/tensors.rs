@@ -1,5 +1,5 @@
-//! Lists what happens to tensors, whatever the candidates: where and how long each is kept, for whom it is boxed, and
-//! which updates write it back.
+//! Lists what happens to tensors, whatever the candidates: the place and the time for which each is kept, the readers for which it is boxed, and the
+//! updates that write it back.
 
 use std::collections::BTreeMap;
 
@@ -14,18 +14,18 @@ use super::{Demand, Made, WriteBack};
 use crate::boxing::{Fusion, Hidden, HidingWindow, is_fused};
 use crate::decisions::{Decisions, ValueRate};
 
-/// Looks at the tensors of a graph one by one.
+/// Visits the tensors of a graph one by one.
 pub(super) struct Tensors<'p, 'a> {
     decisions: &'a Decisions,
     layouts: &'p Layouts<'a>,
     lifetimes: &'p Lifetimes,
     hidden: &'p Hidden,
-    /// By placement: the updates there.
+    /// The updates on each placement.
     fusions: Vec<Fusion>,
 }
 
 impl<'p, 'a> Tensors<'p, 'a> {
-    /// Finds what boxes and keeps tensors of these decisions.
+    /// Prepares the lists for these decisions.
     pub fn new(
         decisions: &'a Decisions,
         layouts: &'p Layouts<'a>,
@@ -37,8 +37,8 @@ impl<'p, 'a> Tensors<'p, 'a> {
         Self { decisions, layouts, lifetimes, hidden, fusions }
     }
 
-    /// Lists the tensors that take memory where they are made. Results of updates lie in their variables' memory,
-    /// unless others read them; where they do not, the write-back counts them.
+    /// Lists the tensors that take memory where they are made. A result of an update is in its variable's memory, unless others read it. If none
+    /// does, the write-back counts it.
     pub fn list_made(&self) -> Vec<Made> {
         let graph = self.decisions.graph();
         let readers = graph.list_consumers();
@@ -71,7 +71,7 @@ impl<'p, 'a> Tensors<'p, 'a> {
         (span, is_kept.then_some((operand.producer.index(), operand.index)))
     }
 
-    /// Tensors that are read, by nodes or by the user, on each placement where they are.
+    /// Lists the tensors that are read, by nodes or by the user, on each placement of readers.
     pub fn list_demands(&self) -> Vec<Demand> {
         let graph = self.decisions.graph();
         let mut readers: Vec<BTreeMap<PlacementId, BTreeMap<usize, Vec<usize>>>> =
@@ -138,7 +138,7 @@ impl<'p, 'a> Tensors<'p, 'a> {
         }
     }
 
-    /// Results of updates that take the place of variables.
+    /// Lists the results of updates that replace variables.
     pub fn write_backs(&self) -> Vec<WriteBack> {
         let graph = self.decisions.graph();
         let readers = graph.list_consumers();

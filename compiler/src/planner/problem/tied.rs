@@ -1,5 +1,4 @@
-//! Ties axes where a mesh has so many that the problem is too large: some axes are planned as one, as if 2x2x2x2 were
-//! 4x2x2.
+//! Ties axes if a mesh has so many that the problem is too large: some axes are planned as one, as if 2x2x2x2 were 4x2x2.
 //!
 //! A node has one choice for both, unless it is pinned. The plan is still one of the mesh as it is. Only the proof is
 //! lost: the bound is then that of computing alone.
@@ -13,23 +12,23 @@ use crate::cluster::alpha_beta;
 use crate::decisions::Decisions;
 use crate::planner::error::PlannerError;
 
-/// Variables of the integer programme up to which all axes are planned by themselves. Planning takes about a microsecond and
-/// 20 bytes for each.
+/// The most variables of the integer programme with which all axes are planned by themselves. Planning takes about a microsecond and 20 bytes for
+/// each.
 const MOST_VARIABLES: usize = 40_000_000;
 
 /// Axes that are planned as one with the axis before.
 #[derive(Clone)]
 pub struct Tied {
-    /// In the order in which they were tied.
+    /// The axes, in the order in which they were tied.
     pub axes: Vec<usize>,
-    /// A bound of the problem as the user posed it.
+    /// A bound of the problem that the user posed.
     pub bound: f64,
 }
 
-/// The problem of these decisions, with as few axes tied as it needs.
+/// Builds the problem of these decisions, with as few tied axes as it needs.
 ///
 /// # Errors
-/// Where a pin cannot be fulfilled, or a node has no signature, or too many whatever is tied.
+/// Returns an error if a pin cannot be fulfilled, if a node has no signature, or if it has too many whichever axes are tied.
 pub fn build_problem<'a>(
     decisions: &'a Decisions,
     options: &'a CompileOptions,
@@ -48,13 +47,13 @@ pub fn build_problem<'a>(
     Ok(Problem { tied, ..problem })
 }
 
-/// Whether there are too many variables. Most problems have fewer pairs of candidates than that, which are counted at once;
-/// of the others variables are.
+/// Whether there are too many variables. Most problems have fewer pairs of candidates than the limit, which are counted at once; only for the others
+/// variables are counted.
 fn is_large(problem: &Problem<'_>) -> bool {
     count_pairs(problem) > MOST_VARIABLES && programme_size(problem).0 > MOST_VARIABLES
 }
 
-/// No fewer than the variables: for each pair of layouts there is a pair of candidates.
+/// Counts the pairs of candidates. They are no fewer than the variables, because for each pair of layouts there is a pair of candidates.
 fn count_pairs(problem: &Problem<'_>) -> usize {
     let count = |node: usize| problem.candidates[node].len();
     let nodes: usize = problem.candidates.iter().map(|all| all.len()).sum();
@@ -67,8 +66,8 @@ fn count_pairs(problem: &Problem<'_>) -> usize {
     demands.chain(backs).fold(nodes, usize::saturating_add)
 }
 
-/// The axis to tie next to that before it: where both have links that are most alike, and of equals the pair that makes the
-/// smallest group, outermost first.
+/// Chooses the axis to tie next to the one before it: the pair whose links are most alike; of equals the pair that makes the smallest group,
+/// outermost first.
 fn next_axis(decisions: &Decisions, cluster: &Cluster, tied: &[usize]) -> Option<usize> {
     let axes = |place: &&Placement| place.hierarchy.len();
     let place = decisions.staging.placement.iter().max_by_key(axes)?;
@@ -88,12 +87,12 @@ fn next_axis(decisions: &Decisions, cluster: &Cluster, tied: &[usize]) -> Option
     })
 }
 
-/// The axis before this one that has more than one rank.
+/// Returns the axis before this one that has more than one rank.
 pub(super) fn partner_axis(hierarchy: &[usize], axis: usize) -> Option<usize> {
     (0..axis).rev().find(|&before| hierarchy[before] > 1)
 }
 
-/// The seconds of a megabyte along an axis.
+/// Returns the seconds of a megabyte along an axis.
 fn axis_seconds(cluster: &Cluster, place: &Placement, axis: usize) -> f64 {
     let stride: usize = place.hierarchy[axis + 1..].iter().product();
     let group: Vec<u32> = (0..place.hierarchy[axis]).map(|at| place.ranks[at * stride]).collect();
@@ -101,7 +100,7 @@ fn axis_seconds(cluster: &Cluster, place: &Placement, axis: usize) -> f64 {
     (link.alpha + link.beta * 1e6).max(f64::MIN_POSITIVE)
 }
 
-/// Ranks of the axes that are one when `axis` is tied too.
+/// Returns the number of ranks of the axes that are one if `axis` is tied too.
 fn ranks_together(place: &Placement, tied: &[usize], axis: usize) -> usize {
     let is_tied = |at: usize| at == axis || tied.contains(&at) || place.hierarchy[at] == 1;
     let first = (0..axis).rev().find(|&at| !is_tied(at)).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Sums the memory of an assignment: what is kept when, and the peak of each domain.
+//! Sums the memory of an assignment: the bytes at each position, and the peak of each domain.
 
 use graphc_ir::ids::ValueId;
 
@@ -7,7 +7,7 @@ use super::layouts::{PlacementId, SbpId};
 use super::lifetimes::Span;
 use crate::planner::error::PlannerError;
 
-/// Something that takes memory.
+/// A content of a tensor that takes memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryItem {
     /// The tensor.
@@ -16,20 +16,20 @@ pub struct MemoryItem {
     pub bytes: u64,
     /// The placement of its ranks.
     pub placement: PlacementId,
-    /// The span while it is kept.
+    /// The span in which it is kept.
     pub span: Span,
 }
 
-/// The most that a domain needs.
+/// The most memory that a domain needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peak {
-    /// The position where it first needs that much.
+    /// The first position where it needs that much.
     pub position: usize,
     /// Bytes.
     pub bytes: u64,
 }
 
-/// Everything that takes memory.
+/// Lists everything that takes memory.
 pub fn list_items(problem: &Problem<'_>, assignment: &[usize]) -> Vec<MemoryItem> {
     let mut items = Vec::new();
     for made in problem.made.iter() {
@@ -69,7 +69,7 @@ pub fn list_items(problem: &Problem<'_>, assignment: &[usize]) -> Vec<MemoryItem
     items
 }
 
-/// Bytes by domain and position.
+/// Sums the bytes by domain and position.
 pub fn memory_profiles(problem: &Problem<'_>, items: &[MemoryItem]) -> Vec<Vec<u64>> {
     let length = problem.lifetimes.len();
     let mut changes = vec![vec![0i128; length + 1]; problem.lifetimes.domains.len()];
@@ -96,7 +96,7 @@ pub fn memory_profiles(problem: &Problem<'_>, items: &[MemoryItem]) -> Vec<Vec<u
     changes.iter().map(sum).collect()
 }
 
-/// The peak of each domain.
+/// Finds the peak of each domain.
 pub fn find_peaks(problem: &Problem<'_>, items: &[MemoryItem]) -> Vec<Peak> {
     memory_profiles(problem, items).iter().map(|profile| find_peak(profile)).collect()
 }
@@ -107,7 +107,7 @@ fn find_peak(profile: &[u64]) -> Peak {
     Peak { position, bytes: profile.get(position).copied().unwrap_or(0) }
 }
 
-/// The tensors that take most at a position of a domain, at most five, with their bytes.
+/// Lists the tensors that take most at a position of a domain, at most five, with their bytes.
 pub fn largest_tensors(
     problem: &Problem<'_>,
     items: &[MemoryItem],
@@ -133,7 +133,7 @@ pub fn largest_tensors(
     largest.into_iter().take(5).map(|(bytes, value)| (name(value), bytes)).collect()
 }
 
-/// The domain whose peak exceeds a limit most, with the peak's position and bytes.
+/// Returns the domain whose peak exceeds a limit most, with the peak's position and bytes.
 pub fn find_overload(
     problem: &Problem<'_>,
     assignment: &[usize],
@@ -142,13 +142,13 @@ pub fn find_overload(
     overload_of(&memory_profiles(problem, &list_items(problem, assignment)), limit)
 }
 
-/// The same of bytes by domain and position.
+/// Returns the domain whose peak exceeds a limit most, with the peak's position and bytes. `profiles` has the bytes by domain and position.
 pub fn overload_of(profiles: &[Vec<u64>], limit: u64) -> Option<(usize, usize, u64)> {
     let over = overloads_of(profiles, limit).into_iter();
     over.max_by_key(|&(domain, _, bytes)| (bytes, std::cmp::Reverse(domain)))
 }
 
-/// All domains whose peaks exceed a limit, with the peaks' positions and bytes.
+/// Returns all domains whose peaks exceed a limit, with the peaks' positions and bytes.
 pub fn find_overloads(
     problem: &Problem<'_>,
     assignment: &[usize],
@@ -179,8 +179,10 @@ pub fn too_large(problem: &Problem<'_>, assignment: &[usize], least: Option<u64>
     }
 }
 
+/// Checks that an assignment fits the memory.
+///
 /// # Errors
-/// Where an assignment does not fit the memory.
+/// Returns an error if it does not.
 pub fn check_memory(problem: &Problem<'_>, assignment: &[usize]) -> Result<(), PlannerError> {
     match find_overload(problem, assignment, problem.limit) {
         None => Ok(()),

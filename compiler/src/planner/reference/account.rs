@@ -1,16 +1,15 @@
-//! Splits the sums of [`super::recompute`] by node: what each node of a finished sharding costs and keeps.
+//! Splits the sums of [`super::reprice`] by node: the seconds and the bytes of each node of a finished sharding.
 
-/// Seconds and bytes by node. Of a job whose ranks all do the same.
+/// Seconds and bytes by node, for a job whose ranks all do the same.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Account {
-    /// Seconds of a step: of computing, and of boxing what the node makes.
+    /// The seconds of a step, of computing and of boxing what the node makes.
     pub seconds: Vec<f64>,
-    /// Bytes of what the node makes that are kept for the whole step: variables, gradients of variables, what
-    /// microbatches share.
+    /// The bytes of results of the node that are kept for the whole step: variables, gradients of variables, and values that microbatches share.
     pub resident: Vec<u64>,
-    /// Bytes of what the node makes that are kept from the forward to the backward pass, of one microbatch.
+    /// The bytes of results of the node that are kept from the forward to the backward pass, for one microbatch.
     pub stashed: Vec<u64>,
-    /// Bytes that are kept besides while the node acts.
+    /// The other bytes that are kept while the node acts.
     pub transient: Vec<u64>,
 }
 
@@ -25,35 +24,35 @@ pub(super) enum KeepDuration {
     Transient,
 }
 
-/// The account while it is written.
+/// The account while it is made.
 pub(super) struct Ledger {
     seconds: Vec<f64>,
     resident: Vec<u64>,
     stashed: Vec<u64>,
-    /// Bytes by position that are kept shorter than the others.
+    /// The bytes by position that are kept for a shorter time.
     passing: Spans,
 }
 
-/// Sums of bytes by position, where each is kept from one position to another: what begins at each position, and what
-/// ends before it. So a span takes as much time as any other, however long it is.
+/// Sums of bytes by position, where each item is kept from one position to another. They store what begins at each position, and what ends before it,
+/// so adding a span takes the same time however long it is.
 pub(super) struct Spans {
     begun: Vec<u64>,
     ended: Vec<u64>,
 }
 
 impl Spans {
-    /// Nothing is kept at so many positions.
+    /// Makes sums for this many positions, at which no bytes are kept yet.
     pub fn new(positions: usize) -> Self {
         Self { begun: vec![0; positions + 1], ended: vec![0; positions + 1] }
     }
 
-    /// Keeps bytes from a position to another, both included.
+    /// Adds bytes from a position to another, both included.
     pub fn add(&mut self, bytes: u64, (start, end): (usize, usize)) {
         self.begun[start] += bytes;
         self.ended[end + 1] += bytes;
     }
 
-    /// Bytes by position.
+    /// Returns the bytes by position.
     pub fn sums(&self) -> impl Iterator<Item = u64> {
         self.begun.iter().zip(&self.ended).scan(0u64, |sum, (begun, ended)| {
             *sum = *sum + begun - ended;
@@ -76,7 +75,7 @@ impl Ledger {
         self.seconds[node] += seconds;
     }
 
-    /// Bytes that a node has made, kept from one position to another.
+    /// Adds bytes of a node's results, which are kept from one position to another.
     pub fn keep(
         &mut self,
         node: usize,
@@ -91,7 +90,7 @@ impl Ledger {
         }
     }
 
-    /// The account, given the position of each node.
+    /// Makes the account, given the position of each node.
     pub fn close(self, position: &[usize]) -> Account {
         let passing: Vec<u64> = self.passing.sums().collect();
         let transient = position.iter().map(|&at| passing[at]).collect();

@@ -6,8 +6,8 @@
 //! `apt-get install cmake g++ libclang-dev`, or `pip install cmake libclang` with `LIBCLANG_PATH` on the folder of
 //! its `libclang.so`.
 //!
-//! Plans never depend on the feature, which changes this reference alone. The example `full_ilp` of the compiler
-//! holds the planner against the whole programme on models.
+//! Plans never depend on the feature, which changes this reference alone. The example `full_ilp` of the compiler compares the planner with the whole
+//! programme on models.
 
 use good_lp::{
     Constraint, Expression, ProblemVariables, ResolutionError, Solution, SolverModel, Variable,
@@ -22,10 +22,10 @@ use crate::planner::problem::{Demand, Problem, WriteBack};
 /// The name of the solver.
 pub const SOLVER: &str = if cfg!(feature = "highs") { "HiGHS" } else { "microlp" };
 
-/// The optimum by the solver: seconds and the candidate of each node. `None` where nothing fits the memory.
+/// Finds the optimum with an integer programming solver: its seconds and the candidate of each node. `None` if nothing fits the memory.
 ///
 /// # Errors
-/// Where the solver gives up.
+/// Returns an error if the solver gives up.
 pub fn solve_ilp(problem: &Problem<'_>) -> Result<Option<(f64, Vec<usize>)>, ResolutionError> {
     let mut model = IlpModel::new(problem);
     for demand in problem.demands.iter() {
@@ -40,16 +40,16 @@ pub fn solve_ilp(problem: &Problem<'_>) -> Result<Option<(f64, Vec<usize>)>, Res
 
 struct IlpModel {
     variables: ProblemVariables,
-    /// x, by node and candidate.
+    /// The variables x, by node and candidate.
     x: Vec<Vec<Variable>>,
     objective: Expression,
     constraints: Vec<Constraint>,
-    /// By domain and position.
+    /// The memory by domain and position.
     memory: Vec<Vec<Expression>>,
 }
 
 impl IlpModel {
-    /// (a), (b), and the compute part of (g).
+    /// Adds (a), (b), and the compute part of (g).
     fn new(problem: &Problem<'_>) -> Self {
         let mut variables = ProblemVariables::new();
         let x: Vec<Vec<Variable>> = problem
@@ -71,7 +71,7 @@ impl IlpModel {
         Self { variables, x, objective, constraints, memory }
     }
 
-    /// (c), (d), and their part of (f) and (g).
+    /// Adds (c), (d), and their part of (f) and (g).
     fn add_demand(&mut self, problem: &Problem<'_>, demand: &Demand) {
         let shape = DemandLayouts::new(problem, demand);
         let made: Vec<SbpId> = (0..problem.candidates[demand.producer].len())
@@ -101,7 +101,7 @@ impl IlpModel {
         }
     }
 
-    /// (e), and its part of (f) and (g).
+    /// Adds (e), and its part of (f) and (g).
     fn write_back(&mut self, problem: &Problem<'_>, back: &WriteBack) {
         let (sources, targets) = write_back_layouts(problem, back);
         let made = |node: usize, result: usize, of: SbpId| -> Vec<usize> {
@@ -134,7 +134,7 @@ impl IlpModel {
         }
     }
 
-    /// Adds the memory of what nodes make: a part of (f).
+    /// Adds the memory of the results of nodes: a part of (f).
     fn add_made(&mut self, problem: &Problem<'_>) {
         for made in problem.made.iter() {
             for label in 0..problem.candidates[made.producer].len() {
@@ -150,7 +150,7 @@ impl IlpModel {
         }
     }
 
-    /// A variable that is at least 1 where `x` is chosen and another node's result does not lie as `sbp`.
+    /// Adds a variable that is at least 1 if `x` is chosen and another node's result does not have the layout `sbp`.
     fn unless_beside(
         &mut self,
         problem: &Problem<'_>,
@@ -204,7 +204,7 @@ impl IlpModel {
     }
 }
 
-/// Calls the solver: the least objective under the constraints, to 1e-7 of it.
+/// Calls the solver for the least objective under the constraints, to 1e-7 of it.
 fn find_optimum(
     variables: ProblemVariables,
     objective: &Expression,
@@ -228,7 +228,7 @@ fn find_optimum(
     model.solve()
 }
 
-/// Seconds in millionths, so that coefficients are near 1.
+/// Converts seconds to millionths, so that coefficients are near 1.
 fn to_microseconds(seconds: f64) -> f64 {
     seconds * 1e6
 }

@@ -1,5 +1,4 @@
-//! Computes cost and memory of a finished sharding independently, from the graph, the decisions and the machines
-//! alone.
+//! Computes cost and memory of a finished sharding independently, only from the graph, the decisions and the machines.
 //!
 //! It shares the formulas of cost and the routes of boxing with the planner, and nothing else.
 
@@ -22,16 +21,16 @@ use crate::cost::compute_work;
 use crate::decisions::{Decisions, Phase, Sharding, ValueRate};
 use crate::schedule::under_way;
 
-/// Cost and memory of a sharding.
+/// The cost and the memory of a sharding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RepricedSharding {
-    /// Seconds.
+    /// The seconds of a step, summed over all stages: the objective.
     pub objective_seconds: f64,
-    /// Bytes at the peak of the busiest rank of each stage.
+    /// The bytes at the peak of the busiest rank of each stage.
     pub memory: Vec<u64>,
 }
 
-/// Cost and memory of a sharding, from what it says alone.
+/// Computes the cost and the memory of a sharding.
 pub fn reprice_sharding(
     decisions: &Decisions,
     sharding: &Sharding,
@@ -42,7 +41,7 @@ pub fn reprice_sharding(
     RepricedSharding { objective_seconds: walk.seconds, memory: walk.peaks() }
 }
 
-/// Cost and memory of a sharding, node by node.
+/// Computes the cost and the memory of a sharding, node by node.
 pub fn account_by_node(
     decisions: &Decisions,
     sharding: &Sharding,
@@ -77,26 +76,26 @@ struct ShardingWalk<'a> {
     under_way: Vec<Vec<usize>>,
     router: Router<'a>,
     consumers: Vec<Vec<usize>>,
-    /// Position of each node in the order of phases.
+    /// The position of each node in the order of phases.
     position: Vec<usize>,
-    /// By node: whether it acts once for each of several microbatches.
+    /// Whether each node acts once for each of several microbatches.
     repeats: Vec<bool>,
-    /// The first and the last position at which a node does; none where no node does.
+    /// The first and the last position at which a node does so, or `None` if no node does.
     whole_loop: Option<(usize, usize)>,
     /// Whether a value is an output, by value.
     is_output: Vec<bool>,
-    /// That of the first update; one past the last where there is none.
+    /// The position of the first update, or one past the last position if there is none.
     first_update: usize,
     seconds: f64,
     ledger: Ledger,
     /// The gradients of variables.
     gradients: BTreeSet<ValueId>,
-    /// Bytes by rank and position, of one of each that are alike.
+    /// The bytes by position, for one rank of each group of ranks that are alike.
     kept: BTreeMap<u32, Spans>,
     stage_of_rank: BTreeMap<u32, usize>,
     /// The fusion on each mesh.
     fusions: Vec<(&'a Placement, Fusion)>,
-    /// The seconds that hide under computing.
+    /// The seconds of computing under which boxing hides.
     hidden: Hidden,
 }
 
@@ -199,7 +198,7 @@ impl<'a> ShardingWalk<'a> {
         self.ledger.spend(node, seconds);
     }
 
-    /// The time for which a tensor, or a copy of it, is kept for these nodes.
+    /// Returns the time for which a tensor, or a copy of it, is kept for these nodes.
     fn kept_for(&self, value: ValueId, nodes: &[usize]) -> KeepDuration {
         let producer = self.decisions.graph().value(value).producer.index();
         let variable = matches!(self.decisions.graph().nodes[producer].op, Op::Variable(_));
@@ -219,7 +218,7 @@ impl<'a> ShardingWalk<'a> {
         }
     }
 
-    /// Keeps what a node makes; what it makes of a variable goes back.
+    /// Counts the results of a node. Those that replace a variable are boxed back.
     fn keep_results(&mut self, id: usize, node: &Node) {
         let updates = node.op.operation().updates();
         for (index, &value) in node.results.iter().enumerate() {
@@ -251,15 +250,14 @@ impl<'a> ShardingWalk<'a> {
         }
     }
 
-    /// The nodes of these that are no `regather`.
+    /// Returns the nodes that are not a `regather`.
     fn direct_readers(&self, nodes: &[usize]) -> Vec<usize> {
         let regathers =
             |node: usize| matches!(self.decisions.graph().nodes[node].op, Op::Regather(_));
         nodes.iter().copied().filter(|&node| !regathers(node)).collect()
     }
 
-    /// The readers, among these, for which copies are kept: what a `regather` takes is its result, and updates take
-    /// variables as they are at rest.
+    /// Returns the readers for which copies are kept. The copy for a `regather` is its result, and updates take variables at rest.
     fn copy_readers(&self, nodes: &[usize]) -> Vec<usize> {
         let mut direct = self.direct_readers(nodes);
         let updates = |&node: &usize| self.decisions.training.phases[node] == Phase::Update;
@@ -269,8 +267,8 @@ impl<'a> ShardingWalk<'a> {
         direct
     }
 
-    /// The result of a `regather` is its operand, or a copy of it: it takes memory from when others have read that for the
-    /// last time; through all microbatches where the operand is the same for them. What is kept anyway takes none again.
+    /// Counts the result of a `regather`, which is its operand or a copy of it. It takes memory from the last time that others read that, or through
+    /// all microbatches if the operand is the same for them. What is kept anyway takes no more memory.
     fn keep_regathered(&mut self, id: usize, node: &Node, bytes: u64) {
         let graph = self.decisions.graph();
         let (operand, result) = (node.operands[0], node.results[0]);
@@ -305,7 +303,7 @@ impl<'a> ShardingWalk<'a> {
         }
     }
 
-    /// A tensor takes memory from when it is made to when it was read last.
+    /// Counts a tensor from the time that it is made to its last reader.
     fn keep_made(&mut self, id: usize, value: ValueId, bytes: u64) {
         let placement = self.placement(id);
         let (start, end) = self.made_span(value, id);
@@ -317,7 +315,7 @@ impl<'a> ShardingWalk<'a> {
         self.keep_stashed(value, placement, bytes, &nodes);
     }
 
-    /// Seconds of a route, alone or fused with those of other variables of its mesh.
+    /// Returns the seconds of a route, alone or fused with those of other variables of its mesh.
     fn route_seconds(&self, route: &Route, from: &Layout, fused: bool) -> f64 {
         if !fused {
             return route.seconds;
@@ -331,8 +329,7 @@ impl<'a> ShardingWalk<'a> {
         })
     }
 
-    /// Seconds of boxing a tensor once: fused where that stays on its mesh for updates alone, and what is left where it
-    /// hides.
+    /// Returns the seconds of boxing a tensor once, without those that are hidden. It is fused if it stays on its mesh and only updates read it.
     fn copy_seconds(&self, value: ValueId, route: &Route, from: &Layout, to: &Layout) -> f64 {
         if (&from.ranks, &from.hierarchy) != (&to.ranks, &to.hierarchy) {
             return route.seconds;
@@ -357,7 +354,7 @@ impl<'a> ShardingWalk<'a> {
         steps.map(|step| shard_bytes(&step.layout_after, self.microbatches())).max().unwrap_or(0)
     }
 
-    /// First and last position at which a tensor is kept where it is made.
+    /// Returns the first and the last position at which a tensor is kept where it is made.
     fn made_span(&self, value: ValueId, producer: usize) -> (usize, usize) {
         if matches!(self.decisions.graph().nodes[producer].op, Op::Variable(_)) {
             return (0, self.position.len() - 1);
@@ -374,8 +371,7 @@ impl<'a> ShardingWalk<'a> {
         self.find_span(value, &nodes, self.repeats[producer])
     }
 
-    /// Whether only updates read a large value of an earlier phase, where it is made: it is boxed for them at once if
-    /// that makes it smaller.
+    /// Whether only updates read a large value of an earlier phase, where it is made. It is boxed for them at once if that makes it smaller.
     fn is_scattered(&self, value: ValueId, producer: usize) -> bool {
         let graph = self.decisions.graph();
         let phases = &self.decisions.training.phases;
@@ -392,7 +388,7 @@ impl<'a> ShardingWalk<'a> {
             && readers.iter().all(updates)
     }
 
-    /// Keeps what updates read in this layout of a value that is boxed for them at once if that makes it smaller.
+    /// Counts a value that is boxed for updates at once if that makes it smaller, in the layout that they read.
     fn keep_scattered(&mut self, value: ValueId, producer: usize, made: &Layout, route: &Route) {
         let whole = shard_bytes(made, self.microbatches());
         let (_, from) = self.made_span(value, producer);
@@ -419,8 +415,7 @@ impl<'a> ShardingWalk<'a> {
         }
     }
 
-    /// The time from the first to the last of some nodes; of the whole loop where they repeat and the tensor does
-    /// not.
+    /// Returns the time from the first to the last of some nodes, or that of the whole loop if the nodes repeat and the tensor does not.
     fn find_span(&self, value: ValueId, nodes: &[usize], made_in_loop: bool) -> (usize, usize) {
         let positions = || nodes.iter().map(|&node| self.position[node]);
         let start = positions().min().unwrap_or(0);
@@ -442,7 +437,7 @@ impl<'a> ShardingWalk<'a> {
         }
     }
 
-    /// Contents of other microbatches that are under way between forward and backward pass.
+    /// Counts the contents of other microbatches that are under way between forward and backward pass.
     fn keep_stashed(&mut self, value: ValueId, placement: &Placement, bytes: u64, nodes: &[usize]) {
         let forward = |&node: &usize| self.decisions.training.phases[node] == Phase::Forward;
         let crosses = nodes.iter().any(forward) && !nodes.iter().all(forward);
@@ -550,8 +545,8 @@ fn is_repeated(decisions: &Decisions, node: &Node) -> bool {
     rates.microbatches > 1 && values.any(varies)
 }
 
-/// One of all ranks that are on the same meshes, and so keep the same bytes, with the first node on any of these. Each mesh
-/// has its first node.
+/// Returns one of all ranks that are on the same meshes, and so keep the same bytes, with the first node on any of these. `meshes` has the first node
+/// of each mesh.
 fn unlike_ranks(meshes: &BTreeMap<&Placement, usize>) -> Vec<(u32, usize)> {
     let mut on: BTreeMap<u32, (Vec<usize>, usize)> = BTreeMap::new();
     for (mesh, (placement, &node)) in meshes.iter().enumerate() {

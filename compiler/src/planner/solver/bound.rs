@@ -1,20 +1,20 @@
 //! Bounds the free problem for the report of a fixed strategy.
 //!
-//! Nobody waits for the plan that would reach the bound, so no work is spent on finding it.
+//! The plan that would reach the bound is not needed, so no work is spent on finding it.
 
 use super::dual::Dual;
 use super::eliminate::{Elimination, Limits};
 use super::network::Network;
 
-/// Up to this size the bound is the minimum itself. Half or twice of either changes no bound of ZeRO on one axis
-/// (DenseNet-121 on 4, Llama 3 8B and Mixtral on 8).
+/// The size up to which the bound is the minimum itself. Half or twice of either changes no bound of ZeRO on one axis (DenseNet-121 on 4, Llama 3 8B
+/// and Mixtral on 8).
 const NARROW: Limits = Limits { table: 65_536.0, work: 1e6 };
-/// Entries that shifting costs reads in all sweeps, about. Half or twice as many change none of these bounds.
+/// The approximate number of entries that shifting costs reads in all sweeps. Half or twice as many change none of these bounds.
 const WORK: usize = 3_000_000;
-/// A sweep that raises the bound by a smaller share is the last. Half or twice as much changes none of these bounds.
+/// The share by which a sweep must raise the bound not to be the last. Half or twice as much changes none of these bounds.
 const STALE: f64 = 1e-4;
 
-/// A proven bound: the minimum where the network is narrow; otherwise what shifted costs prove.
+/// Returns a proven bound: the minimum if the network is narrow, and otherwise the bound of shifted costs.
 pub fn prove_bound(network: &Network) -> f64 {
     let mut elimination = Elimination::new(network);
     elimination.eliminate_narrow();
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
     use crate::planner::solver::eliminate::{LIMITS, find_minimum};
 
-    /// Every pair of variables costs.
+    /// Makes a network in which every pair of variables has costs.
     fn complete(variables: usize, labels: usize) -> Network {
         let mut network = Network::default();
         for variable in 0..variables {

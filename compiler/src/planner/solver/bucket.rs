@@ -1,7 +1,7 @@
-//! Computes the table that is left over its neighbours when a variable is minimised away.
+//! Computes the table over its neighbours that is left when a variable is minimised away.
 //!
-//! Many labels of a neighbour are the same to the variable, since they make or take a tensor in the same layout. The
-//! first of these is looked at for all of them. The others would find exactly the same.
+//! Many labels of a neighbour are the same to the variable, because they make or take a tensor in the same layout. Only the first of these is
+//! computed, and its result holds for all of them.
 
 use std::rc::Rc;
 
@@ -22,14 +22,14 @@ pub struct CostFactor {
 /// Costs by the labels of a factor's variables.
 #[derive(Clone, Debug)]
 pub enum FactorCosts {
-    /// In the order of the scope.
+    /// A table, in the order of the scope.
     Table(Rc<CostTable>),
-    /// Of a tensor that several variables read: the scope are the members of a share.
+    /// The tariff of a tensor that several variables read. The scope has the members of a share.
     Share(Rc<Tariff>),
 }
 
 impl FactorCosts {
-    /// The address of the costs, which tells them from others as equal ones are kept once.
+    /// Returns the address of the costs, which identifies them, because equal costs are kept once.
     pub fn address(&self) -> *const () {
         match self {
             Self::Table(table) => Rc::as_ptr(table).cast(),
@@ -38,17 +38,17 @@ impl FactorCosts {
     }
 }
 
-/// The best label of a variable by the labels of others.
+/// The best label of a variable, by the labels of others.
 #[derive(Clone, Debug)]
 pub struct Best {
-    /// By variable.
+    /// The classes of the labels of each other variable.
     axes: Vec<LabelAxis>,
-    /// By the classes of the others, the last the fastest.
+    /// The best labels, by the classes of the others; those of the last change fastest.
     labels: Vec<u16>,
 }
 
 impl Best {
-    /// The best where the others have these labels.
+    /// Returns the best label, given the labels of the others.
     pub fn best_label(&self, others: impl Iterator<Item = usize>) -> usize {
         let class =
             |at: usize, (axis, label): (&LabelAxis, usize)| at * axis.count + axis.class(label);
@@ -56,7 +56,7 @@ impl Best {
     }
 }
 
-/// The table that is left when a variable is minimised away, and its best labels. Of equals the first.
+/// Computes the table that is left when a variable is minimised away, and its best labels. Of equal labels the first is best.
 pub fn minimise_variable(
     arch: Arch,
     domains: &[usize],
@@ -77,13 +77,13 @@ pub fn minimise_variable(
     (CostTable::new(axes.clone(), table), Best { axes, labels })
 }
 
-/// The least sum of all terms by the classes of the others, and the first own class that has it; compiled for
-/// whatever the processor has.
+/// The least sum of all terms by the classes of the others, and the first class of the variable that has it. It is compiled for the instructions of
+/// the processor.
 struct LeastSums<'a> {
     terms: &'a [FactorTable],
-    /// Own classes.
+    /// The number of classes of the variable.
     own: usize,
-    /// The others.
+    /// The classes of the others.
     alike: &'a [Alike],
 }
 
@@ -120,12 +120,12 @@ impl WithSimd for LeastSums<'_> {
     }
 }
 
-/// So many costs by own class as are whole vectors.
+/// Returns the number of costs by class of the variable, rounded up to whole vectors.
 fn padded_length(own: usize) -> usize {
     own.next_multiple_of(LANES)
 }
 
-/// The next classes, the last variable first.
+/// Moves to the next classes; those of the last variable change first.
 fn advance_index(index: &mut [usize], alike: &[Alike]) {
     for (at, alike) in index.iter_mut().zip(alike).rev() {
         *at += 1;
@@ -136,7 +136,7 @@ fn advance_index(index: &mut [usize], alike: &[Alike]) {
     }
 }
 
-/// Labels of a variable that are alike in all factors.
+/// The classes of labels of a variable that are the same to all factors.
 struct Alike {
     axis: LabelAxis,
     /// The first label of each class.
@@ -164,12 +164,11 @@ impl Alike {
     }
 }
 
-/// A factor as a table by the classes of the other variables, where the classes of the variable that is minimised away
-/// lie side by side: so they are added several at once, and what is to be found out about a tensor's readers is found
-/// out once for each of their classes.
+/// A factor as a table by the classes of the other variables. The classes of the variable that is minimised away are stored side by side, so several
+/// are added at once, and the minimum over a tensor's readers is found once for each of their classes.
 struct FactorTable {
     costs: Vec<f64>,
-    /// By variable of the scope: entries from a class to the next; 0 where the factor does not have it.
+    /// The number of entries from a class to the next, for each variable of the scope; 0 if the factor does not have the variable.
     strides: Vec<usize>,
 }
 
@@ -204,7 +203,7 @@ impl FactorTable {
         Self { costs, strides }
     }
 
-    /// The costs where the others have these classes; those behind are dear.
+    /// Returns the costs for these classes of the others. The padding costs infinitely much.
     #[inline(always)]
     fn costs_at(&self, index: &[usize], own: usize) -> &[f64] {
         let first: usize = index.iter().zip(&self.strides).map(|(at, stride)| at * stride).sum();
@@ -212,9 +211,9 @@ impl FactorTable {
     }
 }
 
-/// A factor, seen from the variable that is minimised away, at the labels of the others.
+/// A factor from the view of the variable that is minimised away, given the labels of the others.
 enum FactorView<'a> {
-    /// By label of the variable, and by those of the others at these places, how far it is to their entries.
+    /// The distance to the entries, by label of the variable, and by the labels of the others at these positions.
     Table {
         entries: &'a [f64],
         own: Vec<usize>,
@@ -262,7 +261,7 @@ impl<'a> FactorView<'a> {
         }
     }
 
-    /// The costs of these labels where the others have the labels of `index`.
+    /// Writes the costs of these labels, given the labels `index` of the others.
     fn write_costs(&self, index: &[usize], labels: &[usize], costs: &mut [f64]) {
         let costs = costs.iter_mut().zip(labels);
         match self {
@@ -311,7 +310,7 @@ mod tests {
     use super::super::tables::tests::every_arch;
     use super::*;
 
-    /// Labels of variables 0 to 3.
+    /// The number of labels of variables 0 to 3.
     const DOMAINS: [usize; 4] = [3, 4, 6, 5];
 
     fn table(scope: [usize; 2], cost: impl Fn(usize, usize) -> usize) -> CostFactor {
@@ -321,7 +320,7 @@ mod tests {
         CostFactor { scope: scope.to_vec(), costs: FactorCosts::Table(Rc::new(table)) }
     }
 
-    /// Of variable 2 labels 0 and 3, 1 and 4, 2 and 5 are the same to all others; of 3 the even ones and the odd ones.
+    /// Makes factors to which some labels are the same: of variable 2 labels 0 and 3, 1 and 4, 2 and 5; of variable 3 the even ones and the odd ones.
     fn factors() -> Vec<CostFactor> {
         let column = |label: usize| (label % 3).checked_sub(1);
         let tariff = Tariff {
@@ -337,7 +336,7 @@ mod tests {
         ]
     }
 
-    /// The cost of the labels of all variables.
+    /// Returns the cost of the labels of all variables.
     fn cost(labels: &[usize; 4]) -> f64 {
         let of = |factor: &CostFactor| match &factor.costs {
             FactorCosts::Table(table) => {

@@ -1,4 +1,4 @@
-//! Finds a plan from shifted costs by a dive: it gives up half of the labels at a time.
+//! Finds a plan from shifted costs by a dive, which gives up half of the labels at a time.
 //!
 //! The labels that the costs speak against most go first. Costs are then shifted on over the rest, until what is left
 //! is narrow or each variable has one label.
@@ -13,12 +13,12 @@ use super::minimise::NetworkSearch;
 /// ends 9.9 %, ResNet on 2x4 1.2 % and MobileNetV2 on 2x4 0.4 % higher; with three quarters experts on 2x2x2 end 3.5 %
 /// lower.
 const KEPT: f64 = 0.5;
-/// Sweeps between steps. With half or twice as many DenseNet-121 on 2x4 ends 0.9 or 0.2 % higher; with twice as many
-/// experts on 2x2x2 end 2.9 % lower.
+/// The number of sweeps between steps. With half or twice as many DenseNet-121 on 2x4 ends 0.9 or 0.2 % higher; with twice as many experts on 2x2x2
+/// end 2.9 % lower.
 const SWEEPS: usize = 4;
 
 impl NetworkSearch<'_> {
-    /// Looks for a better plan than the best, as long as entries are left to be read. What is kept stays as it was.
+    /// Searches for a better plan than the best, as long as entries may be read. The kept labels are restored afterwards.
     pub fn dive(&mut self, left: &mut usize) {
         let (dual, kept) = (self.dual.clone(), self.kept.clone());
         // What is given up must not be counted on by anything that is left.
@@ -45,7 +45,7 @@ impl NetworkSearch<'_> {
         }
     }
 
-    /// Gives up the labels whose bounds are furthest above that of the best label of their variable. False where each has one.
+    /// Gives up the labels whose bounds are furthest above that of the best label of their variable. Returns `false` if each variable has one label.
     fn halve_labels(&mut self) -> bool {
         let mut above = self.dual.label_bounds();
         for bounds in &mut above {

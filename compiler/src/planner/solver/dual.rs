@@ -1,8 +1,8 @@
-//! A lower bound of a network by shifting costs between terms and variables: sequential reweighted message passing
-//! (Kolmogorov, "A new look at reweighted message passing", 2015).
+//! Bounds a network from below by shifting costs between terms and variables: sequential reweighted message passing (Kolmogorov, "A new look at
+//! reweighted message passing", 2015).
 //!
-//! A message is taken from a term and given to a variable. So any messages leave the cost of every assignment as it
-//! is, and the sum of all least entries is a bound at any time.
+//! A message is taken from a term and given to a variable. So messages never change the cost of an assignment, and the sum of all least entries is a
+//! bound at any time.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,22 +16,22 @@ use crate::planner::meter::Meter;
 pub struct Dual {
     order: Vec<usize>,
     rank: Vec<usize>,
-    /// Costs of labels, with all messages, one variable's behind the other's.
+    /// The costs of labels with all messages, one variable after the other.
     unary: Vec<f64>,
-    /// By variable: where its costs begin, and where the last end.
+    /// The index at which each variable's costs begin, and the end of the last.
     begins: Vec<usize>,
     terms: Terms,
-    /// Terms of variables, one variable's behind the other's.
+    /// The terms of variables, one variable after the other.
     reached: Vec<ReachedTerm>,
-    /// By variable: where its terms begin, and where the last end.
+    /// The index at which each variable's terms begin, and the end of the last.
     reached_begins: Vec<usize>,
     constant: f64,
-    /// Entries that one sweep reads, about.
+    /// The approximate number of entries that one sweep reads.
     size: usize,
     meter: Meter,
-    /// Whether terms are told which labels are forbidden: bounds are tighter, and what is found first of equals may be another.
+    /// Whether terms are told which labels are forbidden. Then bounds are tighter, and another one of equal plans may be found first.
     pub forbids: bool,
-    /// Used again and again.
+    /// A buffer that is used again and again.
     dealt: Vec<f64>,
 }
 
@@ -43,25 +43,24 @@ struct ReachedTerm {
     reaches: [bool; 2],
 }
 
-/// The way of a pass, as it indexes [`ReachedTerm::reaches`].
+/// The direction of a pass, which indexes [`ReachedTerm::reaches`].
 #[derive(Clone, Copy)]
 enum SweepDirection {
     Back,
     Forward,
 }
 
-/// A term by its variables, as they are called elsewhere, and which of the terms over these it is.
+/// The key of a term: its variables, under names that other networks use too, and its index among the terms over these.
 pub type Key = (Vec<usize>, usize);
 
-/// The messages to each term, to be given again where costs are a little different: any messages are right, and these
-/// are good ones.
+/// The messages to each term, which can be given again if costs are a little different. Any messages are right, and these are good ones.
 #[derive(Clone, Debug, Default)]
 pub struct Messages {
     known: BTreeMap<Key, Vec<Vec<f64>>>,
 }
 
 impl Messages {
-    /// Messages to these terms.
+    /// Takes messages to these terms.
     pub fn new(keys: Vec<Key>, given: Vec<Vec<Vec<f64>>>) -> Self {
         Self { known: keys.into_iter().zip(given).collect() }
     }
@@ -71,7 +70,7 @@ fn least_cost(costs: &[f64]) -> f64 {
     costs.iter().copied().fold(f64::INFINITY, f64::min)
 }
 
-/// The beginnings of some lists that lie one behind the other, and the end of the last.
+/// Returns the beginnings of lists that are stored one after the other, and the end of the last.
 fn list_begins(lengths: impl Iterator<Item = usize>) -> Vec<usize> {
     let next = lengths.scan(0, |end, length| {
         *end += length;
@@ -81,7 +80,7 @@ fn list_begins(lengths: impl Iterator<Item = usize>) -> Vec<usize> {
 }
 
 impl Dual {
-    /// Nothing is shifted yet.
+    /// Makes the dual of a network, with no costs shifted yet.
     pub fn new(network: &Network) -> Self {
         let mut order: Vec<usize> = (0..network.unary.len()).collect();
         order.sort_by_key(|&variable| (network.origin[variable], variable));
@@ -107,7 +106,7 @@ impl Dual {
         }
     }
 
-    /// The terms, where variables are called as `names` says.
+    /// Returns the keys of the terms, in which variables have the names `names`.
     pub fn term_keys(&self, names: &[usize]) -> Vec<Key> {
         let mut seen: BTreeMap<Vec<usize>, usize> = BTreeMap::new();
         let mut key = |term: usize| {
@@ -119,7 +118,7 @@ impl Dual {
         (0..self.terms.len()).map(&mut key).collect()
     }
 
-    /// Begins with these messages; nothing may have been shifted yet.
+    /// Begins with these messages. Nothing may have been shifted yet.
     pub fn resume_messages(&mut self, keys: &[Key], messages: &Messages) {
         for (term, key) in keys.iter().enumerate() {
             let same = |known: &&Vec<Vec<f64>>| {
@@ -136,9 +135,8 @@ impl Dual {
         }
     }
 
-    /// Notes what was given to the labels of each member of each term, where `kept` says which of all the labels are
-    /// left: those that are not have what they had before, and so has what is
-    /// forbidden.
+    /// Writes to `given` what was given to the labels of each member of each term. `kept` says which of all labels are left. The other labels, and
+    /// forbidden ones, keep what they had before.
     pub fn note_messages(&self, kept: &[Vec<usize>], given: &mut [Vec<Vec<f64>>]) {
         for (term, given) in given.iter_mut().enumerate() {
             let owed = self.terms.members(term).zip(self.terms.member_debts(term));
@@ -149,23 +147,23 @@ impl Dual {
         }
     }
 
-    /// The messages given so far, by term and member.
+    /// Returns the messages given so far, by term and member.
     pub fn given_messages(&self) -> Vec<Vec<Vec<f64>>> {
         let of = |term: usize| self.terms.member_debts(term).map(<[f64]>::to_vec).collect();
         (0..self.terms.len()).map(of).collect()
     }
 
-    /// Keeps all messages.
+    /// Adds all messages to `messages`.
     pub fn save(&self, keys: Vec<Key>, messages: &mut Messages) {
         messages.known.extend(keys.into_iter().zip(self.given_messages()));
     }
 
-    /// Terms that a variable is part of.
+    /// Returns the number of terms that a variable is part of.
     pub fn count_terms(&self, variable: usize) -> usize {
         self.reached_range(variable).len()
     }
 
-    /// Entries that one sweep reads, about.
+    /// Returns the approximate number of entries that one sweep reads.
     pub fn sweep_size(&self) -> usize {
         self.size
     }
@@ -178,7 +176,7 @@ impl Dual {
         self.reached_begins[variable]..self.reached_begins[variable + 1]
     }
 
-    /// One pass forward and one back.
+    /// Makes one pass forward and one back.
     pub fn sweep(&mut self) {
         self.meter.add(self.sweep_size());
         for at in 0..self.order.len() {
@@ -189,7 +187,7 @@ impl Dual {
         }
     }
 
-    /// Draws everything into a variable and deals it out to the terms that reach ahead.
+    /// Draws all costs into a variable, and deals them out to the terms that reach ahead.
     fn visit(&mut self, variable: usize, pass: SweepDirection) {
         let (ahead, behind) = (pass as usize, 1 - pass as usize);
         let (labels, reached) = (self.label_range(variable), self.reached_range(variable));
@@ -214,7 +212,7 @@ impl Dual {
         }
     }
 
-    /// A bound of all assignments.
+    /// Returns a lower bound of the cost of all assignments.
     pub fn bound(&mut self) -> f64 {
         let variables = 0..self.order.len();
         let unary: f64 =
@@ -225,7 +223,7 @@ impl Dual {
         self.constant + unary + terms
     }
 
-    /// The bound of all assignments with a label, by variable and label.
+    /// Returns a lower bound of the cost of all assignments with a label, by variable and label.
     pub fn label_bounds(&mut self) -> Vec<Vec<f64>> {
         let (bound, count) = (self.bound(), self.order.len());
         let of = |variable: usize| -> Vec<f64> {
@@ -241,7 +239,7 @@ impl Dual {
         (0..count).map(of).collect()
     }
 
-    /// Labels chosen one by one, each the best with those before it.
+    /// Chooses labels one by one, each the best with those before it.
     pub fn decode(&mut self) -> Vec<usize> {
         let mut labels = vec![0; self.order.len()];
         for at in 0..self.order.len() {
@@ -258,7 +256,7 @@ impl Dual {
         labels
     }
 
-    /// The costs of a term by label of a member, where those before it have their labels, if it costs anything.
+    /// Returns the costs of a term by label of a member, given the labels of the members before it. `None` if it costs nothing.
     fn with_those_before(
         &mut self,
         of: ReachedTerm,
@@ -273,7 +271,7 @@ impl Dual {
         Some(self.terms.left_with(of.slot, label_of))
     }
 
-    /// Keeps these labels of each variable alone.
+    /// Keeps only these labels of each variable.
     pub fn restrict(&mut self, kept: &[Vec<usize>]) {
         let count = |variable: usize| self.label_range(variable).len();
         let whole: Vec<bool> = (0..kept.len()).map(|v| kept[v].len() == count(v)).collect();
@@ -286,7 +284,7 @@ impl Dual {
     }
 }
 
-/// The terms that each variable is part of.
+/// Lists the terms that each variable is part of.
 fn of_variables(terms: &Terms, rank: &[usize]) -> Vec<Vec<ReachedTerm>> {
     let mut of_variable = vec![Vec::new(); rank.len()];
     for term in 0..terms.len() {

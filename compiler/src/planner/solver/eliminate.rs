@@ -1,8 +1,7 @@
-//! Variable elimination (Dechter, "Bucket elimination", 1999): a variable is minimised away, which leaves one table
-//! over its neighbours.
+//! Variable elimination (Dechter, "Bucket elimination", 1999): a variable is minimised away, which leaves one table over its neighbours.
 //!
-//! In reverse order the labels follow. The result is exact, and costs as much as the largest table. An elimination
-//! with the tables and tariffs of an earlier one takes over its result.
+//! The labels follow in reverse order. The result is exact, and its cost is that of the largest table. An elimination with the tables and tariffs of
+//! an earlier one takes over its result.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
@@ -15,12 +14,12 @@ use super::share::Share;
 use super::tables::{CostTable, LabelAxis, Tables};
 use crate::planner::meter::Meter;
 
-/// The most that elimination may cost.
+/// The limits of the work of elimination.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Entries of one table.
+    /// The most entries of one table.
     pub table: f64,
-    /// Entries of all tables, times labels minimised over.
+    /// The most entries of all tables, times the labels minimised over.
     pub work: f64,
 }
 
@@ -28,11 +27,11 @@ pub struct Limits {
 /// 2x2x2 have the same plans.
 pub const LIMITS: Limits = Limits { table: 4_194_304.0, work: 6e7 };
 
-/// Labels that may be looked at for one variable with two neighbours. With half as many experts on 2x2x2 end 1.6 %
-/// lower; twice as many change none of these plans.
+/// The most labels that may be looked at for one variable with two neighbours. With half as many experts on 2x2x2 end 1.6 % lower; twice as many
+/// change none of these plans.
 const NARROW: usize = 4_000_000;
 
-/// An eliminated variable, those that it met, and its best label by theirs.
+/// An eliminated variable, its neighbours, and its best label by theirs.
 #[derive(Clone, Debug)]
 struct Eliminated {
     variable: usize,
@@ -40,15 +39,14 @@ struct Eliminated {
     best: Rc<Best>,
 }
 
-/// Eliminations made before: the labels of each variable, the variable itself first; for each factor the address of
-/// its costs and where its variables are among them. With what was left, and all costs, so that their addresses stay
-/// their own.
+/// Eliminations made before. The key has the labels of each variable, the eliminated one first, and for each factor the address of its costs and the
+/// positions of its variables. The value has what was left, and all costs, so that no others get their addresses.
 type Known = HashMap<
     (Vec<usize>, Vec<(*const (), Vec<usize>)>),
     (Rc<CostTable>, Rc<Best>, Vec<FactorCosts>),
 >;
 
-/// A network of which some variables are eliminated.
+/// A network with some variables eliminated.
 #[derive(Clone, Debug)]
 pub struct Elimination {
     domains: Vec<usize>,
@@ -63,7 +61,7 @@ pub struct Elimination {
     meter: Meter,
 }
 
-/// A minimum with labels that reach it.
+/// Finds the minimum, with labels that reach it, or `None` if it is not possible within the limits.
 pub fn find_minimum(network: &Network, limits: Limits) -> Option<(f64, Vec<usize>)> {
     let mut elimination = Elimination::new(network);
     elimination.eliminate_narrow();
@@ -72,7 +70,7 @@ pub fn find_minimum(network: &Network, limits: Limits) -> Option<(f64, Vec<usize
 }
 
 impl Elimination {
-    /// Nothing is eliminated yet but variables with one label.
+    /// Prepares a network, of which only variables with a single label are eliminated.
     pub fn new(network: &Network) -> Self {
         let mut network = network.fold_single_labels();
         let variables = network.unary.len();
@@ -139,7 +137,7 @@ impl Elimination {
         }
     }
 
-    /// Eliminates the remaining variables in this order: the minimum and its labels.
+    /// Eliminates the remaining variables in this order, and returns the minimum and its labels.
     pub fn eliminate_all(mut self, order: Vec<usize>) -> (f64, Vec<usize>) {
         order.into_iter().for_each(|variable| self.eliminate(variable));
         let mut labels = vec![0; self.domains.len()];
@@ -166,8 +164,7 @@ impl Elimination {
         self.add(CostFactor { scope, costs: FactorCosts::Table(table) });
     }
 
-    /// The table that is left when a variable is minimised away, and its best labels: what was done once for variables
-    /// that are alike.
+    /// Returns the table that is left when a variable is minimised away, and its best labels. For variables that are alike it is computed once.
     fn minimise(
         &mut self,
         variable: usize,
@@ -193,8 +190,8 @@ impl Elimination {
         (table, best)
     }
 
-    /// An order in which the remaining variables can be eliminated within the limits, if one is found: always the
-    /// variable next that leaves the smallest table.
+    /// Finds an order in which the remaining variables can be eliminated within the limits, if it can. The next variable is always the one that
+    /// leaves the smallest table.
     pub fn find_order(&self, limits: Limits) -> Option<Vec<usize>> {
         let mut graph = Neighbours::new(self);
         let (mut order, mut work) = (Vec::new(), 0.0);
@@ -208,7 +205,7 @@ impl Elimination {
         Some(order)
     }
 
-    /// The network left after [`Elimination::eliminate_narrow`], of pairs and with the original variables.
+    /// Returns the network that is left after [`Elimination::eliminate_narrow`], and its variables in the original network.
     pub fn residual(&self, of: &Network) -> (Network, Vec<usize>) {
         let variables: Vec<usize> = self.remaining.iter().copied().collect();
         let mut network = Network { constant: self.constant, ..Network::default() };
@@ -250,11 +247,11 @@ impl Elimination {
     }
 }
 
-/// The variables that meet each other, and the size of the table that each variable would leave.
+/// The neighbours of each variable, and the size of the table that it would leave.
 struct Neighbours<'a> {
     domains: &'a [usize],
     of: Vec<BTreeSet<usize>>,
-    /// Bits of positive sizes order as the sizes do.
+    /// The sizes and variables. The bits of positive sizes have the order of the sizes.
     queue: BTreeSet<(u64, usize)>,
     size: Vec<u64>,
 }
@@ -283,7 +280,7 @@ impl<'a> Neighbours<'a> {
         self.queue.insert((size.to_bits(), variable));
     }
 
-    /// Takes out the variable that leaves the smallest table; its neighbours meet each other.
+    /// Takes out the variable that leaves the smallest table, and makes its neighbours neighbours of each other.
     fn pop(&mut self) -> Option<(f64, usize)> {
         let (size, variable) = self.queue.pop_first()?;
         let neighbours = std::mem::take(&mut self.of[variable]);
@@ -303,7 +300,7 @@ impl<'a> Neighbours<'a> {
 mod tests {
     use super::*;
 
-    /// A ring of four variables with costs from a fixed sequence.
+    /// Makes a ring of four variables with costs from a fixed sequence.
     fn ring() -> Network {
         let mut network = Network::default();
         for variable in 0..4 {

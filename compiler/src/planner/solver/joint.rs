@@ -1,9 +1,8 @@
-//! Prepares a tariff for messages: labels that make or take a tensor alike are one class, and minima are found for
-//! classes.
+//! Prepares a tariff for messages: labels that make or take a tensor in the same way are one class, and minima are found for classes.
 //!
-//! Each tariff is prepared once and shared, which halves what a sweep reads of 128 layers of LLaMA 3 8B on 8x8. The
-//! rows of the producer have nothing to do with each other, so several are computed side by side in a vector. Any
-//! vector instructions of the processor give the same bits.
+//! Each tariff is prepared once and shared, which halves the entries that a sweep reads of 128 layers of LLaMA 3 8B on 8x8. The rows of the producer
+//! are independent of each other, so several are computed at once in a vector. The results have the same bits with any vector instructions of the
+//! processor.
 
 use std::rc::Rc;
 
@@ -12,14 +11,15 @@ use pulp::{Arch, Simd, WithSimd};
 use super::share::Tariff;
 use super::tables::LANES;
 
-/// A tariff with the classes of the labels of its members.
+/// A tariff, and the classes of the labels of its members.
 #[derive(Clone, Debug)]
 pub struct Joint {
     /// The tariff that it prepares.
     pub tariff: Rc<Tariff>,
-    /// By member and label: the row of the producer, the column of a reader; what is free is the column after all others.
+    /// The class of each label of each member: the row for the producer, the column for a reader. A label that takes the tensor for free has the
+    /// column after all others.
     classes: Vec<Vec<u32>>,
-    /// By class of a reader and row. Rows that no label has, up to whole vectors, are dear.
+    /// The prices by class of a reader and by row. Rows are padded to whole vectors, with infinite prices.
     prices: Vec<f64>,
     rows: usize,
 }
@@ -31,7 +31,7 @@ impl From<Rc<Tariff>> for Joint {
 }
 
 impl Joint {
-    /// Nothing is dropped.
+    /// Takes all labels of a tariff; none is dropped.
     pub fn new(tariff: Rc<Tariff>) -> Self {
         let made = tariff.made.iter();
         let of_producer = made.map(|rows| rows.iter().map(|&row| row as u32).collect());
@@ -49,17 +49,17 @@ impl Joint {
         Self { tariff, classes, prices, rows }
     }
 
-    /// The class of each label of a member.
+    /// Returns the class of each label of a member.
     pub fn classes(&self, member: usize) -> &[u32] {
         &self.classes[member]
     }
 
-    /// The number of classes of a member.
+    /// Returns the number of classes of a member.
     pub fn count_classes(&self, member: usize) -> usize {
         if member < self.count_producers() { self.rows } else { self.reader_classes() }
     }
 
-    /// Classes of a reader.
+    /// Returns the number of classes of a reader.
     fn reader_classes(&self) -> usize {
         self.tariff.columns + 1
     }
@@ -68,37 +68,37 @@ impl Joint {
         self.tariff.count_producers()
     }
 
-    /// For each class of member `of` the least of the cost and of what the other members' classes cost (`costs`, all
-    /// members one behind the other; those of `of` are not read).
+    /// Computes, for each class of member `of`, the least sum of the share's cost and of the costs of the other members' classes. `costs` has those
+    /// of all members, one after the other; those of `of` are not read.
     pub fn least_costs(&self, of: usize, costs: &[f64], groups: &mut Groups, best: &mut Vec<f64>) {
         groups.arch.dispatch(LeastShares { joint: self, of, costs, groups, best });
     }
 }
 
-/// Sets of readers as bits, with what it costs all of a set to take the same. Memory that is used again and again.
+/// Buffers for sets of readers, which are numbered as bits: the cost if all of a set take the same class. They are used again and again.
 #[derive(Clone, Debug, Default)]
 pub struct Groups {
     /// The instructions that the processor has.
     pub arch: Arch,
-    /// Classes of a reader.
+    /// The number of classes of a reader.
     width: usize,
-    /// By set and class.
+    /// The costs by set and class.
     sums: Vec<f64>,
-    /// By vector of rows, set and row: what it costs at best.
+    /// The best cost by vector of rows, set and row.
     best: Vec<f64>,
-    /// By row: what its labels cost.
+    /// The costs of the producer's labels, by row.
     extra: Vec<f64>,
 }
 
 impl Groups {
-    /// The empty set alone.
+    /// Begins with the empty set alone.
     fn begin_sets(&mut self, width: usize) {
         self.width = width;
         self.sums.clear();
         self.sums.resize(width, 0.0);
     }
 
-    /// One more reader, whose classes cost as much as `costs` says.
+    /// Adds a reader, whose classes have these costs.
     #[inline(always)]
     fn add_reader(&mut self, costs: &[f64]) {
         let known = self.sums.len();
@@ -108,12 +108,12 @@ impl Groups {
         }
     }
 
-    /// The number of sets.
+    /// Returns the number of sets.
     fn count_sets(&self) -> usize {
         self.sums.len() / self.width
     }
 
-    /// Finds what each set of readers costs at best, by row, where classes cost as much as `prices` says.
+    /// Finds the best cost of each set of readers by row. Classes cost as much as `prices` says.
     #[inline(always)]
     fn find_best<S: Simd>(&mut self, simd: S, prices: &[S::f64s]) {
         let (sets, vectors) = (self.count_sets(), prices.len() / self.width);
@@ -142,7 +142,7 @@ impl Groups {
         }
     }
 
-    /// Adds to what each set costs at best what a row's labels cost: `costs` by row.
+    /// Adds the costs of the producer's labels, by row, to the best cost of each set.
     #[inline(always)]
     fn add_rows<S: Simd>(&mut self, simd: S, costs: &[f64], padded: usize) {
         self.extra.clear();
@@ -158,8 +158,8 @@ impl Groups {
         }
     }
 
-    /// The least cost of a class of one more reader, together with the others, of which each set costs as much as
-    /// `best` says: by row as much as `prices` says.
+    /// Returns the least cost of a class of one more reader, together with the others. Each set of these costs as much as `best` says, and the class
+    /// as much as `prices` says, by row.
     #[inline(always)]
     fn with_class<S: Simd>(&self, simd: S, class: usize, prices: &[S::f64s]) -> f64 {
         let (all, _) = S::as_simd_f64s(&self.best);
@@ -175,7 +175,7 @@ impl Groups {
     }
 }
 
-/// [`JointUpdate::least_costs`], compiled for whatever the processor has.
+/// [`Joint::least_costs`], compiled for the instructions of the processor.
 struct LeastShares<'a> {
     joint: &'a Joint,
     of: usize,
@@ -231,7 +231,7 @@ mod tests {
     use super::super::tables::tests::every_arch;
     use super::*;
 
-    /// The least of the costs of the labels of each class.
+    /// Returns the least cost of the labels of each class.
     fn least_of_classes(joint: &Joint, member: usize, costs: &[f64]) -> Vec<f64> {
         let mut least = vec![f64::INFINITY; joint.count_classes(member)];
         for (&class, &cost) in joint.classes(member).iter().zip(costs) {

@@ -13,34 +13,34 @@ use super::dual::{Dual, Messages};
 use super::eliminate::{Elimination, LIMITS, find_minimum};
 use super::network::Network;
 
-/// Labels, what they cost, and what no labels go below.
+/// An assignment of labels with its cost and a lower bound.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Minimum {
     /// The cost of `labels`.
     pub value: f64,
     /// A proven bound.
     pub bound: f64,
-    /// By variable.
+    /// The label of each variable.
     pub labels: Vec<usize>,
 }
 
-/// The share within which costs count as equal: a plan is optimal where the bound is within this share of it.
+/// The share within which costs count as equal: a plan is optimal if the bound is within this share of it.
 pub const TOLERANCE: f64 = 1e-7;
 
 /// The effort for a network that is too wide to be eliminated.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Times that costs are shifted and labels dropped.
+    /// The most rounds of shifting costs and dropping labels.
     pub rounds: usize,
-    /// Entries that shifting costs reads in all rounds, about.
+    /// The approximate number of entries that shifting costs reads in all rounds.
     pub work: usize,
-    /// The round in which a plan is looked for among the labels that shifted costs favour.
+    /// The round in which a plan is searched among the labels that shifted costs favour.
     pub dive: usize,
-    /// Nothing that costs as much is of interest: no more is proven.
+    /// The cost from which on plans are of no interest. No bound above it is proven.
     pub ceiling: f64,
-    /// A bound that suffices.
+    /// A bound that suffices to stop.
     pub enough: f64,
-    /// Entries that are read where the gap that is left is divided by the labels of single variables.
+    /// The most entries that are read while the gap that is left is divided by the labels of single variables.
     pub division: usize,
 }
 
@@ -51,8 +51,8 @@ pub struct Effort {
 /// experts end 1.6 % lower, and DenseNet-121 takes three times as long for the same plan.
 pub const FULL: Effort =
     Effort { rounds: 24, work: 24_000_000_000, dive: 1, division: 4_000_000_000, ..STEP };
-/// The effort for a plan that says what layers cost: a hundred of such are made before one that is executed. Few need
-/// more of FULL than this; DeepSeek-V3 on 32x8 has one that took a fifth of the time of all of them.
+/// The effort for a plan that gives the costs of layers: a hundred of these are made before one that is executed. Few need more of FULL than this;
+/// DeepSeek-V3 on 32x8 has one that took a fifth of the time of all of them.
 pub const ROUGHLY: Effort = Effort { work: 6_000_000_000, division: 400_000_000, ..FULL };
 /// The effort for one of many steps towards a plan.
 pub const STEP: Effort = Effort {
@@ -64,8 +64,8 @@ pub const STEP: Effort = Effort {
     division: 0,
 };
 
-/// Sweeps of the first round, which are doubled up to those of the last. With half or twice as many of both
-/// DenseNet-121 on 2x4 ends 0.3 or 0.9 % higher.
+/// The number of sweeps of the first round, which is doubled from round to round, and of the last. With half or twice as many of both DenseNet-121 on
+/// 2x4 ends 0.3 or 0.9 % higher.
 const SWEEPS: [usize; 2] = [4, 32];
 /// The largest gap after a dive at which so many entries are read to close it, or as many as this many sweeps read if
 /// that is more: a plan that good is worth no more waiting. MobileNetV2 on 2x4 (ONNX, 16 images of 64 x 64) takes
@@ -74,39 +74,39 @@ const CLOSE: f64 = 5e-3;
 const CLOSING: usize = 2_000_000_000;
 const CLOSING_SWEEPS: usize = 32;
 
-/// Sweeps before any label is dropped, where what costs become is kept. With half or twice as many GPT on 2x4 in 200
-/// KiB costs 0.3 or 0.2 % less; no other plan changes.
+/// The number of sweeps before any label is dropped, after which the shifted costs are kept. With half or twice as many GPT on 2x4 in 200 KiB costs
+/// 0.3 or 0.2 % less; no other plan changes.
 const LASTING: usize = 8;
 
-/// A gap is divided where the work for it is so many sweeps at least: with fewer nothing comes of it. Half or twice as
-/// many change no plan of benchmarks/README.md.
+/// The least number of sweeps that the remaining work must allow for a gap to be divided, because fewer achieve nothing. Half or twice as many change
+/// no plan of benchmarks/README.md.
 const DIVISIBLE: usize = 100;
 
-/// Labels of a variable, on average, up to which what is left may be narrow. With half as many ResNet on 2x4 ends 1.2
-/// % higher, in more time; twice as many change no plan.
+/// The most labels of a variable, on average, with which what is left may be narrow. With half as many ResNet on 2x4 ends 1.2 % higher, in more time;
+/// twice as many change no plan.
 const FEW: usize = 6;
 
-/// Costs are shifted on while a few sweeps close this share of the gap. With half or twice as much ResNet on 2x4 ends
-/// 0.8 or 0.5 % higher, as its division begins elsewhere.
+/// The least share of the gap that a few sweeps must close for costs to be shifted further. With half or twice as much ResNet on 2x4 ends 0.8 or 0.5
+/// % higher, as its division begins elsewhere.
 const IDLE: f64 = 1e-2;
 
-/// A round after the dive that closes less than this share of the gap and drops less than that share of the labels is
-/// the last: those that follow would close less still. DenseNet-121 on 2x4 (ONNX, 16 images of 64 x 64) is left at
-/// 0.65 % in three quarters of the time that it takes to get to 0.58 %.
+/// The least share of the gap that a round after the dive must close, or the least share of the labels that it must drop, not to be the last. Further
+/// rounds would close less still. DenseNet-121 on 2x4 (ONNX, 16 images of 64 x 64) is left at 0.65 % in three quarters of the time that it takes to
+/// get to 0.58 %.
 const CLOSED: f64 = 0.2;
 const DROPPED: f64 = 1e-2;
 
 /// The use of messages in a search.
 pub enum Course<'a> {
-    /// Costs are shifted on from those that a network which was a little different has left, a few times, and then they are kept.
+    /// Costs are shifted a few times, on from the messages of a network that was a little different, and the new messages are kept.
     On(&'a mut Messages),
-    /// They are kept as they are in the end.
+    /// The messages at the end are kept.
     To(&'a mut Messages),
-    /// Costs are shifted on from those of another network, which has these names for the variables.
+    /// Costs are shifted on from the messages of another network, which has these names for the variables.
     From(&'a Messages, &'a [usize]),
 }
 
-/// The minimum, or the best that is found with a bound. `start` is an assignment to begin with, if one is known.
+/// Finds the minimum, or the best assignment with a bound. `start` is an assignment to begin with, if one is known.
 pub fn minimise_network(network: &Network, start: Option<&[usize]>, effort: Effort) -> Minimum {
     minimise_on(network, start, effort, None)
 }
@@ -121,9 +121,9 @@ pub fn minimise_on(
     Reduced::new(network).minimise(start, effort, course)
 }
 
-/// A network of which all is eliminated that is narrow: what can be done before it is known how its minimum is searched for.
+/// A network whose narrow parts are eliminated. This is the work that can be done before it is known how the minimum is searched for.
 pub struct Reduced<'a> {
-    /// The whole.
+    /// The whole network.
     pub network: &'a Network,
     elimination: Elimination,
     left: Left,
@@ -131,13 +131,13 @@ pub struct Reduced<'a> {
 
 /// The result of elimination.
 enum Left {
-    /// Variables that can be eliminated, in this order.
+    /// Variables that can all be eliminated, in this order.
     Little(Vec<usize>),
-    /// A network that is searched.
+    /// A network that must be searched.
     Much(Box<Core>),
 }
 
-/// A network that is searched, and which variables of the whole it has.
+/// A network that must be searched, and its variables in the whole network.
 struct Core {
     network: Network,
     variables: Vec<usize>,
@@ -145,7 +145,7 @@ struct Core {
 }
 
 impl<'a> Reduced<'a> {
-    /// Eliminates.
+    /// Eliminates the narrow parts of a network.
     pub fn new(network: &'a Network) -> Self {
         let mut elimination = Elimination::new(network);
         elimination.eliminate_narrow();
@@ -160,7 +160,7 @@ impl<'a> Reduced<'a> {
         Self { network, elimination, left }
     }
 
-    /// The minimum, or the best that is found.
+    /// Finds the minimum, or the best assignment with a bound.
     pub fn minimise(
         self,
         start: Option<&[usize]>,
@@ -190,16 +190,16 @@ impl<'a> Reduced<'a> {
 /// The search for the minimum of a network, or of the part of it that is looked at.
 pub struct NetworkSearch<'a> {
     core: &'a Network,
-    /// Of the labels that are kept.
+    /// The dual of the labels that are kept.
     pub dual: Dual,
-    /// Labels that may be part of something better than the best.
+    /// The labels that may be part of something better than the best.
     pub kept: Vec<Vec<usize>>,
     best: Vec<usize>,
-    /// The cost of the best.
+    /// The cost of the best assignment.
     pub value: f64,
-    /// The value that is to be proven at most, if it is not all.
+    /// The most that needs to be proven, if it is not everything.
     ceiling: f64,
-    /// By term and member: what was given to all labels, also to those that were dropped; `None` where nobody asks.
+    /// The costs that were given to all labels, including those that were dropped, by term and member; `None` if they are not asked for.
     given: Option<Vec<Vec<Vec<f64>>>>,
 }
 
@@ -218,7 +218,7 @@ impl<'a> NetworkSearch<'a> {
         Self { core, dual, kept, best, value, ceiling: f64::INFINITY, given: None }
     }
 
-    /// The minimum with messages, where the variables are called so elsewhere.
+    /// Finds the minimum with messages. `variables` has the names of the variables in other networks.
     fn on_course(
         mut self,
         variables: &[usize],
@@ -246,7 +246,7 @@ impl<'a> NetworkSearch<'a> {
         }
     }
 
-    /// Shifts costs on from these messages, and keeps what they have become.
+    /// Shifts costs on from these messages, and keeps the new ones.
     fn shift_on(&mut self, variables: &[usize], messages: &mut Messages, effort: Effort) {
         let keys = self.dual.term_keys(variables);
         self.dual.resume_messages(&keys, messages);
@@ -259,7 +259,7 @@ impl<'a> NetworkSearch<'a> {
         self.run_with_messages(effort).0
     }
 
-    /// The minimum, and what was given in the end.
+    /// Finds the minimum, and returns it with the messages at the end.
     fn run_with_messages(mut self, effort: Effort) -> (Minimum, Vec<Vec<Vec<f64>>>) {
         let mut bound = f64::NEG_INFINITY;
         self.ceiling = effort.ceiling;
@@ -275,25 +275,25 @@ impl<'a> NetworkSearch<'a> {
         (Minimum { value: self.value, bound, labels: self.best }, given)
     }
 
-    /// Writes down what was given until now, if that is asked for.
+    /// Writes down the messages given until now, if they are asked for.
     fn note_messages(&mut self) {
         if let Some(given) = &mut self.given {
             self.dual.note_messages(&self.kept, given);
         }
     }
 
-    /// Labels that are kept.
+    /// Returns the number of labels that are kept.
     fn count_labels(&self) -> usize {
         self.kept.iter().map(Vec::len).sum()
     }
 
-    /// The value that is proven at most: labels that are no better are dropped.
+    /// Returns the most that needs to be proven. Labels whose bound is no better are dropped.
     pub fn proof_limit(&self) -> f64 {
         self.ceiling.min(self.value * (1.0 - TOLERANCE))
     }
 
-    /// Shifts costs and drops labels, as often as the effort says, reading as many entries as are left: whether the bound
-    /// has become all that it can be.
+    /// Shifts costs and drops labels, as often as the effort says, with at most `left` entries read. Returns whether the bound has reached all that
+    /// needs to be proven.
     pub fn run_rounds(&mut self, effort: Effort, left: &mut usize, bound: &mut f64) -> bool {
         let mut longest = SWEEPS[0];
         for round in 0..effort.rounds {
@@ -332,7 +332,7 @@ impl<'a> NetworkSearch<'a> {
         false
     }
 
-    /// Finds a plan close to the bound, if it can, so that few labels are left to be looked at.
+    /// Searches for a plan close to the bound, so that few labels are left to be looked at.
     fn find_close(&mut self, left: &mut usize, bound: f64) {
         self.dive(left);
         if self.proof_limit() - bound <= CLOSE * self.proof_limit() {
@@ -342,7 +342,7 @@ impl<'a> NetworkSearch<'a> {
         self.dual.forbids = true;
     }
 
-    /// Shifts costs up to `most` times, while that raises the bound: how often.
+    /// Shifts costs up to `most` times while that raises the bound, and returns the number of times.
     fn sweep(&mut self, most: usize, bound: &mut f64) -> usize {
         // What is proven may be more than the costs show as they are shifted now.
         let mut reached = bound.min(self.dual.bound());
@@ -360,8 +360,8 @@ impl<'a> NetworkSearch<'a> {
         sweeps
     }
 
-    /// The minimum over the labels that are kept, which is offered, if what is left is narrow enough. Where a variable
-    /// still has many labels it is not, and to find that out takes as long as many sweeps.
+    /// Finds the minimum over the labels that are kept and offers it, if what is left is narrow enough. If variables still have many labels on
+    /// average, it is not tried, because to find that out takes as long as many sweeps.
     pub fn solve_kept(&mut self) -> Option<f64> {
         if self.count_labels() > FEW * self.kept.len() {
             return None;
@@ -371,7 +371,7 @@ impl<'a> NetworkSearch<'a> {
         Some(value)
     }
 
-    /// The labels at these places among those that are kept.
+    /// Returns the labels at these indices among those that are kept.
     fn of_kept(&self, at: &[usize]) -> Vec<usize> {
         at.iter().zip(&self.kept).map(|(&at, kept)| kept[at]).collect()
     }
@@ -382,7 +382,7 @@ impl<'a> NetworkSearch<'a> {
         self.offer(self.of_kept(&decoded));
     }
 
-    /// Keeps labels that are better than the best. Switches are first set as the others ask.
+    /// Keeps labels if they are better than the best. Switches are first set as the others ask.
     fn offer(&mut self, mut labels: Vec<usize>) {
         self.core.turn_on(&mut labels);
         let mut lean = labels.clone();
@@ -396,7 +396,7 @@ impl<'a> NetworkSearch<'a> {
         }
     }
 
-    /// Drops labels whose bound is no better than the limit. False where a variable has none left: nothing is better.
+    /// Drops labels whose bound is no better than the limit. Returns `false` if a variable has none left, so that nothing is better.
     fn drop_labels(&mut self) -> bool {
         let limit = self.proof_limit();
         let bounds = self.dual.label_bounds();
@@ -410,13 +410,13 @@ impl<'a> NetworkSearch<'a> {
         true
     }
 
-    /// Keeps these of the labels that are kept.
+    /// Keeps only these of the labels that are kept.
     pub fn restrict(&mut self, kept: &[Vec<usize>]) {
         restrict_labels(&mut self.dual, &mut self.kept, kept);
     }
 }
 
-/// Keeps these of the labels that are kept.
+/// Keeps only these of the labels that are kept.
 pub fn restrict_labels(dual: &mut Dual, known: &mut [Vec<usize>], kept: &[Vec<usize>]) {
     dual.restrict(kept);
     for (known, kept) in known.iter_mut().zip(kept) {
@@ -428,11 +428,11 @@ pub fn restrict_labels(dual: &mut Dual, known: &mut [Vec<usize>], kept: &[Vec<us
 mod tests {
     use super::*;
 
-    /// Labels of each variable, and variables along each side of a grid.
+    /// The number of labels of each variable.
     const LABELS: usize = 3;
     const SIDE: usize = 13;
 
-    /// A number from 0 to 1 for each pair of labels.
+    /// Returns a number from 0 to 1 for each pair of labels.
     fn cost(seed: u64, parts: [usize; 4]) -> f64 {
         let key = parts.iter().fold(seed, |key, &part| {
             (key ^ part as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)
@@ -440,12 +440,12 @@ mod tests {
         (key >> 40) as f64 / (1u64 << 24) as f64
     }
 
-    /// Variables that each pay something with their neighbours: too wide to be eliminated, but shifted costs are nearly tight.
+    /// Makes a network whose variables each pay something with their neighbours. It is too wide to be eliminated, but shifted costs are nearly tight.
     fn grid(seed: u64) -> Network {
         grid_of(seed, 0.7)
     }
 
-    /// The same where neighbours pay up to so much: the more, the less tight are shifted costs.
+    /// Makes the network of [`grid`] with costs of up to `most` between neighbours. The larger they are, the less tight are shifted costs.
     fn grid_of(seed: u64, most: f64) -> Network {
         let mut network = Network::default();
         for variable in 0..SIDE * SIDE {

@@ -18,17 +18,17 @@ pub struct Network {
     pub pairs: BTreeMap<(usize, usize), Rc<CostTable>>,
     /// Tensors that several variables read.
     pub shares: Vec<Share>,
-    /// The cost that is paid anyway.
+    /// The cost that is paid in any case.
     pub constant: f64,
-    /// The place of a variable among others: that of its node.
+    /// The node of each variable, which orders variables.
     pub origin: Vec<usize>,
-    /// Whether a variable is a switch: label 1 is allowed whatever the others are.
+    /// Whether a variable is a switch, whose label 1 is allowed whatever the labels of the others.
     pub switch: Vec<bool>,
-    /// All tables.
+    /// All tables, each equal one once.
     pub tables: Tables,
-    /// All tariffs.
+    /// All tariffs, each equal one once.
     pub tariffs: Tariffs,
-    /// The count of the work on it.
+    /// The counter of the work on it.
     pub meter: Meter,
 }
 
@@ -41,7 +41,7 @@ impl Network {
         self.unary.len() - 1
     }
 
-    /// Number of labels of a variable.
+    /// Returns the number of labels of a variable.
     pub fn count_labels(&self, variable: usize) -> usize {
         self.unary[variable].len()
     }
@@ -55,8 +55,8 @@ impl Network {
         }
     }
 
-    /// The cost of pairs of labels of two variables as a table, the lower variable first; `None` where no pair costs
-    /// anything. Labels cost what their classes do.
+    /// Makes a table of the costs of pairs of labels of two variables, the lower variable first. Costs are given by the classes of labels. `None` if
+    /// no pair costs anything.
     pub fn build_table(
         &mut self,
         (a, of_a): (usize, LabelAxis),
@@ -70,13 +70,13 @@ impl Network {
         self.intern_table(table)
     }
 
-    /// The table that is equal to this one; `None` where nothing costs anything.
+    /// Returns the known table that is equal to this one, or `None` if nothing costs anything.
     fn intern_table(&mut self, table: CostTable) -> Option<Rc<CostTable>> {
         self.meter.add(table.axes.iter().map(|axis| axis.classes.len()).product());
         table.has_costs().then(|| self.tables.intern(table))
     }
 
-    /// Adds the costs of such a table.
+    /// Adds the costs of a table over two variables.
     pub fn add_table(&mut self, low: usize, high: usize, table: &Rc<CostTable>) {
         let table = match self.pairs.get(&(low, high)) {
             Some(known) => self.tables.intern(table.sum_with(known)),
@@ -85,7 +85,7 @@ impl Network {
         self.pairs.insert((low, high), table);
     }
 
-    /// The cost of an assignment of labels.
+    /// Returns the cost of an assignment of labels.
     pub fn cost(&self, assignment: &[usize]) -> f64 {
         let unary: f64 =
             self.unary.iter().zip(assignment).map(|(costs, &label)| costs[label]).sum();
@@ -98,7 +98,7 @@ impl Network {
         self.constant + unary + pairs + shares
     }
 
-    /// Adds the cost of a share that needs no more than a pair as such.
+    /// Adds the cost of a share, as a pair if it has no more than two members.
     fn add_share(&mut self, share: Share) {
         let tariff = &share.tariff;
         match (&tariff.made, tariff.taken.as_slice(), share.members.as_slice()) {
@@ -117,7 +117,7 @@ impl Network {
         }
     }
 
-    /// Turns on every switch that others ask for, so that no pair of labels is forbidden.
+    /// Turns on every switch that other variables ask for, so that no pair of labels is forbidden.
     pub fn turn_on(&self, assignment: &mut [usize]) {
         // Where all labels of an eliminated reader ask for the switch, the switch alone knows.
         for (variable, label) in assignment.iter_mut().enumerate() {
@@ -134,7 +134,7 @@ impl Network {
         }
     }
 
-    /// Turns off every switch that costs something and that nobody asks for.
+    /// Turns off every switch that costs something and that no variable asks for.
     pub fn turn_off(&self, assignment: &mut [usize]) {
         let mut extra: Vec<f64> =
             self.unary.iter().map(|costs| costs[costs.len() - 1] - costs[0]).collect();
@@ -153,7 +153,7 @@ impl Network {
         }
     }
 
-    /// The network in which each variable has the labels of `kept` alone.
+    /// Returns the network in which each variable has only the labels of `kept`.
     pub fn with_labels(&self, kept: &[Vec<usize>]) -> Network {
         let pick =
             |costs: &Vec<f64>, labels: &Vec<usize>| labels.iter().map(|&l| costs[l]).collect();
@@ -213,7 +213,7 @@ impl Network {
         network
     }
 
-    /// The same network, in which variables with one label have no pairs.
+    /// Returns the network with the pairs of variables that have a single label folded into the costs of the others.
     pub fn fold_single_labels(&self) -> Network {
         let all: Vec<Vec<usize>> =
             self.unary.iter().map(|costs| (0..costs.len()).collect()).collect();

@@ -13,7 +13,7 @@ use super::tables::{CostTable, LANES};
 #[derive(Clone, Debug)]
 pub struct Quotient {
     table: Rc<CostTable>,
-    /// By member: the entries of [`LANES`] of its classes for each class of the other, then those of the next.
+    /// The entries of each member: those of [`LANES`] of its classes for each class of the other, then those of the next classes.
     lanes: [Vec<f64>; 2],
 }
 
@@ -29,17 +29,17 @@ impl Quotient {
         Self { lanes, table }
     }
 
-    /// Pairs of labels.
+    /// Returns the number of pairs of classes.
     pub fn count_pairs(&self) -> usize {
         self.classes(0).len() * self.classes(1).len()
     }
 
-    /// The table in which the two members have these labels alone.
+    /// Returns the table in which the two members have only these labels.
     pub fn with_labels(&self, rows: &[usize], columns: &[usize]) -> CostTable {
         self.table.with_labels(&[rows, columns])
     }
 
-    /// The cost of each class of a member (0 or 1) with a label of the other.
+    /// Writes the cost of each class of a member (0 or 1) with a label of the other.
     pub fn write_costs(&self, of: usize, label: usize, line: &mut Vec<f64>) {
         let (class, width) = (self.table.axes[1 - of].class(label), self.count_classes(1));
         line.clear();
@@ -49,26 +49,26 @@ impl Quotient {
         }
     }
 
-    /// The class of each label of a member (0 or 1).
+    /// Returns the class of each label of a member (0 or 1).
     pub fn classes(&self, member: usize) -> &[u32] {
         &self.table.axes[member].classes
     }
 
-    /// The number of classes of a member.
+    /// Returns the number of classes of a member.
     pub fn count_classes(&self, member: usize) -> usize {
         self.table.axes[member].count
     }
 
-    /// For each class of a member the least of the costs with what `others` say of the classes of the other member.
-    /// Some more numbers follow.
+    /// Computes, for each class of a member, the least sum of the costs and of the costs `others` of the other member's classes. Padding follows the
+    /// classes.
     pub fn least_costs(&self, of: usize, others: &[f64], arch: Arch, best: &mut Vec<f64>) {
         arch.dispatch(LeastPairs { entries: &self.lanes[of], others, best });
     }
 }
 
-/// [`Quotient::least_costs`], compiled for whatever the processor has.
+/// [`Quotient::least_costs`], compiled for the instructions of the processor.
 struct LeastPairs<'a> {
-    /// As [`Quotient::lanes`] has them.
+    /// The costs, in the order of [`Quotient::lanes`].
     entries: &'a [f64],
     others: &'a [f64],
     best: &'a mut Vec<f64>,
@@ -98,7 +98,7 @@ impl WithSimd for LeastPairs<'_> {
     }
 }
 
-/// Entries of so many own and other classes as [`Quotient::lanes`] has them.
+/// Makes the entries of these own and other classes in the order of [`Quotient::lanes`].
 fn build_lanes(count: usize, others: usize, at: impl Fn(usize, usize) -> f64) -> Vec<f64> {
     let mut lanes = Vec::with_capacity(count.next_multiple_of(LANES) * others);
     for first in (0..count).step_by(LANES) {
@@ -162,7 +162,7 @@ mod tests {
         }
     }
 
-    /// By label of a member, where those of the other cost as much as `others` says.
+    /// Returns the least cost of each label of a member, given the costs `others` of the other member's labels.
     fn least_of_labels(table: &Quotient, of: usize, others: &[f64]) -> Vec<f64> {
         let mut classes = vec![f64::INFINITY; table.count_classes(1 - of)];
         for (&class, &cost) in table.classes(1 - of).iter().zip(others) {

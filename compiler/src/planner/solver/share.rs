@@ -1,4 +1,4 @@
-//! Prices a tensor that several nodes read (a *share*): it is boxed to each layout that some of them take, once.
+//! Prices a tensor that several nodes read (a *share*). It is boxed once to each layout that some of them take.
 //!
 //! A share is one term of the network, not a switch for each layout. Over a set of readers its least cost is that of
 //! their best partition into groups that take the tensor alike. Two groups of one layout would pay twice, so no
@@ -12,37 +12,36 @@ use std::rc::Rc;
 
 use super::tables::{InternContent, Interned, hash_entries, same_bits};
 
-/// Readers up to which a tensor is one term of the costs. With half as many ResNet on 2x4 ends 2.9 % and MobileNetV2
-/// on 2x4 0.6 % higher, in two to three times as long; with eight no plan is better.
+/// The most readers of a tensor that is one term of the costs. With half as many ResNet on 2x4 ends 2.9 % and MobileNetV2 on 2x4 0.6 % higher, in two
+/// to three times as long; with eight no plan is better.
 pub const MOST_READERS: usize = 6;
 
-/// The column of each label; `None` where it takes the tensor for free.
+/// The column of each label, or `None` if it takes the tensor for free.
 pub type Columns = Vec<Option<usize>>;
 
 /// The cost of boxing one tensor, by the labels of its producer and its readers.
 #[derive(Clone, Debug)]
 pub struct Share {
-    /// The variable that makes the tensor, unless its label is settled, and behind it those that read it.
+    /// The variable that makes the tensor, unless its label is settled, followed by those that read it.
     pub members: Vec<usize>,
     /// The prices of the tensor.
     pub tariff: Rc<Tariff>,
 }
 
-/// The costs of a tensor by the labels of the members of a share. Layers that are alike have one and the same
-/// ([`Tariffs`]).
+/// The costs of a tensor by the labels of the members of a share. Layers that are alike share the same one ([`Tariffs`]).
 #[derive(Clone, Debug)]
 pub struct Tariff {
-    /// By label of the producer: its row; `None` where that label is settled and the only row is 0.
+    /// The row of each label of the producer, or `None` if its label is settled and the only row is 0.
     pub made: Option<Vec<usize>>,
-    /// By reader and label: its column.
+    /// The column of each label, by reader.
     pub taken: Vec<Columns>,
-    /// By row and column.
+    /// The prices by row and column.
     pub prices: Vec<f64>,
-    /// Number of columns.
+    /// The number of columns.
     pub columns: usize,
 }
 
-/// Tariffs by content.
+/// Tariffs by content, each equal one once.
 pub type Tariffs = Interned<Tariff>;
 
 impl PartialEq for Tariff {
@@ -58,45 +57,45 @@ impl InternContent for Tariff {
     }
 }
 
-/// The rest of a tariff where some labels are settled.
+/// The rest of a tariff after some labels are settled.
 #[derive(Clone, Debug)]
 pub struct Settled {
-    /// The cost that is paid anyway, by label of the producer (of one label where it is settled).
+    /// The cost that is paid in any case, by label of the producer (of a single label if it is settled).
     pub paid: Vec<f64>,
-    /// The rest, if there is one, and the places of the members that it has.
+    /// The rest, if there is one, and the positions of the members that it has.
     pub rest: Option<(Rc<Tariff>, Vec<usize>)>,
 }
 
 impl Share {
-    /// The cost of labels.
+    /// Returns the cost of labels, by variable.
     pub fn cost(&self, label: impl Fn(usize) -> usize) -> f64 {
         self.tariff.cost(|place| label(self.members[place]))
     }
 
-    /// The variable that makes the tensor.
+    /// Returns the variable that makes the tensor.
     pub fn producer(&self) -> Option<usize> {
         (self.tariff.count_producers() == 1).then(|| self.members[0])
     }
 }
 
 impl Tariff {
-    /// The number of members that make the tensor: 1, or 0 where that is settled.
+    /// Returns the number of members that make the tensor: 1, or 0 if the producer's label is settled.
     pub fn count_producers(&self) -> usize {
         usize::from(self.made.is_some())
     }
 
-    /// Number of rows.
+    /// Returns the number of rows.
     pub fn count_rows(&self) -> usize {
         let last = self.made.as_ref().and_then(|rows| rows.iter().max());
         last.map_or(1, |last| last + 1)
     }
 
-    /// The price of a row and a column.
+    /// Returns the price of a row and a column.
     pub fn price(&self, row: usize, column: usize) -> f64 {
         self.prices[row * self.columns + column]
     }
 
-    /// A number for each label of the member at a place that tells it from others: its row or its column.
+    /// Returns, for each label of the member at a position, a number that tells it from others: its row or its column.
     pub fn labels_of(&self, place: usize) -> Vec<usize> {
         match &self.made {
             Some(rows) if place == 0 => rows.clone(),
@@ -107,7 +106,7 @@ impl Tariff {
         }
     }
 
-    /// The cost of labels, by the place of their member.
+    /// Returns the cost of labels, by the position of their member.
     pub fn cost(&self, label: impl Fn(usize) -> usize) -> f64 {
         let row = self.made.as_ref().map_or(0, |rows| rows[label(0)]);
         let mut taken: Vec<usize> = Vec::new();
@@ -121,7 +120,7 @@ impl Tariff {
         taken.into_iter().map(|column| self.price(row, column)).sum()
     }
 
-    /// The tariff where each member has these labels alone.
+    /// Returns the tariff in which each member has only these labels.
     pub fn with_labels(&self, kept: &[&[usize]]) -> Self {
         let (rows, taken) = self.pick_labels(kept);
         self.drop_unused(&rows, taken)
@@ -139,8 +138,8 @@ impl Tariff {
         (rows, readers.map(pick).collect())
     }
 
-    /// The tariff where each member has these labels alone, settled where it can be. Readers that take the same
-    /// whatever their label pay at once, and who takes it likewise pays nothing.
+    /// Returns the tariff in which each member has only these labels, and settles what it can. Readers that take the same column whatever their label
+    /// pay at once, and other readers take that column for free.
     pub fn settle_labels(&self, kept: &[&[usize]]) -> Settled {
         let (rows, mut taken) = self.pick_labels(kept);
         let is_free = |&column: &usize| rows.iter().all(|&row| self.price(row, column) == 0.0);
@@ -173,7 +172,7 @@ impl Tariff {
         Settled { paid, rest }
     }
 
-    /// The tariff without rows and columns that nobody uses.
+    /// Returns the tariff without rows and columns that no label uses.
     fn drop_unused(&self, rows: &[usize], mut taken: Vec<Columns>) -> Self {
         let mut used_rows = rows.to_vec();
         let mut used: Vec<usize> =
@@ -198,7 +197,7 @@ impl Tariff {
 pub(super) mod tests {
     use super::*;
 
-    /// Three readers of a tensor of two rows.
+    /// Makes a tensor of two rows with three readers.
     pub fn share() -> Share {
         let columns = |of: [usize; 4]| of.map(|c| (c < 3).then_some(c)).to_vec();
         let tariff = Tariff {
@@ -210,7 +209,7 @@ pub(super) mod tests {
         Share { members: vec![0, 1, 2, 3], tariff: Rc::new(tariff) }
     }
 
-    /// All labels of the four members.
+    /// Returns all labels of the four members.
     pub fn all() -> impl Iterator<Item = [usize; 4]> {
         (0..3 * 64).map(|at| [at / 64, at / 16 % 4, at / 4 % 4, at % 4])
     }

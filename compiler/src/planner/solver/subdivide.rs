@@ -1,8 +1,8 @@
-//! Branch and bound where shifting costs alone leaves a gap.
+//! Branch and bound, for gaps that shifting costs alone leaves.
 //!
-//! What is left is divided in two by the labels of one variable. Each part is a problem of its own, with a higher
-//! bound and fewer labels, and is bounded, pruned and divided by itself. The variable is the one whose two parts
-//! raise the bound most, as a few sweeps on each show. A variable that very many terms read comes before all others.
+//! What is left is divided in two by the labels of one variable. Each part is a problem of its own, with a higher bound and fewer labels, and is
+//! bounded, pruned and divided by itself. The variable is the one whose two parts raise the bound most, as a few sweeps on each show. A variable that
+//! very many terms read comes before all others.
 
 use std::cmp::Reverse;
 
@@ -10,25 +10,24 @@ use super::branch_and_bound::{Division, branch_and_bound};
 use super::dual::Dual;
 use super::minimise::{Effort, NetworkSearch, STEP, restrict_labels};
 
-/// The number of times that a part is divided again: as many parts, each with its messages, are in memory at once.
-/// Half as often ends experts on 4x4 2.3 % higher; twice as often changes no plan.
+/// The most times that a part is divided again. As many parts, each with its messages, are in memory at once. Half as often ends experts on 4x4 2.3 %
+/// higher; twice as often changes no plan.
 const DEPTH: usize = 40;
-/// Variables that are tried before one is divided, and the sweeps of each trial. With twice as many variables or sweeps
+/// The number of variables that are tried before one is divided, and the number of sweeps of each trial. With twice as many variables or sweeps
 /// experts on 4x4 end 1.2 or 3.5 % higher. With half of the sweeps ResNet on 2x4 ends 0.5 % higher.
 const TRIED: usize = 6;
 const TRIAL: usize = 2;
-/// Terms from which a variable is divided before all others: a tensor that so many read ties them together, and what
-/// is left without it is narrow. Layers alone have a quarter of that. Half of it changes no plan; twice as many, as
-/// without hubs, end experts on 2x2x2 3.4 % higher.
+/// The number of terms from which on a variable is divided before all others. A tensor that so many read ties them together, and what is left without
+/// it is narrow. Layers alone have a quarter of that. Half of it changes no plan; twice as many, as without hubs, end experts on 2x2x2 3.4 % higher.
 const HUB: usize = 48;
 /// The effort for a part. With twice as many rounds ResNet on 2x4 ends 0.9 % higher; with 2 the bound of experts on
 /// 2x2x2 is 0.5 % lower.
 const PART: Effort = Effort { rounds: 3, ..STEP };
-/// The share of the gap that a part closes at least, for comparing trials, so that what closes nothing of one part is
-/// still compared by the other. Half or twice as much changes no plan.
+/// The least share of the gap that a part counts as closing when trials are compared, so that a trial which closes nothing in one part is still
+/// compared by the other. Half or twice as much changes no plan.
 const LEAST: f64 = 1e-6;
 
-/// Labels that are left, with the costs as they are shifted among them.
+/// The labels that are left, with the costs shifted among them.
 struct NetworkPart {
     bound: f64,
     dual: Dual,
@@ -44,7 +43,7 @@ struct Subdivision<'s, 'a> {
 }
 
 impl Subdivision<'_, '_> {
-    /// Divides what is searched now, of this bound, in two parts.
+    /// Divides the current search, which has this bound, into two parts.
     fn divide_search(&mut self, bound: f64, depth: usize) -> Option<[NetworkPart; 2]> {
         let [with, without] = self.search.find_parts(bound, &mut self.left)?;
         let part = |labels: Vec<Vec<usize>>| {
@@ -77,7 +76,7 @@ impl Division for Subdivision<'_, '_> {
 }
 
 impl NetworkSearch<'_> {
-    /// A bound of everything that is left, given one to begin with and the entries that may be read.
+    /// Returns a bound of everything that is left, from a given bound and with at most `left` entries read.
     pub fn subdivide(&mut self, bound: f64, left: usize) -> f64 {
         let mut subdivision = Subdivision { search: self, left };
         match subdivision.divide_search(bound, DEPTH - 1) {
@@ -86,8 +85,8 @@ impl NetworkSearch<'_> {
         }
     }
 
-    /// The labels of one variable in two parts, the more promising first; all others have all that they have. The
-    /// variable is the one whose parts both raise the bound most. `None` where none can be divided, or no work is left.
+    /// Divides the labels of one variable into two parts, the more promising one first; the other variables keep all their labels. The variable is
+    /// the one of which both parts raise the bound most. `None` if none can be divided, or if no work is left.
     fn find_parts(&mut self, bound: f64, left: &mut usize) -> Option<[Vec<Vec<usize>>; 2]> {
         let bounds = self.dual.label_bounds();
         let open = self.proof_limit();
@@ -135,7 +134,7 @@ impl NetworkSearch<'_> {
         best.map(|(_, parts)| parts)
     }
 
-    /// The variable that most terms read, with its best label, if these are many.
+    /// Returns the variable that most terms read, with its best label, if these terms are many.
     fn find_hub(&self, tried: &[(usize, usize, f64)]) -> Option<(usize, usize)> {
         let terms = |variable: usize| self.dual.count_terms(variable);
         let hubs = tried.iter().filter(|(variable, ..)| terms(*variable) >= HUB);
@@ -166,7 +165,7 @@ mod tests {
     const VARIABLES: usize = 15;
     const LABELS: usize = 3;
 
-    /// A number from 0 to 1 for each pair of labels.
+    /// Returns a number from 0 to 1 for each pair of labels.
     fn cost(seed: u64, [a, b, i, j]: [usize; 4]) -> f64 {
         let key = [a, b, i, j].iter().fold(seed, |key, &part| {
             (key ^ part as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)
@@ -174,7 +173,7 @@ mod tests {
         (key >> 40) as f64 / (1u64 << 24) as f64
     }
 
-    /// Every variable with every other: too wide to be eliminated, and shifted costs alone leave a gap.
+    /// Makes a network of every variable with every other. It is too wide to be eliminated, and shifted costs alone leave a gap.
     fn complete(seed: u64) -> Network {
         let mut network = Network::default();
         for variable in 0..VARIABLES {
@@ -188,7 +187,7 @@ mod tests {
         network
     }
 
-    /// The least cost, by depth-first search: costs are never negative.
+    /// Finds the least cost by depth-first search. Costs are never negative.
     fn least(seed: u64, labels: &mut Vec<usize>, sum: f64, best: &mut f64) {
         let next = labels.len();
         if next == VARIABLES {

@@ -1,4 +1,4 @@
-//! Tables of costs by labels, with one entry for all labels that cost the same.
+//! Tables of costs by labels, with a single entry for all labels that cost the same.
 //!
 //! A pair of nodes pays what boxing costs between the layout that one label makes and the layout that the other
 //! takes. Many labels make or take the same layout, so they are one class.
@@ -10,30 +10,30 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::rc::Rc;
 
-/// Numbers that are computed side by side are as many as a multiple of this: whole vectors, whatever the processor has.
+/// The number of which lengths of vectorized buffers are multiples, so that they are whole vectors on every processor.
 pub const LANES: usize = 8;
 
-/// The labels of a variable, by class.
+/// The classes of the labels of a variable.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LabelAxis {
-    /// By label: its class.
+    /// The class of each label.
     pub classes: Vec<u32>,
-    /// Classes.
+    /// The number of classes.
     pub count: usize,
 }
 
 impl LabelAxis {
-    /// An axis that gives each label one of so many classes.
+    /// Makes an axis that gives each label one of `count` classes.
     pub fn new(classes: impl IntoIterator<Item = usize>, count: usize) -> Self {
         Self { classes: classes.into_iter().map(|class| class as u32).collect(), count }
     }
 
-    /// Every label is a class.
+    /// Makes an axis on which every label is a class of its own.
     pub fn one_per_label(labels: usize) -> Self {
         Self::new(0..labels, labels)
     }
 
-    /// Labels with equal keys are a class; and the key of each class.
+    /// Makes an axis on which labels with equal keys are a class, and returns the key of each class.
     pub fn by_key<K: Eq + Hash + Copy>(keys: impl IntoIterator<Item = K>) -> (Self, Vec<K>) {
         let (mut known, mut firsts) = (HashMap::new(), Vec::new());
         let class = |key: K| {
@@ -46,12 +46,12 @@ impl LabelAxis {
         (Self::new(classes, firsts.len()), firsts)
     }
 
-    /// The class of a label.
+    /// Returns the class of a label.
     pub fn class(&self, label: usize) -> usize {
         self.classes[label] as usize
     }
 
-    /// The first label of each class, where classes are in the order of these.
+    /// Returns the first label of each class, if classes are ordered by these.
     pub fn first_labels(&self) -> Vec<usize> {
         let mut firsts = Vec::with_capacity(self.count);
         for (label, &class) in self.classes.iter().enumerate() {
@@ -62,12 +62,12 @@ impl LabelAxis {
         firsts
     }
 
-    /// These labels alone.
+    /// Returns the axis of only these labels.
     fn with_labels(&self, labels: &[usize]) -> Self {
         Self::new(labels.iter().map(|&label| self.class(label)), self.count)
     }
 
-    /// Labels that are of one class in both are a class, and the two classes of each.
+    /// Makes an axis on which labels of one class in both axes are a class, and returns the two classes of each.
     pub fn refine_with(&self, other: &Self) -> (Self, Vec<(u32, u32)>) {
         Self::by_key(self.classes.iter().copied().zip(other.classes.iter().copied()))
     }
@@ -76,9 +76,9 @@ impl LabelAxis {
 /// Costs by the labels of some variables.
 #[derive(Clone, Debug)]
 pub struct CostTable {
-    /// By variable.
+    /// The classes of the labels of each variable.
     pub axes: Vec<LabelAxis>,
-    /// By the classes of all variables, the last the fastest.
+    /// The costs by the classes of all variables; those of the last change fastest.
     pub entries: Vec<f64>,
 }
 
@@ -89,7 +89,7 @@ impl PartialEq for CostTable {
 }
 
 impl CostTable {
-    /// A table whose entries are by these classes. Its own classes are as few as can be, in the order of the first label of each.
+    /// Makes a table of entries by these classes. Its own classes are as few as possible, in the order of the first label of each.
     pub fn new<'a>(axes: Vec<LabelAxis>, entries: impl Into<Cow<'a, [f64]>>) -> Self {
         let mut all = TableClasses { axes, entries: entries.into() };
         (0..all.axes.len()).for_each(|at| all.drop_unused(at));
@@ -97,7 +97,7 @@ impl CostTable {
         Self { axes: all.axes, entries: all.entries.into_owned() }
     }
 
-    /// A table over two variables, by classes.
+    /// Makes a table over two variables, by classes.
     pub fn of_pair(axes: [LabelAxis; 2], cost: impl Fn(usize, usize) -> f64) -> Self {
         let [rows, columns] = [0, 1].map(|at| axes[at].count);
         let mut entries = Vec::with_capacity(rows * columns);
@@ -112,24 +112,24 @@ impl CostTable {
         self.entries.iter().any(|&cost| cost != 0.0)
     }
 
-    /// The cost of a pair of labels.
+    /// Returns the cost of a pair of labels.
     pub fn cost_at(&self, row: usize, column: usize) -> f64 {
         let [rows, columns] = [0, 1].map(|at| &self.axes[at]);
         self.entries[rows.class(row) * columns.count + columns.class(column)]
     }
 
-    /// Entries from a class of a variable to the next.
+    /// Returns the number of entries from a class of a variable to the next.
     pub fn stride(&self, axis: usize) -> usize {
         axis_stride(&self.axes, axis)
     }
 
-    /// The table in which each variable has these labels alone.
+    /// Returns the table in which each variable has only these labels.
     pub fn with_labels(&self, labels: &[&[usize]]) -> Self {
         let axes = self.axes.iter().zip(labels);
         Self::new(axes.map(|(axis, labels)| axis.with_labels(labels)).collect(), &self.entries)
     }
 
-    /// The costs of both tables over the same two variables.
+    /// Returns the sum of both tables over the same two variables.
     pub fn sum_with(&self, other: &Self) -> Self {
         let [(rows, of_row), (columns, of_column)] =
             [0, 1].map(|at| self.axes[at].refine_with(&other.axes[at]));
@@ -147,17 +147,17 @@ fn axis_stride(axes: &[LabelAxis], axis: usize) -> usize {
     axes[axis + 1..].iter().map(|axis| axis.count).product()
 }
 
-/// A table whose classes may be more than they need be.
+/// A table that may have more classes than it needs.
 struct TableClasses<'a> {
     axes: Vec<LabelAxis>,
     entries: Cow<'a, [f64]>,
 }
 
-/// Classes up to which equal ones are found by looking at all.
+/// The most classes of which equal ones are found by comparing all.
 const FEW: usize = 48;
 
 impl TableClasses<'_> {
-    /// Keeps the classes that labels have, in the order in which these have them.
+    /// Keeps only the classes that labels have, in the order in which the labels have them.
     fn drop_unused(&mut self, axis: usize) {
         let LabelAxis { classes, count } = &self.axes[axis];
         let (mut place, mut used) = (vec![u32::MAX; *count], Vec::new());
@@ -171,7 +171,7 @@ impl TableClasses<'_> {
         self.keep_classes(axis, &used, &place);
     }
 
-    /// Makes classes one whose entries are equal.
+    /// Joins the classes whose entries are equal.
     fn merge_equal(&mut self, axis: usize) {
         let (count, stride) = (self.axes[axis].count, axis_stride(&self.axes, axis));
         let mut hashes = vec![0; count];
@@ -188,7 +188,7 @@ impl TableClasses<'_> {
         self.keep_classes(axis, &firsts, &place);
     }
 
-    /// Keeps these classes, and says for each class which of them its labels have now.
+    /// Keeps these classes. `place` says for each old class which of them its labels have now.
     fn keep_classes(&mut self, axis: usize, kept: &[usize], place: &[u32]) {
         let (count, stride) = (self.axes[axis].count, axis_stride(&self.axes, axis));
         if kept.len() == count && kept.iter().enumerate().all(|(at, &class)| at == class) {
@@ -206,7 +206,7 @@ impl TableClasses<'_> {
     }
 }
 
-/// The first of all that are equal, and for each its place among them. Only what has the same hash is compared.
+/// Returns the first of all that are equal, and for each its index among these. Only those with the same hash are compared.
 fn find_firsts(hashes: &[u64], equal: impl Fn(usize, usize) -> bool) -> (Vec<usize>, Vec<u32>) {
     let mut known: HashMap<u64, Vec<u32>> = HashMap::new();
     let (mut firsts, mut of): (Vec<usize>, Vec<u32>) = (Vec::new(), Vec::new());
@@ -233,9 +233,9 @@ fn find_firsts(hashes: &[u64], equal: impl Fn(usize, usize) -> bool) -> (Vec<usi
     (firsts, of)
 }
 
-/// A content that is kept once where it is equal.
+/// A content of which equal ones are kept once.
 pub trait InternContent: PartialEq {
-    /// Equal for what is equal.
+    /// Returns a hash, which is the same for equal contents.
     fn content_hash(&self) -> u64;
 }
 
@@ -245,13 +245,13 @@ impl InternContent for CostTable {
     }
 }
 
-/// Things by content: of all that are equal one is kept.
+/// Contents, each equal one once.
 #[derive(Clone, Debug)]
 pub struct Interned<T> {
     known: HashMap<u64, Vec<Rc<T>>>,
 }
 
-/// Tables by content.
+/// Tables, each equal one once.
 pub type Tables = Interned<CostTable>;
 
 impl<T> Default for Interned<T> {
@@ -261,7 +261,7 @@ impl<T> Default for Interned<T> {
 }
 
 impl<T: InternContent> Interned<T> {
-    /// The one that is equal to this one.
+    /// Returns the kept content that is equal to this one.
     pub fn intern(&mut self, item: impl Into<Rc<T>>) -> Rc<T> {
         let item = item.into();
         let known = self.known.entry(item.content_hash()).or_default();
@@ -273,11 +273,11 @@ impl<T: InternContent> Interned<T> {
     }
 }
 
-/// Results made of things, once for all that are equal.
+/// Results that are made from contents, once for all that are equal.
 #[derive(Clone, Debug)]
 pub struct MadeOnce<T, M> {
     items: Interned<T>,
-    /// Results by the one of all equal things that is kept.
+    /// The results, by the address of the content that is kept.
     known: HashMap<*const T, Rc<M>>,
 }
 
@@ -288,7 +288,7 @@ impl<T, M> Default for MadeOnce<T, M> {
 }
 
 impl<T: InternContent, M: From<Rc<T>>> MadeOnce<T, M> {
-    /// The result made of this.
+    /// Returns the result made from this content.
     pub fn find_or_make(&mut self, item: impl Into<Rc<T>>) -> Rc<M> {
         let item = item.into();
         if let Some(known) = self.known.get(&Rc::as_ptr(&item)) {
@@ -300,25 +300,25 @@ impl<T: InternContent, M: From<Rc<T>>> MadeOnce<T, M> {
     }
 }
 
-/// Lowers a number to another that is below.
+/// Lowers `least` to `sum` if that is less.
 pub fn lower_to(least: &mut f64, sum: f64) {
     *least = if sum < *least { sum } else { *least };
 }
 
-/// Bit by bit.
+/// Compares numbers bit by bit.
 pub fn same_bits(a: &[f64], b: &[f64]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
 }
 
-/// Numbers that are hashed at once.
+/// The number of entries that are hashed at once.
 const HASHED: usize = 4;
 
-/// Multiply and rotate, a word at a time: equal tables are looked at anyway.
+/// Hashes entries by multiply and rotate, a word at a time. A weak hash will do, because tables of equal hash are compared.
 pub fn hash_entries(entries: &[f64]) -> u64 {
     hashed_on(entries.len() as u64, entries)
 }
 
-/// The hash of what has these entries more.
+/// Continues a hash with these entries.
 fn hashed_on(hash: u64, entries: &[f64]) -> u64 {
     let (whole, last) = entries.as_chunks::<HASHED>();
     let mut hash = hash;
@@ -334,7 +334,7 @@ fn hashed_on(hash: u64, entries: &[f64]) -> u64 {
     last.iter().fold(hash, |hash, &entry| mix_hash(hash, entry))
 }
 
-/// The hash of what has one more entry.
+/// Continues a hash with one entry.
 fn mix_hash(hash: u64, entry: f64) -> u64 {
     (hash.rotate_left(5) ^ entry.to_bits()).wrapping_mul(0x517c_c1b7_2722_0a95)
 }
@@ -359,7 +359,7 @@ pub(super) mod tests {
     pub const ROWS: usize = 12;
     pub const COLUMNS: usize = 10;
 
-    /// All that this processor can be told to use: what is computed must be the same, bit by bit.
+    /// Returns all instruction sets that this processor can be told to use. The results must be the same, bit by bit.
     pub fn every_arch() -> Vec<Arch> {
         let mut all = vec![Arch::new(), Arch::Scalar];
         #[cfg(target_arch = "x86_64")]
@@ -367,7 +367,7 @@ pub(super) mod tests {
         all
     }
 
-    /// Three different rows and four different columns, one pair of which is forbidden.
+    /// Returns the costs of three different rows and four different columns, with one forbidden pair.
     pub fn cost(row: usize, column: usize) -> f64 {
         match (row % 3, column * 7 % 4) {
             (1, 2) => f64::INFINITY,

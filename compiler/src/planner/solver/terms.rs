@@ -1,8 +1,7 @@
-//! Terms over several variables, with the share of their costs that each member's labels were given.
+//! Terms over several variables, with the part of their costs that was given to each member's labels.
 //!
-//! A sweep goes over all terms again and again, and most of its time is waiting for memory. So numbers of one kind
-//! lie one behind the other. Of a member, others read only the least cost of each class of labels. It is kept until
-//! the member is given something.
+//! A sweep goes over all terms again and again, and spends most of its time waiting for memory. So numbers of one kind are stored one after the
+//! other. The other members read only the least cost of each class of a member's labels, which is kept until the member is given something.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -17,15 +16,15 @@ use super::tables::{CostTable, MadeOnce, lower_to};
 #[derive(Clone)]
 pub struct Terms {
     terms: Vec<CostTerm>,
-    /// Members of terms, one term's behind the other's, and where the last ends.
+    /// The members of terms, one term after the other, and the end of the last.
     seats: Vec<TermSeat>,
-    /// By member and label: what was given, negated.
+    /// The debts by member and label: the negated costs that were given.
     owed: Vec<f64>,
-    /// By member and class: the least that is owed to a label of the class.
+    /// The least debt of the labels of a class, by member and class.
     least_owed: Vec<f64>,
-    /// By term: members that have been given all that there is, and nothing has changed since.
+    /// The members of each term that have been given all that there is, with no change since.
     drawn: Vec<Places>,
-    /// By term: members of which `least_owed` is not up to date.
+    /// The members of each term whose `least_owed` is not up to date.
     stale: Vec<Places>,
     made: OfEqual,
     scratch: TermScratch,
@@ -37,20 +36,20 @@ type Places = u32;
 #[derive(Clone)]
 struct CostTerm {
     costs: TermCosts,
-    /// The seat of its first member.
+    /// The index of its first member.
     first: usize,
-    /// Its size.
+    /// The number of its members.
     members: usize,
 }
 
 #[derive(Clone)]
 enum TermCosts {
-    /// By the labels of both members.
+    /// Costs by the labels of both members.
     Pair(Rc<Quotient>),
     Share(Rc<Joint>),
 }
 
-/// The results made of tables and tariffs.
+/// The results that were made from tables and tariffs.
 #[derive(Clone, Default)]
 struct OfEqual {
     quotients: MadeOnce<CostTable, Quotient>,
@@ -61,29 +60,29 @@ struct OfEqual {
 #[derive(Clone, Copy)]
 struct TermSeat {
     variable: usize,
-    /// The place where the debts to its labels begin.
+    /// The index at which the debts to its labels begin.
     owed: usize,
-    /// The place where the least costs of its classes begin.
+    /// The index at which the least costs of its classes begin.
     classes: usize,
 }
 
-/// A variable's place in a term.
+/// A variable's position in a term.
 #[derive(Clone, Copy)]
 pub struct Slot {
     /// The term.
     pub term: usize,
-    /// The place among its members.
+    /// The position among its members.
     pub place: usize,
 }
 
-/// Memory of one step, kept for the next.
+/// Buffers of one step, which are kept for the next.
 #[derive(Clone, Default)]
 struct TermScratch {
-    /// By class.
+    /// Costs by class.
     best: Vec<f64>,
-    /// By label.
+    /// Costs by label.
     left: Vec<f64>,
-    /// Like those of `least_owed` that belong to a term.
+    /// The part of `least_owed` that belongs to a term.
     classes: Vec<f64>,
     groups: Groups,
 }
@@ -103,7 +102,7 @@ impl TermCosts {
         }
     }
 
-    /// Entries that one sweep reads, about.
+    /// Returns the approximate number of entries that one sweep reads.
     fn sweep_size(&self, members: usize) -> usize {
         match self {
             TermCosts::Pair(table) => 4 * table.count_pairs(),
@@ -114,7 +113,7 @@ impl TermCosts {
         }
     }
 
-    /// For each class of a member the least of the costs with what the classes of all members cost, the member's own left out.
+    /// Computes, for each class of a member, the least sum of the costs and of the costs of the other members' classes.
     fn least_costs(&self, of: usize, classes: &[f64], groups: &mut Groups, best: &mut Vec<f64>) {
         match self {
             TermCosts::Pair(table) => {
@@ -127,7 +126,7 @@ impl TermCosts {
 }
 
 impl Terms {
-    /// The terms of a network; nothing is given yet.
+    /// Makes the terms of a network, with nothing given yet.
     pub fn new(network: &Network) -> Self {
         let mut made = OfEqual::default();
         let pairs = network.pairs.iter().map(|(&(a, b), table)| {
@@ -162,7 +161,7 @@ impl Terms {
         terms
     }
 
-    /// Says where the numbers of each member are. What is owed must be put there.
+    /// Sets the positions of each member's numbers. Debts must be stored there.
     fn place_seats(&mut self) {
         let (mut owed, mut classes) = (0, 0);
         for term in &self.terms {
@@ -180,31 +179,31 @@ impl Terms {
         self.stale.fill(Places::MAX);
     }
 
-    /// The number of terms.
+    /// Returns the number of terms.
     pub fn len(&self) -> usize {
         self.terms.len()
     }
 
-    /// The variables of a term.
+    /// Returns the variables of a term.
     pub fn members(&self, term: usize) -> impl Iterator<Item = usize> + Clone {
         let CostTerm { first, members, .. } = self.terms[term];
         self.seats[first..first + members].iter().map(|seat| seat.variable)
     }
 
-    /// The debts to the labels of each member of a term.
+    /// Returns the debts to the labels of each member of a term.
     pub fn member_debts(&self, term: usize) -> impl Iterator<Item = &[f64]> {
         let members = self.terms[term].members;
         (0..members).map(move |place| &self.owed[self.label_range(Slot { term, place })])
     }
 
-    /// Says that so much is owed to the labels of a member.
+    /// Sets the debts to the labels of a member.
     pub fn owe(&mut self, slot: Slot, owed: &[f64]) {
         let labels = self.label_range(slot);
         self.owed[labels].copy_from_slice(owed);
         self.note_change(slot);
     }
 
-    /// Entries that one sweep reads, about.
+    /// Returns the approximate number of entries that one sweep reads.
     pub fn sweep_size(&self) -> usize {
         self.terms.iter().map(|term| term.costs.sweep_size(term.members)).sum()
     }
@@ -219,7 +218,7 @@ impl Terms {
         self.seats[seat].classes..self.seats[seat + 1].classes
     }
 
-    /// Notes that the debts to a member have changed: the others may be given more.
+    /// Notes that the debts to a member have changed, so that the others may be given more.
     fn note_change(&mut self, slot: Slot) {
         self.drawn[slot.term] &= 1 << slot.place;
         self.stale[slot.term] |= 1 << slot.place;
@@ -230,7 +229,7 @@ impl Terms {
         self.drawn[slot.term] >> slot.place & 1 == 1
     }
 
-    /// Gives to a member of a term all that it can, added to `costs`: what is left of the term's least costs is 0 for each label.
+    /// Gives to a member of a term all that it can, and adds it to `costs`. What is left of the term's least costs is then 0 for each label.
     pub fn pull(&mut self, slot: Slot, costs: &mut [f64]) {
         if self.is_drawn(slot) {
             return;
@@ -248,7 +247,7 @@ impl Terms {
         self.drawn[slot.term] = 1 << slot.place;
     }
 
-    /// Takes so much from a member, label by label.
+    /// Takes these costs from a member, label by label, and gives them back to the term.
     pub fn deal(&mut self, slot: Slot, dealt: &[f64]) {
         let labels = self.label_range(slot);
         for (owed, dealt) in self.owed[labels].iter_mut().zip(dealt) {
@@ -258,7 +257,7 @@ impl Terms {
         self.refresh(slot);
     }
 
-    /// Says to a term which of the labels of a member no assignment has: those that cost infinitely much.
+    /// Tells a term which labels of a member no assignment has: those that cost infinitely much.
     pub fn forbid(&mut self, slot: Slot, costs: &[f64]) {
         let labels = self.label_range(slot);
         let mut is_new = false;
@@ -273,8 +272,8 @@ impl Terms {
         }
     }
 
-    /// The rest of a term's least costs by label of a member; `None` where it has drawn all, so that nothing is left
-    /// for any label that is not forbidden anyway.
+    /// Returns the rest of a term's least costs by label of a member. `None` if the member has drawn all, so that nothing is left for any label that
+    /// is not forbidden anyway.
     pub fn left_costs(&mut self, slot: Slot) -> Option<&[f64]> {
         if self.is_drawn(slot) {
             return None;
@@ -283,7 +282,7 @@ impl Terms {
         Some(self.best_with_owed(slot))
     }
 
-    /// The rest of a term's least costs, where those of the other members that `label_of` knows have these labels.
+    /// Returns the rest of a term's least costs, given the labels of the other members that `label_of` knows.
     pub fn left_with(&mut self, slot: Slot, label_of: impl Fn(usize) -> Option<usize>) -> &[f64] {
         let CostTerm { costs, first, members } = &self.terms[slot.term];
         let (first, members) = (*first, *members);
@@ -312,7 +311,7 @@ impl Terms {
         self.best_with_owed(slot)
     }
 
-    /// The best cost by label, with what is owed.
+    /// Returns the best cost by label, including the debts.
     fn best_with_owed(&mut self, slot: Slot) -> &[f64] {
         let labels = self.label_range(slot);
         let classes = self.terms[slot.term].costs.classes(slot.place).iter();
@@ -322,7 +321,7 @@ impl Terms {
         left
     }
 
-    /// For each class of a member the least of the costs with what is owed to the other members.
+    /// Computes, for each class of a member, the least sum of the costs and of the debts to the other members.
     fn find_best(&mut self, slot: Slot) {
         let mut stale = self.stale[slot.term] & !(1 << slot.place);
         let CostTerm { first, members, .. } = self.terms[slot.term];
@@ -337,7 +336,7 @@ impl Terms {
         costs.least_costs(slot.place, &self.least_owed[classes], groups, best);
     }
 
-    /// Finds the least that is owed to the labels of each class of a member.
+    /// Finds the least debt of the labels of each class of a member.
     fn refresh(&mut self, slot: Slot) {
         let (labels, classes) = (self.label_range(slot), self.class_range(slot));
         let least = &mut self.least_owed[classes];
@@ -349,7 +348,7 @@ impl Terms {
         self.stale[slot.term] &= !(1 << slot.place);
     }
 
-    /// Keeps these labels of each variable alone; `whole` says of which variables these are all.
+    /// Keeps only these labels of each variable. `whole` tells the variables of which these are all labels.
     pub fn restrict(&mut self, kept: &[Vec<usize>], whole: &[bool]) {
         self.made = OfEqual::default();
         let owed: Vec<f64> =
@@ -377,7 +376,7 @@ impl Terms {
         self.place_seats();
     }
 
-    /// The debts to those labels of a term's members that are kept.
+    /// Returns the debts to those labels of a term's members that are kept.
     fn kept_of(&self, term: usize, kept: &[Vec<usize>]) -> impl Iterator<Item = f64> {
         let members = self.members(term).zip(self.member_debts(term));
         members.flat_map(|(member, owed)| kept[member].iter().map(|&label| owed[label]))

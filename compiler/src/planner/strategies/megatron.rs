@@ -40,10 +40,10 @@ use crate::planner::problem::Problem;
 use crate::planner::problem::candidates::Candidate;
 use crate::planner::problem::layouts::SbpId;
 
-/// The signature of each node, as an index into its candidates.
+/// Returns the signature of each node, as an index into its candidates.
 ///
 /// # Errors
-/// Where the ranks of the innermost axis do not divide the heads of attention.
+/// Returns an error if the ranks of the innermost axis do not divide the heads of attention.
 pub(super) fn assign_megatron(
     problem: &Problem<'_>,
     sequences: bool,
@@ -67,7 +67,7 @@ pub(super) fn assign_megatron(
     Ok(splitter.chosen.into_iter().map(Option::unwrap_or_default).collect())
 }
 
-/// The dim of an activation that counts what stands in a sequence.
+/// The dim of an activation that counts the elements of a sequence.
 const SEQUENCE: usize = 1;
 
 struct Splitter<'p, 'a> {
@@ -77,14 +77,14 @@ struct Splitter<'p, 'a> {
     chosen: Vec<Option<usize>>,
     /// Whether a node depends on an input.
     fed: Vec<bool>,
-    /// Whether a node is a variable, or one variable moved, cast or mapped.
+    /// Whether a node is a variable, or made from one variable by moves, casts or maps.
     of_weights: Vec<bool>,
 }
 
-/// The factors by which an op is to be split.
+/// The factors by which an op should be split.
 struct Wish {
     factors: Vec<usize>,
-    /// Of attention the number of heads: nothing else will do than to split them.
+    /// The number of heads, if the op is attention. Then only a split of the heads will do.
     heads: Option<usize>,
 }
 
@@ -95,8 +95,8 @@ impl Wish {
     }
 }
 
-/// The fit of a candidate: rules broken, whether another one is wanted, seconds of communication, of local boxing and
-/// of computing. Less is better.
+/// The score of a candidate: the number of broken rules, whether another one is wished for, and the seconds of communication, of local boxing and of
+/// computing. Less is better.
 type Score = (usize, bool, [f64; 3]);
 
 impl Splitter<'_, '_> {
@@ -134,7 +134,7 @@ impl Splitter<'_, '_> {
         Ok(())
     }
 
-    /// The axis that splits the model.
+    /// Returns the axis that splits the model.
     fn model_axis(&self, node: usize) -> usize {
         self.problem.decisions.staging.placement[node].hierarchy.len() - 1
     }
@@ -148,7 +148,7 @@ impl Splitter<'_, '_> {
         self.problem.layouts.intern_sbp(&NdSbp((0..axes).map(sbp).collect()))
     }
 
-    /// Lets a node make a layout, and what it is made of follow, where that is open.
+    /// Lets a node make a layout, and also the nodes that it is made of, as far as their layouts are open.
     fn choose_layout(&mut self, node: usize, wished: SbpId) {
         if self.chosen[node].is_some() {
             return;
@@ -162,7 +162,7 @@ impl Splitter<'_, '_> {
         }
     }
 
-    /// An update works where its variable lies; states follow. A state that takes something in lies as that does.
+    /// Chooses the layout of an update: that of its variable, which the states follow. A state that takes something in has the layout of that.
     fn choose_update(&mut self, id: usize, node: &Node) {
         let graph = self.problem.decisions.graph();
         let variable = graph.value(node.operands[0]).producer.index();
@@ -177,7 +177,7 @@ impl Splitter<'_, '_> {
         self.choose_layout(id, pinned_state(self.problem, node).unwrap_or(home));
     }
 
-    /// The layout in which an operand has been made on the node's own mesh, if it is no partial sum.
+    /// Returns the layout in which an operand has been made on the node's own mesh, if it is no partial sum.
     fn made_layout(&self, node: &Node, position: usize) -> Option<SbpId> {
         let decisions = self.problem.decisions;
         let value = decisions.graph().value(node.operands[position]);
@@ -190,7 +190,7 @@ impl Splitter<'_, '_> {
         (!partial).then_some(made)
     }
 
-    /// The layout in which an operand is made; `None` where that is open.
+    /// Returns the layout in which an operand is made, or `None` if that is open.
     fn source_layout(
         &mut self,
         node: &Node,
@@ -250,7 +250,7 @@ impl Splitter<'_, '_> {
         Ok(())
     }
 
-    /// The wish for the axis that splits the model; `None` where anything is as good.
+    /// Returns the wish for the axis that splits the model, or `None` if any split will do.
     fn find_wish(&self, id: usize, node: &Node, sources: &[Option<SbpId>]) -> Option<Wish> {
         let graph = self.problem.decisions.graph();
         if self.model_ranks(id) == 1 || !self.fed[id] {
@@ -277,8 +277,8 @@ impl Splitter<'_, '_> {
         Some(Wish { factors, heads: None })
     }
 
-    /// The factors by which a product with a weight may be split: rows of the weight where the other operand is split
-    /// along them already, columns elsewhere.
+    /// Returns the factors by which a product with a weight may be split: the rows of the weight if the other operand is already split along them,
+    /// and its columns otherwise.
     fn product_factors(
         &self,
         id: usize,
@@ -307,8 +307,8 @@ impl Splitter<'_, '_> {
         (0..rule.factors.len()).filter(columns).collect()
     }
 
-    /// The factors by which the gradient of a table is to be split: those by which the table is. Each rank then sums the rows that it
-    /// holds, of all indices.
+    /// Returns the factors by which the gradient of a table is split, which are those of the table. Each rank then sums the rows that it holds, over
+    /// all indices.
     fn rows_of_table(&self, id: usize, node: &Node, rule: &Rule) -> Option<Vec<usize>> {
         let table = self.table_of(node.results[0])?;
         let label = self.chosen[table]?;
@@ -319,7 +319,7 @@ impl Splitter<'_, '_> {
         }
     }
 
-    /// The node of the variable whose gradient a value is, or becomes where it is cast, summed over microbatches and added to others.
+    /// Returns the node of the variable whose gradient a value is, or becomes by casts, sums over microbatches and additions.
     fn table_of(&self, value: ValueId) -> Option<usize> {
         let training = &self.problem.decisions.training;
         let graph = &training.graph;
@@ -343,7 +343,8 @@ impl Splitter<'_, '_> {
         }
     }
 
-    /// A contraction of activations in the forward pass over more than one batch dim: all but the first are heads.
+    /// Returns the wish for attention: a contraction of activations in the forward pass over more than one batch dim. All batch dims but the first
+    /// are heads.
     fn attention_wish(&self, id: usize, rule: &Rule) -> Option<Wish> {
         let forward = self.problem.decisions.training.phases[id] == Phase::Forward;
         if !forward || !rule.is_contraction() || rule.operands.len() < 2 {
@@ -358,7 +359,7 @@ impl Splitter<'_, '_> {
         Some(Wish { factors: factors.collect(), heads: Some(heads.iter().map(size).product()) })
     }
 
-    /// The number of rules that a candidate breaks. One is that nothing is split of what is whole, but where that is wished.
+    /// Counts the rules that a candidate breaks. One of them forbids to split what is whole, unless that is wished for.
     fn count_broken_rules(
         &self,
         id: usize,
@@ -416,8 +417,8 @@ impl Splitter<'_, '_> {
         }
     }
 
-    /// Whether a candidate takes partial sums alone, of no more elements than it gives: a sum of fewer elements would
-    /// be reduced besides what the others read.
+    /// Whether a candidate takes only partial sums, of no more elements than it makes. A sum of fewer elements would be reduced in addition to what
+    /// the others read.
     fn takes_partial_sums(&self, id: usize, candidate: &Candidate) -> bool {
         let graph = self.problem.decisions.graph();
         let elements =
@@ -446,7 +447,7 @@ impl Splitter<'_, '_> {
             && shape[SEQUENCE].is_multiple_of(self.model_ranks(id))
     }
 
-    /// Whether an operand is made on another mesh, which is another stage's.
+    /// Whether an operand is made on the mesh of another stage.
     fn comes_from_elsewhere(&self, id: usize, position: usize) -> bool {
         let decisions = self.problem.decisions;
         let value = decisions.graph().nodes[id].operands[position];
@@ -454,7 +455,7 @@ impl Splitter<'_, '_> {
         decisions.staging.placement[producer] != decisions.staging.placement[id]
     }
 
-    /// The candidates that take all operands without communication, if there are any; otherwise all.
+    /// Returns the candidates that take all operands without communication, or all candidates if there are none.
     fn worth_pricing(
         &self,
         id: usize,
@@ -475,7 +476,7 @@ impl Splitter<'_, '_> {
         if moves_nothing.is_empty() { labels } else { moves_nothing }
     }
 
-    /// Seconds of communication, of local boxing and of computing in a step.
+    /// Returns the seconds of communication, of local boxing and of computing in a step.
     fn price_candidate(
         &mut self,
         id: usize,

@@ -37,10 +37,10 @@ use crate::decisions::Phase;
 
 mod megatron;
 
-/// The strategy's signature for each node, as an index into its candidates.
+/// Returns the strategy's signature for each node, as an index into its candidates.
 ///
 /// # Errors
-/// Where the model does not fit the strategy.
+/// Returns an error if the model does not fit the strategy.
 pub fn assign_strategy(
     problem: &Problem<'_>,
     strategy: Strategy,
@@ -100,7 +100,7 @@ pub fn assign_strategy(
     Ok(assignment)
 }
 
-/// The layout in which an update works where the user says how a state of its lies: there.
+/// Returns the layout in which an update works if the user pins one of its states: that of the state.
 fn pinned_state(problem: &Problem<'_>, node: &Node) -> Option<SbpId> {
     if node.op.operation().updates().is_empty() {
         return None;
@@ -115,8 +115,8 @@ fn pinned_state(problem: &Problem<'_>, node: &Node) -> Option<SbpId> {
     }
 }
 
-/// The node of the variable as which a node lies: one that it casts or that is gathered again from it, or a state that it
-/// blends with something new.
+/// Returns the node of the variable that determines a node's layout: one that it casts or gathers again, or a state that it blends with something
+/// new.
 fn of_variable(graph: &Graph, node: &Node) -> Option<usize> {
     match node.op {
         Op::Blend(_) => Some(graph.value(node.operands[0]).producer.index()),
@@ -124,7 +124,7 @@ fn of_variable(graph: &Graph, node: &Node) -> Option<usize> {
     }
 }
 
-/// The node of the variable that a node gives as it is at rest, cast or not, if it does.
+/// Returns the node of the variable that a node gives in its layout at rest, cast or not, if it does so.
 fn at_rest(graph: &Graph, node: &Node) -> Option<usize> {
     let producer = graph.value(*node.operands.first()?).producer;
     match (&node.op, &graph.node(producer).op) {
@@ -134,8 +134,7 @@ fn at_rest(graph: &Graph, node: &Node) -> Option<usize> {
     }
 }
 
-/// The dim that is dim 0 of the gradient, of a cast of a gradient from half precision, before microbatches are
-/// summed.
+/// Returns, for a cast of a gradient from half precision before microbatches are summed, the dim that is dim 0 of the gradient.
 fn half_gradient(
     graph: &Graph,
     node: &Node,
@@ -160,8 +159,7 @@ fn half_gradient(
     scattered.then(|| moved.iter().rev().fold(0, |dim, permutation| permutation[dim]))
 }
 
-/// The layout over every axis that the strategy gives to the first result of a node; `None` where it follows from
-/// the operands.
+/// Returns the layout over every axis that the strategy gives to the first result of a node, or `None` if it follows from the operands.
 fn wished_sbp(strategy: Strategy, node: &Node, kind: TensorKind) -> Option<Sbp> {
     let shards_states = strategy != Strategy::Data;
     match &node.op {
@@ -183,7 +181,7 @@ fn wished_sbp(strategy: Strategy, node: &Node, kind: TensorKind) -> Option<Sbp> 
     }
 }
 
-/// The candidate whose first result has this layout over the most axes; of those the one with most axes whole.
+/// Chooses the candidate whose first result has this SBP on the most axes, and among those the one with most axes whole.
 fn choose_by_sbp(problem: &Problem<'_>, node: usize, wished: Sbp) -> usize {
     let score = |candidate: &Candidate| {
         let sbp = problem.layouts.sbp(candidate.results[0]);
@@ -196,7 +194,7 @@ fn choose_by_sbp(problem: &Problem<'_>, node: usize, wished: Sbp) -> usize {
         .unwrap_or(0)
 }
 
-/// The candidate whose first result has this layout on the most axes; of those the one with most axes whole.
+/// Chooses the candidate whose first result has this layout on the most axes, and among those the one with most axes whole.
 fn choose_by_layout(problem: &Problem<'_>, node: usize, wished: SbpId) -> usize {
     let wished = problem.layouts.sbp(wished);
     let score = |candidate: &Candidate| {
@@ -210,11 +208,10 @@ fn choose_by_layout(problem: &Problem<'_>, node: usize, wished: SbpId) -> usize 
         .unwrap_or(0)
 }
 
-/// The candidate for which the fewest operands move otherwise than by an all-reduce; of those the one whose operands
-/// take the least communication, then the least local boxing, then the least computing. What is split along the batch
-/// stays so, and statistics of a batch are summed by all ranks: to gather the one or to scatter the other may cost
-/// less here, but not for what reads the result. A parameter, cast or not, counts as whole: where it is kept in shards
-/// it is gathered.
+/// Chooses the candidate for which the fewest operands move otherwise than by an all-reduce; of those the one whose operands take the least
+/// communication, then the least local boxing, then the least computing. So a tensor that is split along the batch stays so, and statistics of a
+/// batch are summed by all ranks: to gather the former or to scatter the latter may cost less here, but not for the readers of the result. A
+/// parameter, cast or not, counts as whole: if it is kept in shards, it is gathered.
 fn follow_operands(problem: &Problem<'_>, id: usize, node: &Node, assignment: &[usize]) -> usize {
     if node.operands.is_empty() {
         return choose_by_sbp(problem, id, Sbp::Broadcast);
@@ -241,8 +238,8 @@ fn follow_operands(problem: &Problem<'_>, id: usize, node: &Node, assignment: &[
     best.map_or(0, |(_, label)| label)
 }
 
-/// The candidates that take all operands without communication, if there are any; otherwise all. Routes on large
-/// meshes are not searched for what is not taken.
+/// Returns the candidates that take all operands without communication, or all candidates if there are none. So no routes on large meshes are
+/// searched for candidates that are not taken.
 fn worth_pricing(
     problem: &Problem<'_>,
     id: usize,
@@ -262,7 +259,7 @@ fn worth_pricing(
     if local.is_empty() { all } else { local }
 }
 
-/// The node that makes an operand, and the layout in which it counts as made.
+/// Returns the node that makes an operand, and the layout in which it counts as made.
 fn find_source(
     problem: &Problem<'_>,
     node: &Node,
@@ -285,9 +282,9 @@ fn find_source(
 enum BoxingEffect {
     /// Ranks do not communicate.
     Local,
-    /// It goes to other ranks as it lies, or is a sum that is all-reduced.
+    /// It goes to other ranks in its layout, or is a sum that is all-reduced.
     Kept,
-    /// It is gathered, scattered or split otherwise.
+    /// It is gathered, scattered or split in another way.
     Changed,
 }
 
@@ -296,7 +293,7 @@ fn is_local(problem: &Problem<'_>, nodes: (usize, usize), source: SbpId, target:
     boxing_effect(problem, nodes, source, target) == BoxingEffect::Local
 }
 
-/// The effect of boxing from one node to another.
+/// Returns the effect of boxing from one node to another.
 fn boxing_effect(
     problem: &Problem<'_>,
     nodes: (usize, usize),
@@ -316,7 +313,7 @@ fn boxing_effect(
     source.0.iter().zip(&target.0).map(of_axis).fold(begin, BoxingEffect::max)
 }
 
-/// Seconds of a step in which an operand is boxed to `target`, and what that does.
+/// Returns the seconds of a step for boxing an operand to `target`, and the effect of that.
 fn price_operand(
     problem: &Problem<'_>,
     id: usize,

@@ -1,4 +1,4 @@
-//! Explains why ranks cannot share the heads of attention, where they cannot.
+//! Explains why ranks cannot share the heads of attention.
 
 use graphc_ir::graph::Node;
 use graphc_ir::ids::ValueId;
@@ -8,11 +8,11 @@ use super::{Splitter, Wish};
 use crate::planner::error::{HeadsReason, PlannerError};
 use crate::planner::problem::layouts::SbpId;
 
-/// The dim of heads of what attention takes.
+/// The dim of heads in the operands of attention.
 const HEADS: usize = 2;
 
 impl Splitter<'_, '_> {
-    /// The error for attention whose heads are not split as it is wished.
+    /// Makes the error of attention whose heads are not split as the strategy wishes.
     pub(super) fn indivisible_error(
         &self,
         id: usize,
@@ -49,8 +49,7 @@ impl Splitter<'_, '_> {
         }
     }
 
-    /// The value that an operand is on another mesh, which is another stage's, before elements are moved or mapped
-    /// one by one.
+    /// Returns the value on the mesh of another stage from which an operand is made by moving or mapping elements one by one, if there is one.
     fn find_elsewhere(&self, id: usize, operand: ValueId) -> Option<ValueId> {
         let decisions = self.problem.decisions;
         let placement = &decisions.staging.placement;
@@ -65,7 +64,7 @@ impl Splitter<'_, '_> {
         operands.find_map(|&operand| self.find_elsewhere(id, operand))
     }
 
-    /// All heads of queries.
+    /// Returns the number of heads of queries.
     pub(super) fn heads_of_queries(&self, node: &Node, wish: &Wish) -> usize {
         let queries = &self.problem.decisions.graph().value(node.operands[0]).ty.shape;
         match node.op {
@@ -74,7 +73,7 @@ impl Splitter<'_, '_> {
         }
     }
 
-    /// Heads of keys and values, if an operand has such: what is repeated has fewer than its queries.
+    /// Returns the number of heads of keys and values, if an operand has them. Operands that are repeated have fewer heads than the queries.
     fn heads_of_keys(&self, node: &Node, position: usize, heads: usize) -> Option<usize> {
         let graph = self.problem.decisions.graph();
         if let Op::Attention(_) = node.op {
@@ -93,7 +92,8 @@ impl Splitter<'_, '_> {
         None
     }
 
-    /// The operand that keeps heads from being split: the first that breaks a rule where they are, as few rules broken as may be.
+    /// Returns the operand that keeps heads from being split: the first that breaks a rule in the candidate which splits them and breaks the fewest
+    /// rules.
     fn in_the_way(&self, id: usize, wish: &Wish, sources: &[Option<SbpId>]) -> usize {
         let axis = self.model_axis(id);
         let candidates = self.problem.candidates[id].iter();
