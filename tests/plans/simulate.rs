@@ -243,6 +243,69 @@ fn this_machine_becomes_a_cluster_that_plans() {
     assert!(plan(folder.path(), &["--mesh", "2", "--cluster", file]).exists());
 }
 
+/// Figures of two ranks at once are twice those that each of four has, who share the cores and the memory.
+#[test]
+fn more_ranks_than_were_measured_take_turns() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let file = folder.path().join("two.toml");
+    let cluster = r#"
+        name = "two"
+        [device]
+        kind = "cpu"
+        memory = "8GiB"
+        flops = { f32 = 1e11 }
+        bandwidth = 1e10
+        launch = 1e-6
+        shared_by = 2
+        [[level]]
+        latency = 1e-6
+        bandwidth = 4e9
+    "#;
+    std::fs::write(&file, cluster).expect("a scratch file");
+    let file = file.to_str().expect("UTF-8");
+    let of = |ranks: &str| {
+        let path = folder.path().join("plan.json");
+        let model = support::reference("mlp").join("model.onnx");
+        let model = model.to_str().expect("UTF-8");
+        let to = path.to_str().expect("UTF-8");
+        let mesh = ["--batch", "8", "--mesh", ranks, "--strategy", "data", "--cluster", file];
+        let output = support::graphc([&["compile", model, "-o", to][..], &mesh].concat());
+        assert!(output.status.success());
+        let plan = read(&std::fs::read_to_string(path).expect("a plan"));
+        (plan, String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (two, silent) = of("2");
+    let (four, note) = of("4");
+    assert!(!silent.contains("at once"), "{silent}");
+    assert!(note.contains("are of 2 ranks at once, and 4 share a machine here"), "{note}");
+    let device = |plan: &Value, field: &str| plan["cluster"]["device"][field].as_f64();
+    assert_eq!(device(&two, "launch"), Some(1e-6));
+    assert_eq!((device(&four, "launch"), device(&four, "shared_by")), (Some(2e-6), Some(4.0)));
+    let seconds = |plan: &Value| plan["predicted"]["step_seconds"].as_f64().expect("a number");
+    assert!(seconds(&four) > seconds(&two), "half the batch at half the speed, and more messages");
+}
+
+/// A machine that does something else is measured as slower than it is, and that is said.
+#[test]
+fn calibration_says_that_it_was_disturbed() {
+    if !Path::new("/proc/self/stat").exists() {
+        return;
+    }
+    let ends = std::sync::atomic::AtomicBool::new(false);
+    let busy = || while !ends.load(std::sync::atomic::Ordering::Relaxed) {};
+    let output = std::thread::scope(|scope| {
+        let cores = std::thread::available_parallelism().map_or(2, usize::from);
+        (0..2 * cores).for_each(|_| _ = scope.spawn(busy));
+        let output = support::graphc(["calibrate", "--quick", "--ranks", "2"]);
+        ends.store(true, std::sync::atomic::Ordering::Relaxed);
+        output
+    });
+    let warning = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(warning.contains("other processes had"), "{warning}");
+    let file = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(file.contains("# this machine was disturbed while it was measured"), "{file}");
+}
+
 /// The program of an example. `cargo test` builds examples beside the test binaries.
 fn example(name: &str) -> PathBuf {
     let mut path: PathBuf = std::env::current_exe().expect("a path");

@@ -16,7 +16,7 @@ use graphc_ir::plan::CompileOptions;
 use graphc_ir::text::{parse_graph, print_graph};
 use rten_onnx::onnx::{
     AttributeProto, AttributeType, DataType, Dimension, GraphProto, ModelProto, NodeProto,
-    OperatorSetIdProto, TensorShapeProto, TypeProto, TypeProtoTensor, ValueInfoProto,
+    OperatorSetIdProto, TensorProto, TensorShapeProto, TypeProto, TypeProtoTensor, ValueInfoProto,
 };
 use serde_json::Value as Json;
 
@@ -125,6 +125,60 @@ fn a_large_literal_is_a_table_and_no_weight() {
     let table = "%c = variable \"c\" {init={\"table\": \"";
     assert!(text.contains(table) && text.contains("} : f32[9, 9]"), "{text}");
     assert!(imported.weights.tensors.is_empty());
+}
+
+/// Imports `x - c` of `x`, f32[4, 20], where the exporter has computed the `c` of this shape.
+fn import_difference(shape: &[usize], c: &[f32]) -> Imported {
+    let extent = |&extent: &i64| Dimension { dim_value: Some(extent), dim_param: None };
+    let tensor = TypeProtoTensor {
+        elem_type: Some(DataType::FLOAT),
+        shape: Some(TensorShapeProto { dim: [4, 20].iter().map(extent).collect() }),
+    };
+    let ty = TypeProto { tensor_type: Some(tensor), ..TypeProto::default() };
+    let computed = TensorProto {
+        name: Some("onnx::Sub_1".into()),
+        dims: shape.iter().map(|&extent| extent as i64).collect(),
+        data_type: Some(DataType::FLOAT),
+        float_data: c.to_vec(),
+        ..TensorProto::default()
+    };
+    let node = NodeProto {
+        op_type: Some("Sub".into()),
+        input: ["x", "onnx::Sub_1"].map(String::from).into(),
+        output: vec!["y".into()],
+        ..NodeProto::default()
+    };
+    let graph = GraphProto {
+        input: vec![ValueInfoProto { name: Some("x".into()), r#type: Some(ty) }],
+        output: vec![ValueInfoProto { name: Some("y".into()), r#type: None }],
+        node: vec![node],
+        initializer: vec![computed],
+        ..GraphProto::default()
+    };
+    let version = OperatorSetIdProto { domain: None, version: Some(18) };
+    let model = ModelProto {
+        ir_version: Some(10),
+        graph: Some(graph),
+        opset_import: vec![version],
+        ..ModelProto::default()
+    };
+    let bytes = model.write_buf().expect("is writable");
+    import_onnx(&bytes, Path::new(""), &BTreeMap::new(), ImportOptions::default()).expect("imports")
+}
+
+/// What the exporter has computed for each sample alike is kept once, so that a batch can be cut; what differs keeps its name.
+#[test]
+fn computed_tensors_that_repeat_are_kept_once() {
+    let row: Vec<f32> = (0..20).map(|i| (i as f32).sin()).collect();
+    let rows = row.repeat(4);
+    let text = print_graph(&import_difference(&[4, 20], &rows).graph);
+    assert!(text.contains("f32[1, 20]") && !text.contains("onnx::Sub_1"), "{text}");
+    let mask: Vec<f32> = (0..80).map(|i| if i % 21 < 7 { 0.0 } else { -1e4 }).collect();
+    let text = print_graph(&import_difference(&[4, 20], &mask).graph);
+    assert!(text.contains("table") && !text.contains("onnx::Sub_1"), "{text}");
+    let other: Vec<f32> = (0..80).map(|i| (i as f32).cos()).collect();
+    let text = print_graph(&import_difference(&[4, 20], &other).graph);
+    assert!(text.contains("variable \"onnx::Sub_1\""), "{text}");
 }
 
 /// Imports a model of one node `Attention` of version 23 on queries of 4 heads, and keys and values of `shared` heads.

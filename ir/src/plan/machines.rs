@@ -57,7 +57,8 @@ impl Cluster {
             Some(level) if level.size > 0 => world_size.min(level.size),
             _ => world_size,
         };
-        let Some(ranks) = self.device.shared_by.filter(|&ranks| ranks < on_a_machine) else {
+        let fewer = |ranks: &usize| (1..on_a_machine).contains(ranks);
+        let Some(ranks) = self.device.shared_by.filter(fewer) else {
             return divided;
         };
         let share = ranks as f64 / on_a_machine as f64;
@@ -277,5 +278,38 @@ mod tests {
         for word in ["framework", "attention", "bandwidth_share"] {
             assert!(!written.contains(word), "{word} in {written}");
         }
+    }
+
+    /// A processor of 2 ranks that were measured at once.
+    fn shared_processor() -> Cluster {
+        let device = r#"{"kind":"cpu","memory":1000,"flops":{"f32":8.0},"bandwidth":4.0,"launch":1.0,"shared_by":2}"#;
+        let level = r#"{"size":0,"latency":1.0,"bandwidth":2.0}"#;
+        let text = format!(r#"{{"name":"here","device":{device},"level":[{level}]}}"#);
+        serde_json::from_str(&text).expect("a cluster")
+    }
+
+    #[test]
+    fn more_ranks_than_were_measured_take_turns() {
+        let measured = shared_processor();
+        for fewer in [1, 2] {
+            assert_eq!(measured.divide_among(fewer), measured);
+        }
+        let divided = measured.divide_among(8);
+        let (device, level) = (&divided.device, &divided.levels[0]);
+        assert_eq!((device.flops["f32"], device.bandwidth, device.launch), (2.0, 1.0, 4.0));
+        assert_eq!((device.memory, device.shared_by), (250, Some(8)));
+        assert_eq!((level.latency, level.bandwidth), (4.0, 0.5));
+        assert_eq!(divided.divide_among(8), divided, "it has been divided");
+    }
+
+    #[test]
+    fn ranks_of_other_machines_take_no_turns() {
+        let mut machines = shared_processor();
+        machines.levels[0].size = 2;
+        machines.levels.push(Level { size: 0, latency: 5.0, bandwidth: 1.0 });
+        assert_eq!(machines.divide_among(8), machines);
+        machines.device.shared_by = None;
+        machines.levels[0].size = 8;
+        assert_eq!(machines.divide_among(8), machines, "each has a device to itself");
     }
 }
