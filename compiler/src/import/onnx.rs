@@ -152,6 +152,26 @@ impl Decoded {
         Ok(self.read_initializers(find_graph(&self.model)?, base_dir)?.0)
     }
 
+    /// Adds to weights the matrices of the file that the exporter has made by turning one of them, turned anew.
+    ///
+    /// # Errors
+    /// Returns an error if the model's structure or its tensors are damaged, or a weight cannot be read.
+    pub fn add_turned(&self, base_dir: &Path, weights: &mut Weights) -> Result<(), ImportError> {
+        let graph = find_graph(&self.model)?;
+        let order = model::order_nodes(graph)?;
+        let (tensors, copies) = self.read_initializers(graph, base_dir)?;
+        let roles = roles::find_trained(graph, &order, &self.metadata.kinds, &tensors, &copies);
+        for (copy, source) in roles.tied {
+            if let (Some(weight), false) =
+                (weights.tensors.get(&source), weights.tensors.contains_key(&copy))
+            {
+                let turned = shared::turn_matrix(&source, weight)?;
+                weights.tensors.insert(copy, turned);
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the names of the weights that are trained by default, as far as nodes or outputs read them.
     ///
     /// # Errors
@@ -160,8 +180,8 @@ impl Decoded {
         let graph = find_graph(&self.model)?;
         let order = model::order_nodes(graph)?;
         let (tensors, copies) = self.read_initializers(graph, base_dir)?;
-        let (mut trained, _) =
-            roles::find_trained(graph, &order, &self.metadata.kinds, &tensors, &copies);
+        let mut trained =
+            roles::find_trained(graph, &order, &self.metadata.kinds, &tensors, &copies).trained;
         let outputs = graph.output.iter().filter_map(|output| output.name.as_deref());
         let read: BTreeSet<&str> =
             graph.node.iter().flat_map(model::list_node_reads).chain(outputs).collect();
@@ -221,13 +241,13 @@ impl Decoded {
         let order = model::order_nodes(graph)?;
         let (tensors, copies) = self.read_initializers(graph, base_dir)?;
         let symbols = collect_symbols(graph, &tensors);
-        let (roles, warnings) = roles::find_trained(graph, &order, kinds, &tensors, &copies);
+        let roles = roles::find_trained(graph, &order, kinds, &tensors, &copies);
         let is_pytorch = model.producer_name.as_deref() == Some("pytorch");
         let authored = roles::find_authored(kinds, &tensors, is_pytorch);
         let mut patterns = TrainedPatterns::new(&options);
         let mut trained = BTreeSet::new();
         for (name, tensor) in &tensors {
-            if patterns.is_trained(name, &tensor.ty(), roles.contains(name))? {
+            if patterns.is_trained(name, &tensor.ty(), roles.trained.contains(name))? {
                 trained.insert(name.clone());
             }
         }
@@ -236,7 +256,7 @@ impl Decoded {
         // What PyTorch does not save is computed with, as the model does.
         let saved = authored.difference(computed);
         let floats = saved.filter(|name| tensors[*name].dtype.is_float());
-        let kept = floats.chain(&roles).cloned().collect();
+        let kept = floats.chain(&roles.trained).cloned().collect();
         let initializers = Initializers { tensors, trained, kept };
         let mut lowering =
             Lowering::new(ops::supported_ops, read_opset(model)?, base_dir, initializers);
@@ -245,10 +265,14 @@ impl Decoded {
         lowering.wanted = model::list_graph_reads(graph);
         lowering.element_types = element_types::element_types(graph);
         lowering.described = collect_described_types(graph, dims, &symbols);
+        // What a pattern trains by its own name is a weight of its own.
+        for (copy, source) in roles.tied.iter().filter(|(copy, _)| !lowering.is_kept(copy)) {
+            lowering.tie_weights(copy, source)?;
+        }
         register_doubles(&mut lowering, graph, base_dir)?;
         register_folded(&mut lowering)?;
         add_inputs(&mut lowering, graph, dims, &symbols)?;
-        Ok(Begun { lowering, symbols, order, copies, authored, warnings })
+        Ok(Begun { lowering, symbols, order, copies, authored, warnings: roles.warnings })
     }
 }
 

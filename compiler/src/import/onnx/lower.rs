@@ -139,6 +139,14 @@ impl Lowering {
         &self.tensors
     }
 
+    /// Lets a matrix that the exporter has made stand for the one that it has turned, so that both are one weight.
+    pub fn tie_weights(&mut self, copy: &str, source: &str) -> Result<(), ImportError> {
+        let turned = self.transpose(&Val::Weight(source.into()), vec![1, 0]);
+        let error = |LoweringProblem(reason)| ImportError::Tensor { name: copy.into(), reason };
+        self.values.insert(copy.into(), turned.map_err(error)?);
+        Ok(())
+    }
+
     /// Returns the initializers, and the names of those whose numbers the import has computed with.
     pub fn into_initializers(self) -> (BTreeMap<String, WeightTensor>, BTreeSet<String>) {
         let Self { mut tensors, initializers, read, .. } = self;

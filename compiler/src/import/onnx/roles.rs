@@ -13,7 +13,17 @@ use crate::import::weights::WeightTensor;
 /// The most names that a sentence lists.
 const MOST_NAMES: usize = 6;
 
-/// Returns the names of the initializers that are trained, and warnings about them for the user.
+/// The roles of a model's initializers.
+pub(super) struct Roles {
+    /// The names of those that are trained by default.
+    pub trained: BTreeSet<String>,
+    /// Matrices that the exporter has made by turning a trained one, each with the name of that one. They are the same weight.
+    pub tied: BTreeMap<String, String>,
+    /// Warnings about them for the user.
+    pub warnings: Vec<String>,
+}
+
+/// Finds the initializers that are trained.
 ///
 /// With metadata, they are those that it marks PARAMETER, and unmarked floats that a matmul, convolution or gather takes as its weight, because the
 /// exporter's optimizer folds and renames weights. Without metadata, they are all that are used as parameters.
@@ -23,7 +33,7 @@ pub(super) fn find_trained(
     kinds: &Kinds,
     tensors: &BTreeMap<String, WeightTensor>,
     copies: &BTreeMap<String, String>,
-) -> (BTreeSet<String>, Vec<String>) {
+) -> Roles {
     if has_marks(kinds, tensors) {
         return by_marks(graph, kinds, tensors);
     }
@@ -89,21 +99,22 @@ fn has_marks(kinds: &Kinds, tensors: &BTreeMap<String, WeightTensor>) -> bool {
     tensors.keys().any(|name| kinds.contains_key(name))
 }
 
-fn by_marks(
-    graph: &GraphProto,
-    kinds: &Kinds,
-    tensors: &BTreeMap<String, WeightTensor>,
-) -> (BTreeSet<String>, Vec<String>) {
+fn by_marks(graph: &GraphProto, kinds: &Kinds, tensors: &BTreeMap<String, WeightTensor>) -> Roles {
     let used = map_weights_to_ops(graph);
-    let (mut trained, mut guessed) = (BTreeSet::new(), Vec::new());
+    let (mut trained, mut guessed) = (BTreeSet::new(), BTreeMap::new());
     for (name, tensor) in tensors.iter().filter(|(_, tensor)| tensor.dtype.is_float()) {
         let kind = kinds.get(name).map(String::as_str);
         let op = used.get(name.as_str()).filter(|_| kind.is_none() && !tensor.shape.is_empty());
-        guessed.extend(op.map(|op| format!("`{name}` ({op})")));
+        guessed.extend(op.map(|op| (name, format!("`{name}` ({op})"))));
         if kind == Some("PARAMETER") || op.is_some() {
             trained.insert(name.clone());
         }
     }
+    let is_made = |name: &str| !kinds.contains_key(name);
+    let tied = shared::find_made_copies(&trained, tensors, is_made, true);
+    trained.retain(|name| !tied.contains_key(name));
+    let guessed = guessed.into_iter().filter(|(name, _)| !tied.contains_key(*name));
+    let guessed: Vec<String> = guessed.map(|(_, text)| text).collect();
     let warnings = Vec::from_iter((!guessed.is_empty()).then(|| {
         format!(
             "{} of the weights are not marked, and are trained because an op takes them as its weight: {}. \
@@ -113,7 +124,7 @@ fn by_marks(
             format_names(&guessed)
         )
     }));
-    (trained, warnings)
+    Roles { trained, tied, warnings }
 }
 
 fn by_use(
@@ -121,7 +132,7 @@ fn by_use(
     statistics: BTreeSet<&str>,
     tensors: &BTreeMap<String, WeightTensor>,
     copies: &BTreeMap<String, String>,
-) -> (BTreeSet<String>, Vec<String>) {
+) -> Roles {
     let (mut trained, mut left) = (BTreeSet::new(), Vec::new());
     for (name, tensor) in tensors {
         let weighs = tensor.dtype.is_float() && !tensor.shape.is_empty();
@@ -135,8 +146,11 @@ fn by_use(
         }
     }
     if trained.is_empty() && left.is_empty() {
-        return (trained, Vec::new());
+        return Roles { trained, tied: BTreeMap::new(), warnings: Vec::new() };
     }
+    let is_made = |name: &str| name.starts_with("onnx::");
+    let tied = shared::find_made_copies(&trained, tensors, is_made, true);
+    trained.retain(|name| !tied.contains_key(name));
     let mut text = format!(
         "the model does not mark its parameters: by their use, {} weights are trained",
         trained.len()
@@ -152,8 +166,15 @@ fn by_use(
             "; of these {count} are called neither weight nor bias, as buffers are: {names}"
         );
     }
-    let shared = shared::describe_copies(&trained, tensors);
+    let of_pair = |(copy, source): (String, String)| format!("`{copy}` (`{source}`)");
+    if !tied.is_empty() {
+        let tied: Vec<String> = tied.clone().into_iter().map(of_pair).collect();
+        let names = format_names(&tied);
+        text += &format!("; trained as the weights that the exporter has made them of: {names}");
+    }
+    let shared = shared::find_made_copies(&trained, tensors, is_made, false);
     if !shared.is_empty() {
+        let shared: Vec<String> = shared.into_iter().map(of_pair).collect();
         text += &format!(
             "; copies of others, which the exporter makes of weights that are shared, are trained apart: {}",
             format_names(&shared)
@@ -166,7 +187,7 @@ fn by_use(
         );
     }
     text += "; --train and --freeze decide otherwise";
-    (trained, vec![text])
+    Roles { trained, tied, warnings: vec![text] }
 }
 
 /// Whether a weight is called as PyTorch's modules call theirs, or as the exporter does what it has turned.

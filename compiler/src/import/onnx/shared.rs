@@ -1,34 +1,49 @@
-//! Weights that PyTorch has once and a file of the older exporter twice: where a layer multiplies with a weight from the other side,
-//! the exporter turns it, and gives the copy a name of its own.
+//! Finds weights that PyTorch has once and a file twice. If a layer multiplies with a weight from the other side, such as a head with a table
+//! of tokens, the exporter may turn the weight, and give the copy a name of its own.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::import::weights::WeightTensor;
+use crate::import::ImportError;
+use crate::import::weights::{WeightData, WeightTensor};
 
 /// Elements that are compared before all of them are.
 const SAMPLED: usize = 64;
 
-/// A sentence for each trained weight that the exporter has named and that begins as another one, as it is or turned.
-pub(super) fn describe_copies(
+/// Returns the trained weights that the exporter has made (`is_made`) and that begin as another one, turned or as it is, each with that one.
+pub(super) fn find_made_copies(
     trained: &BTreeSet<String>,
     tensors: &BTreeMap<String, WeightTensor>,
-) -> Vec<String> {
+    is_made: impl Fn(&str) -> bool,
+    turned: bool,
+) -> BTreeMap<String, String> {
     let matrices =
         trained.iter().filter_map(|name| WeightMatrix::from_tensor(name, tensors.get(name)?));
     let (made, named): (Vec<WeightMatrix<'_>>, Vec<WeightMatrix<'_>>) =
-        matrices.partition(|matrix| matrix.name.starts_with("onnx::"));
-    let mut found = Vec::new();
-    for copy in made {
-        let of = |turned: bool| named.iter().find(|matrix| copy.is_copy(matrix, turned));
-        if let Some(source) = of(true) {
-            found.push(format!("`{}` (`{}` turned)", copy.name, source.name));
-        } else if let Some(source) = of(false) {
-            found.push(format!("`{}` (`{}`)", copy.name, source.name));
-        }
-    }
-    found
+        matrices.partition(|matrix| is_made(matrix.name));
+    let pair = |copy: &WeightMatrix<'_>| {
+        let source = named.iter().find(|matrix| copy.is_copy(matrix, turned))?;
+        Some((copy.name.to_owned(), source.name.to_owned()))
+    };
+    made.iter().filter_map(pair).collect()
+}
+
+/// Returns a matrix with its columns as rows.
+///
+/// # Errors
+/// Returns an error if its elements cannot be read.
+pub(super) fn turn_matrix(name: &str, tensor: &WeightTensor) -> Result<WeightTensor, ImportError> {
+    let bytes = tensor.bytes(name).map_err(|failure| ImportError::Tensor {
+        name: name.to_owned(),
+        reason: failure.to_string(),
+    })?;
+    let (rows, columns, size) = (tensor.shape[0], tensor.shape[1], tensor.dtype.size());
+    let places = (0..rows * columns).map(|at| at % rows * columns + at / rows);
+    let turned: Vec<u8> =
+        places.flat_map(|at| element_bytes(&bytes, at, size).iter().copied()).collect();
+    let shape = vec![columns, rows];
+    Ok(WeightTensor { dtype: tensor.dtype, shape, data: WeightData::Bytes(turned.into()) })
 }
 
 /// A weight of two dims.
