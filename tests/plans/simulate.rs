@@ -292,7 +292,11 @@ fn calibration_says_that_it_was_disturbed() {
         return;
     }
     let ends = std::sync::atomic::AtomicBool::new(false);
-    let busy = || while !ends.load(std::sync::atomic::Ordering::Relaxed) {};
+    let busy = || {
+        while !ends.load(std::sync::atomic::Ordering::Relaxed) {
+            std::hint::spin_loop();
+        }
+    };
     let output = std::thread::scope(|scope| {
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
         (0..2 * cores).for_each(|_| _ = scope.spawn(busy));

@@ -266,8 +266,10 @@ impl Decoded {
         lowering.element_types = element_types::element_types(graph);
         lowering.described = collect_described_types(graph, dims, &symbols);
         // What a pattern trains by its own name is a weight of its own.
-        for (copy, source) in roles.tied.iter().filter(|(copy, _)| !lowering.is_kept(copy)) {
-            lowering.tie_weights(copy, source)?;
+        for (copy, source) in &roles.tied {
+            if !lowering.is_kept(copy) {
+                lowering.tie_weights(copy, source)?;
+            }
         }
         register_doubles(&mut lowering, graph, base_dir)?;
         register_folded(&mut lowering)?;

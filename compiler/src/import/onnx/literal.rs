@@ -145,7 +145,10 @@ impl Lowering {
             tensor.dtype == wide && tensor.shape == shape && tensor.data == data
         };
         let free = |(name, _): &(&String, &WeightTensor)| !self.is_kept(name);
-        let stored = self.tensors.iter().filter(free).find(same).map(|(name, _)| name.clone());
+        // Of a mask passes are to know which keys it hides: they know tables.
+        let is_mask = dtype.is_float() && known.has_two_numbers();
+        let mut stored = self.tensors.iter().filter(free).filter(|_| !is_mask);
+        let stored = stored.find(same).map(|(name, _)| name.clone());
         let name = stored.unwrap_or_else(|| {
             let free = |n: &usize| !self.tensors.contains_key(&format!("literal.{n}"));
             format!("literal.{}", (0..).find(free).unwrap_or(0))
