@@ -381,6 +381,7 @@ class Case:
     """A model, its file and data, and what others make of it."""
 
     def __init__(self, args, build, folder):
+        import onnx
         import onnxruntime
 
         onnxruntime.set_default_logger_severity(3)
@@ -399,7 +400,9 @@ class Case:
         self.labels = labels_of(self.y)
         save_file({name: np.ascontiguousarray(x) for name, x in feeds.items()}, self.folder / "inputs.safetensors")
         save_file({**feeds, "labels": self.labels.numpy()}, self.folder / "data.safetensors")
-        self.frozen = [part for name, p in self.model.named_parameters() if not p.requires_grad for part in ("--freeze", name)]
+        held = {tensor.name for tensor in onnx.load(str(self.path)).graph.initializer}
+        frozen = [name for name, p in self.model.named_parameters() if not p.requires_grad and name in held]
+        self.frozen = [part for name in frozen for part in ("--freeze", name)]
         self.has_statistics = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.model.modules())
         self.batch = ["--batch", next(iter(self.inputs.values())).shape[0]] if args.dynamic else []
         train = lambda dtype: train_torch(self.model, self.inputs, self.labels, args.steps, args.lr, dtype)
