@@ -151,11 +151,10 @@ impl Ranks {
 
     /// Says that ranks take turns, where this machine has more of them than cores: their prediction supposes a core for
     /// each, unless it is of a machine that was measured.
-    pub fn note_turns(&self, plan: &Plan) {
-        let device = &plan.cluster.device;
+    pub fn note_turns(&self, plan: &Plan, kind: DeviceKind) {
         let cores = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
         let ranks = self.on_this_machine(plan);
-        let is_priced = device.kind != DeviceKind::Cpu || device.shared_by.is_some();
+        let is_priced = kind != DeviceKind::Cpu || plan.cluster.device.shared_by.is_some();
         if is_priced || !self.leads() || ranks <= cores {
             return;
         }

@@ -31,7 +31,7 @@ fn infer_batches(args: &RunArgs, ranks: &Ranks) -> Result<()> {
     let data = Some((args.inputs.as_path(), &types));
     ranks.agree(Some(options.seed), data, args.weights_from.as_deref())?;
     let (plan, weights) = ranks.plan(|| load_plan(args, &types))?;
-    ranks.note_turns(&plan);
+    ranks.note_turns(&plan, device_kind(&args.runtime, &plan));
     let mut session =
         start::open_inference(&plan, weights, (ranks, options), args.weights_from.as_deref())?;
     let batches = Batches::new(tensors, session.inputs(), session.samples())

@@ -27,7 +27,7 @@ use super::feeding::{Feeder, Training};
 use super::output::{check_distinct, print_escaped, print_message};
 use super::planning::{PlannedModel, compile_inputs, plan_model};
 use super::plans::{is_plan, load_sound_plan, plan_weights};
-use super::profiling::Profiling;
+use super::profiling::{Profiling, device_kind};
 use super::progress::{
     Diverged, Finished, REMEDIES, UnderWay, WAYS_ON, check_skips, number_outputs,
 };
@@ -70,7 +70,7 @@ fn train_model(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
     let (first_step, seed) = (options.first_step, options.seed);
     let mut saver = Saver::new(&args.checkpoints, ignores, first_step)?;
     let (plan, weights) = ranks.plan(|| load_plan(args, data.batch_types()))?;
-    ranks.note_turns(&plan);
+    ranks.note_turns(&plan, device_kind(&args.runtime, &plan));
     check_skips(args, &plan)?;
     let ModelWeights { own: weights, aside, fixed } = ModelWeights::read_of_plan(&plan, weights)?;
     let mut session = ranks.session(&plan, &weights, options.clone())?;

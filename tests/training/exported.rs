@@ -220,6 +220,9 @@ fn a_turned_copy_of_a_weight_is_that_weight() {
         let own = ["--steps", "5", "--mesh", mesh];
         are_those_of_pytorch(&train("tied_plain", &[&options[..], &own].concat()), &expected);
     }
+    // Frozen by its own name it is a weight of its own.
+    let own = ["--steps", "2", "--freeze", "onnx::MatMul_12"];
+    are_those_of_pytorch(&train("tied_plain", &[&options[..], &own].concat()), &[3.12386, 2.44005]);
     let folder = tempfile::tempdir().expect("a scratch folder");
     let path = |name: &str| folder.path().join(name).display().to_string();
     let (saved, trained) = (path("saved"), path("trained.onnx"));

@@ -152,16 +152,19 @@ impl Decoded {
         Ok(self.read_initializers(find_graph(&self.model)?, base_dir)?.0)
     }
 
+    fn read_roles(&self, base_dir: &Path) -> Result<roles::Roles, ImportError> {
+        let graph = find_graph(&self.model)?;
+        let order = model::order_nodes(graph)?;
+        let (tensors, copies) = self.read_initializers(graph, base_dir)?;
+        Ok(roles::find_trained(graph, &order, &self.metadata.kinds, &tensors, &copies))
+    }
+
     /// Adds to weights the matrices of the file that the exporter has made by turning one of them, turned anew.
     ///
     /// # Errors
     /// Returns an error if the model's structure or its tensors are damaged, or a weight cannot be read.
     pub fn add_turned(&self, base_dir: &Path, weights: &mut Weights) -> Result<(), ImportError> {
-        let graph = find_graph(&self.model)?;
-        let order = model::order_nodes(graph)?;
-        let (tensors, copies) = self.read_initializers(graph, base_dir)?;
-        let roles = roles::find_trained(graph, &order, &self.metadata.kinds, &tensors, &copies);
-        for (copy, source) in roles.tied {
+        for (copy, source) in self.read_roles(base_dir)?.tied {
             if let (Some(weight), false) =
                 (weights.tensors.get(&source), weights.tensors.contains_key(&copy))
             {
@@ -178,10 +181,7 @@ impl Decoded {
     /// Returns an error if the model's structure or its tensors are damaged.
     pub fn list_parameters(&self, base_dir: &Path) -> Result<BTreeSet<String>, ImportError> {
         let graph = find_graph(&self.model)?;
-        let order = model::order_nodes(graph)?;
-        let (tensors, copies) = self.read_initializers(graph, base_dir)?;
-        let mut trained =
-            roles::find_trained(graph, &order, &self.metadata.kinds, &tensors, &copies).trained;
+        let mut trained = self.read_roles(base_dir)?.trained;
         let outputs = graph.output.iter().filter_map(|output| output.name.as_deref());
         let read: BTreeSet<&str> =
             graph.node.iter().flat_map(model::list_node_reads).chain(outputs).collect();
@@ -241,14 +241,19 @@ impl Decoded {
         let order = model::order_nodes(graph)?;
         let (tensors, copies) = self.read_initializers(graph, base_dir)?;
         let symbols = collect_symbols(graph, &tensors);
-        let roles = roles::find_trained(graph, &order, kinds, &tensors, &copies);
+        let mut roles = roles::find_trained(graph, &order, kinds, &tensors, &copies);
         let is_pytorch = model.producer_name.as_deref() == Some("pytorch");
         let authored = roles::find_authored(kinds, &tensors, is_pytorch);
         let mut patterns = TrainedPatterns::new(&options);
         let mut trained = BTreeSet::new();
         for (name, tensor) in &tensors {
-            if patterns.is_trained(name, &tensor.ty(), roles.trained.contains(name))? {
-                trained.insert(name.clone());
+            let is_tied = roles.tied.contains_key(name);
+            let default = is_tied || roles.trained.contains(name);
+            match patterns.is_trained(name, &tensor.ty(), default)? {
+                true if is_tied => {}
+                true => _ = trained.insert(name.clone()),
+                // A copy that is frozen by its own name is a weight of its own.
+                false => _ = roles.tied.remove(name),
             }
         }
         let floats = tensors.iter().filter(|(_, tensor)| tensor.dtype.is_float());
@@ -265,14 +270,11 @@ impl Decoded {
         lowering.wanted = model::list_graph_reads(graph);
         lowering.element_types = element_types::element_types(graph);
         lowering.described = collect_described_types(graph, dims, &symbols);
-        // What a pattern trains by its own name is a weight of its own.
         for (copy, source) in &roles.tied {
-            if !lowering.is_kept(copy) {
-                lowering.tie_weights(copy, source)?;
-            }
+            lowering.tie_weights(copy, source)?;
         }
         register_doubles(&mut lowering, graph, base_dir)?;
-        register_folded(&mut lowering)?;
+        register_folded(&mut lowering);
         add_inputs(&mut lowering, graph, dims, &symbols)?;
         Ok(Begun { lowering, symbols, order, copies, authored, warnings: roles.warnings })
     }
@@ -448,25 +450,27 @@ fn register_doubles(
 
 /// Registers what the exporter's optimizer has computed and repeats along a dim, such as the positions of a batch, or has two
 /// numbers alone, as a mask has. Of these the import knows that samples are alike, and which keys a mask hides.
-fn register_folded(lowering: &mut Lowering) -> Result<(), ImportError> {
+fn register_folded(lowering: &mut Lowering) {
     let floats = lowering.tensors().iter().filter(|(_, tensor)| tensor.dtype.is_float());
     let several = floats.filter(|(_, tensor)| tensor.ty().elements() > 1);
     let names: Vec<String> = several.map(|(name, _)| name.clone()).collect();
     for name in names {
-        if lowering.is_kept(&name) || lowering.doubles.contains(&name) {
+        let is_weight = matches!(lowering.values.get(&name), Some(Val::Weight(_)));
+        if !is_weight || lowering.is_kept(&name) || lowering.doubles.contains(&name) {
             continue;
         }
         let tensor = &lowering.tensors()[&name];
-        let value = known::KnownValue::new(tensor.ty(), tensor.elements(&name)?);
+        // One that cannot be read is an error where a node reads it.
+        let Ok(elements) = tensor.elements(&name) else { continue };
+        let value = known::KnownValue::new(tensor.ty(), elements);
         let kept = value.kept_elements().data.len();
         let is_known = kept <= known::MOST_FOLDED
             && (kept < tensor.ty().elements() || value.has_two_numbers());
-        if is_known && matches!(lowering.values.get(&name), Some(Val::Weight(_))) {
+        if is_known {
             lowering.mark_read(&name);
             lowering.values.insert(name, Val::Known(value));
         }
     }
-    Ok(())
 }
 
 /// Refuses inputs several of whose symbolic extents have no value; where it is one, [`bind_extent`] says so.

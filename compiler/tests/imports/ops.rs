@@ -127,6 +127,19 @@ fn a_large_literal_is_a_table_and_no_weight() {
     assert!(imported.weights.tensors.is_empty());
 }
 
+/// Imports a graph of ops of this version.
+fn import_graph(graph: GraphProto, version: i64) -> Imported {
+    let version = OperatorSetIdProto { domain: None, version: Some(version) };
+    let model = ModelProto {
+        ir_version: Some(10),
+        graph: Some(graph),
+        opset_import: vec![version],
+        ..ModelProto::default()
+    };
+    let bytes = model.write_buf().expect("is writable");
+    import_onnx(&bytes, Path::new(""), &BTreeMap::new(), ImportOptions::default()).expect("imports")
+}
+
 /// Imports `x - c` of `x`, f32[4, 20], where the exporter has computed the `c` of this shape.
 fn import_difference(shape: &[usize], c: &[f32]) -> Imported {
     let extent = |&extent: &i64| Dimension { dim_value: Some(extent), dim_param: None };
@@ -155,15 +168,7 @@ fn import_difference(shape: &[usize], c: &[f32]) -> Imported {
         initializer: vec![computed],
         ..GraphProto::default()
     };
-    let version = OperatorSetIdProto { domain: None, version: Some(18) };
-    let model = ModelProto {
-        ir_version: Some(10),
-        graph: Some(graph),
-        opset_import: vec![version],
-        ..ModelProto::default()
-    };
-    let bytes = model.write_buf().expect("is writable");
-    import_onnx(&bytes, Path::new(""), &BTreeMap::new(), ImportOptions::default()).expect("imports")
+    import_graph(graph, 18)
 }
 
 /// What the exporter has computed for each sample alike is kept once, so that a batch can be cut; what differs keeps its name.
@@ -214,15 +219,7 @@ fn attention_of_version_23(shared: i64, integers: &[(&str, i64)], softcap: f32) 
         input: [("q", 4), ("k", shared), ("v", shared)].map(input).into(),
         ..GraphProto::default()
     };
-    let version = OperatorSetIdProto { domain: None, version: Some(23) };
-    let model = ModelProto {
-        ir_version: Some(10),
-        graph: Some(graph),
-        opset_import: vec![version],
-        ..ModelProto::default()
-    };
-    let bytes = model.write_buf().expect("is writable");
-    import_onnx(&bytes, Path::new(""), &BTreeMap::new(), ImportOptions::default()).expect("imports")
+    import_graph(graph, 23)
 }
 
 #[test]
