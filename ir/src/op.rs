@@ -42,9 +42,9 @@ pub enum Op {
     Variable(Variable),
     /// A small literal.
     Constant(Constant),
-    /// One value everywhere.
+    /// A tensor with one value everywhere.
     Full(Full),
-    /// The index along a dim.
+    /// A tensor that holds at each element its index along a dim.
     Iota(Iota),
     /// Random numbers.
     Random(Random),
@@ -54,7 +54,7 @@ pub enum Op {
     Binary(Binary),
     /// An elementwise choice between two operands, broadcast.
     Where(Where),
-    /// Another element type.
+    /// A change of the element type.
     Cast(Cast),
     /// The sum, mean, greatest or least over dims.
     Reduce(Reduce),
@@ -64,17 +64,17 @@ pub enum Op {
     /// Matrix product, batched and broadcast.
     #[serde(rename = "matmul")]
     MatMul(MatMul),
-    /// The same elements in another shape.
+    /// A change of the shape; the elements stay the same, in the same order.
     Reshape(Reshape),
-    /// Dims in another order.
+    /// A change of the order of dims.
     Transpose(Transpose),
-    /// A strided part.
+    /// A strided part of a tensor.
     Slice(Slice),
-    /// Operands one after the other along a dim.
+    /// Concatenation: operands one after the other along a dim.
     Concat(Concat),
-    /// Parts of given extents along a dim.
+    /// The parts of a tensor, of given extents along a dim.
     Split(Split),
-    /// Dims of extent 1 repeated.
+    /// A repetition of dims of extent 1.
     Expand(Expand),
     /// A border of one value, the inverse of a slice.
     Pad(Pad),
@@ -90,11 +90,11 @@ pub enum Op {
     Normalize(Normalize),
     /// Gradient of normalization.
     NormalizeGrad(NormalizeGrad),
-    /// Rows of a table.
+    /// Look-up of rows of a table.
     Embedding(EmbeddingOp),
-    /// Rows added into a table.
+    /// Gradient of the look-up: rows added into a table.
     EmbeddingGrad(EmbeddingGrad),
-    /// Elements at computed places.
+    /// Look-up of elements at computed places.
     Gather(Gather),
     /// Sums of elements over computed places.
     ScatterSum(ScatterSum),
@@ -112,13 +112,13 @@ pub enum Op {
     CrossEntropy(CrossEntropy),
     /// Gradient of cross entropy.
     CrossEntropyGrad(CrossEntropyGrad),
-    /// How many classes score more than the label.
+    /// The number of classes that score more than the label.
     LabelRank(LabelRank),
     /// Weighted means of values, by the softmax of products of queries and keys.
     Attention(Attention),
     /// Gradient of attention.
     AttentionGrad(AttentionGrad),
-    /// Pairs of elements turned by angles that grow with the position.
+    /// Rotary position embedding: pairs of elements turned by angles that grow with the position.
     Rotary(Rotary),
     /// Recurrent cells over a sequence.
     Recurrence(Recurrence),
@@ -138,7 +138,7 @@ pub enum Op {
     AveragePool(AveragePool),
     /// Gradient of [`Op::AveragePool`].
     AveragePoolGrad(AveragePoolGrad),
-    /// Another extent of a dim, by interpolation.
+    /// Interpolation of a dim to another extent.
     Resize(Resize),
     /// Gradient of [`Op::Resize`].
     ResizeGrad(ResizeGrad),
@@ -146,13 +146,13 @@ pub enum Op {
     BatchNorm(BatchNorm),
     /// Normalization of channels by the statistics of the batch.
     BatchNormTraining(BatchNormTraining),
-    /// Tokens to the places of experts.
+    /// Dispatch of tokens to the places of experts.
     Dispatch(Dispatch),
-    /// From the places of experts back to tokens.
+    /// Sums of what lies at the places of experts, back at the tokens.
     Combine(Combine),
     /// Gradient of the weights of [`Op::Combine`].
     CombineWeightsGrad(CombineWeightsGrad),
-    /// Random zeros, the rest scaled.
+    /// Dropout: random zeros, the rest scaled.
     Dropout(DropoutOp),
     /// The lower or upper triangle.
     Triangle(Triangle),
@@ -172,24 +172,24 @@ pub enum Op {
     ClipFactor(ClipFactor),
     /// A state that keeps a share of itself and takes in something new.
     Blend(Blend),
-    /// How many elements are not finite.
+    /// The number of elements that are not finite.
     NonFinite(NonFinite),
     /// The scale of the loss after a step, and whether the step is made.
     LossScale(LossScale),
-    /// Whether a step is made, by what is not finite.
+    /// The decision whether a step is made, by the count of what is not finite.
     SkipStep(SkipStep),
-    /// The same tensor on another placement or in another layout, as the user asked.
+    /// A tensor on another placement or in another layout, as the user asked.
     ToGlobal(ToGlobal),
     /// An op of a program's own.
     Custom(Custom),
-    /// The same tensor for later readers, in a layout of its own.
+    /// A tensor, unchanged, for later readers, in a layout of its own.
     Regather(Regather),
-    /// The sum over a step's microbatches; of a whole batch, the same tensor.
+    /// The sum of a tensor over a step's microbatches; of a whole batch, the same tensor.
     Accumulate(Accumulate),
 }
 
 impl Op {
-    /// The payload, as that which says all that the op means.
+    /// Returns the payload, as the trait that says all that the op means.
     pub fn operation(&self) -> &dyn Operation {
         match self {
             Op::Input(op) => op,
@@ -269,23 +269,23 @@ impl Op {
         }
     }
 
-    /// The name in the text format, e.g. `matmul`.
+    /// Returns the name of the op in the text format, e.g. `matmul`.
     pub fn name(&self) -> &'static str {
         self.operation().name()
     }
 
-    /// Whether it brings what comes from outside the graph: inputs and variables.
+    /// Returns whether the op brings what comes from outside the graph, as inputs and variables do.
     pub fn is_given(&self) -> bool {
         self.operation().is_source() && !self.operation().is_function()
     }
 
-    /// Whether it makes its numbers of nothing, so that they may be made anew wherever they are needed.
+    /// Returns whether the op makes its numbers of nothing, so that they may be made anew wherever they are needed.
     pub fn is_generator(&self) -> bool {
         self.operation().is_source() && self.operation().is_function()
     }
 
-    /// The element type in which it computes, which decides the peak that its FLOPs are held against: of matrix products that of
-    /// their operands, in whatever they add up; of other ops that of the first result, f32 where there is none.
+    /// Returns the element type in which the op computes, which decides the peak that its FLOPs are held against: of matrix products that of their
+    /// operands, in whatever they add up; of other ops that of the first result, f32 where there is none.
     pub fn compute_dtype(&self, operands: &[&TensorType], results: &[&TensorType]) -> DType {
         let decides = match self.operation().multiplies_matrices() {
             true => operands.first(),
@@ -294,7 +294,7 @@ impl Op {
         decides.map_or(DType::F32, |ty| ty.dtype)
     }
 
-    /// Result types from operand types: element types by [`Operation::infer_dtypes`], shapes by the rule.
+    /// Infers the types of the results from those of the operands: element types by [`Operation::infer_dtypes`], shapes by the rule.
     ///
     /// # Errors
     /// Returns an error if number, element types or shapes of the operands do not fit the op.
@@ -312,106 +312,104 @@ impl Op {
 /// The kind of an op's FLOPs, which decides the share of a device's peak that they reach.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Arithmetic {
-    /// FLOPs of elements one by one: the memory that these lie in takes the time.
+    /// The FLOPs of ops that treat elements one by one: the memory that these lie in takes the time.
     Elementwise,
-    /// FLOPs of matrix products.
+    /// The FLOPs of matrix products.
     Products,
-    /// FLOPs of attention without a matrix of scores: products between which exponentials are computed.
+    /// The FLOPs of attention without a matrix of scores: products between which exponentials are computed.
     Attention(AttentionShape),
 }
 
 /// The sizes that the speed of attention depends on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionShape {
-    /// Elements of a head.
+    /// The number of elements of a head.
     pub width: usize,
-    /// Keys that a query sees in the mean.
+    /// The number of keys that a query sees in the mean.
     pub keys: f64,
     /// Whether it is the backward pass.
     pub backward: bool,
 }
 
-/// All that an op means: see the module for the idea.
+/// The trait of payloads, which says all that an op means; the module explains the idea.
 pub trait Operation {
-    /// The name in the text format; equal to the serde tag of its [`Op`] variant.
+    /// Returns the name of the op in the text format; equal to the serde tag of its [`Op`] variant.
     fn name(&self) -> &'static str;
 
-    /// Element types of the results.
+    /// Infers the element types of the results.
     ///
     /// # Errors
     /// Returns an error if the number or the element types of the operands do not fit.
     fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError>;
 
-    /// The iteration space. Called after [`Operation::infer_dtypes`] has accepted the operands.
+    /// Returns the rule of the op, which describes its iteration space. It is called after [`Operation::infer_dtypes`] has accepted the operands.
     ///
     /// # Errors
     /// Returns an error if the shapes do not fit.
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError>;
 
-    /// Floating-point operations per point of the iteration space.
+    /// Returns the floating-point operations per point of the iteration space.
     fn flops_per_point(&self) -> f64 {
         1.0
     }
 
-    /// Floating-point operations of the whole iteration space, or of the part that a rule with smaller factors describes.
+    /// Returns the floating-point operations of the whole iteration space, or of the part that a rule with smaller factors describes.
     fn flops(&self, rule: &Rule) -> f64 {
         rule.count_points() * self.flops_per_point()
     }
 
-    /// Floating-point operations of that part of the iteration space `whole` which has most of them, of all parts whose factors are as
+    /// Returns the floating-point operations of the part of the iteration space `whole` that has most of them, of all parts whose factors are as
     /// large as those of `part`.
     fn most_flops(&self, _whole: &Rule, part: &Rule) -> f64 {
         self.flops(part)
     }
 
-    /// The share of its FLOPs that compute again what another op has computed, so that they are none of the model's own.
+    /// Returns the share of the op's FLOPs that compute again what another op has computed, so that they are none of the model's own.
     fn repeated_share(&self) -> f64 {
         0.0
     }
 
-    /// Whether its FLOPs are those of matrix products, which reach another share of a device's peak than the rest.
+    /// Returns whether the op's FLOPs are those of matrix products, which reach another share of a device's peak than the rest.
     fn multiplies_matrices(&self) -> bool {
         false
     }
 
-    /// Whether ranks do something for it. A variable, and what only says in which layout a tensor is taken, cost nothing by
-    /// themselves.
+    /// Returns whether ranks do something for the op. A variable, and what only says in which layout a tensor is taken, cost nothing by themselves.
     fn is_executed(&self) -> bool {
         true
     }
 
-    /// Whether it has no operands: its results come from outside, or are made of nothing.
+    /// Returns whether the op has no operands: its results come from outside, or are made of nothing.
     fn is_source(&self) -> bool {
         false
     }
 
-    /// Whether its results depend on nothing but operands and payload, so that they may be computed again, and wherever they are
-    /// read.
+    /// Returns whether the op's results depend on nothing but operands and payload, so that they may be computed again, and wherever they are read.
     fn is_function(&self) -> bool {
         self.updates().is_empty()
     }
 
-    /// Returns how it moves the elements of its only operand, if each element of its only result is one of them.
+    /// Returns how the op moves the elements of its only operand, if each element of its only result is one of them.
     fn movement(&self) -> Option<Movement> {
         None
     }
 
-    /// Whether each element takes an instruction or two.
+    /// Returns whether each element takes an instruction or two.
     fn is_light(&self) -> bool {
         false
     }
 
-    /// The kind of its FLOPs, for operands of these types, which it has accepted.
+    /// Returns the kind of the op's FLOPs, for operands of these types, which it has accepted.
     fn arithmetic(&self, _operands: &[&TensorType]) -> Arithmetic {
         if self.multiplies_matrices() { Arithmetic::Products } else { Arithmetic::Elementwise }
     }
 
-    /// Gradients of the operands from those of the results (`None`: zero), written with the builder. `None` where
-    /// the op has none to give: an integer operand, say.
+    /// Returns the gradients of the operands from those of the results (`None`: zero), written with the builder. `None` where the op has none to
+    /// give: an integer operand, say.
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>>;
 
-    /// The oracle: plain, slow, obviously right. Takes shards: of each operand and result it knows the whole
-    /// shape and where the shard lies; computes each result's `rect`.
+    /// Evaluates the op on shards, as the oracle: plain, slow, obviously right. It knows the whole shape of each operand and result, and where the
+    /// shard lies, and computes each result's `rect`.
     ///
     /// # Errors
     /// Returns an error if an index (label, class, row) is out of range.
@@ -422,32 +420,30 @@ pub trait Operation {
         cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError>;
 
-    /// Results that take the place of an operand, as (result, operand): updates of variables.
+    /// Returns the results that take the place of an operand, as (result, operand): updates of variables.
     fn updates(&self) -> &[(usize, usize)] {
         &[]
     }
 
-    /// Results that may be computed in the memory of an operand of the same shard and element type, if nobody reads the
-    /// operand later. Every kernel of the op is ready for it: lowering shares memory by this, and the proof of a plan
-    /// allows no other sharing.
+    /// Returns the results that may be computed in the memory of an operand of the same shard and element type, if nobody reads the operand later.
+    /// Every kernel of the op is ready for it: lowering shares memory by this, and the proof of a plan allows no other sharing.
     fn in_place(&self) -> Vec<InPlace> {
         self.updates().iter().map(|&(result, operand)| InPlace::new(result, operand)).collect()
     }
 
-    /// Whether each element of the result is computed from one element of each operand, broadcast: a step of a fused
-    /// chain is such an op.
+    /// Returns whether each element of the result is computed from one element of each operand, broadcast: a step of a fused chain is such an op.
     fn is_elementwise(&self) -> bool {
         false
     }
 
-    /// Whether elementwise ops of its only result may be steps of the actor that computes it: its kernels have an epilogue, which
-    /// reads parts of the result while the cache has them.
+    /// Returns whether elementwise ops of the op's only result may be steps of the actor that computes it: its kernels have an epilogue, which reads
+    /// parts of the result while the cache has them.
     fn begins_chain(&self) -> bool {
         false
     }
 }
 
-/// The ways of ops that only move elements.
+/// The way in which an op that only moves elements does so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Movement {
     /// Each element is there once, in another shape or order.
@@ -461,21 +457,21 @@ pub enum Movement {
 /// A result in the memory of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InPlace {
-    /// The result.
+    /// The index of the result.
     pub result: usize,
-    /// The operand.
+    /// The index of the operand.
     pub operand: usize,
     /// Whether the bytes stay as they are, so that both may be read later; their shapes may differ then.
     pub same_bytes: bool,
 }
 
 impl InPlace {
-    /// A result that is written over an operand.
+    /// Makes the pair of a result and the operand that it is written over.
     pub fn new(result: usize, operand: usize) -> Self {
         Self { result, operand, same_bytes: false }
     }
 
-    /// The only operand's bytes as the only result.
+    /// Returns the pair of the only result and the only operand, whose bytes stay as they are.
     pub fn same_bytes() -> Vec<Self> {
         vec![Self { result: 0, operand: 0, same_bytes: true }]
     }
@@ -500,12 +496,12 @@ pub struct Region {
     pub dtype: DType,
     /// Shape of the whole tensor.
     pub global: Vec<usize>,
-    /// The part at hand.
+    /// The part of the tensor that the shard covers.
     pub rect: Rect,
 }
 
 impl Region {
-    /// The whole of a tensor.
+    /// Returns the region of a whole tensor.
     pub fn whole(ty: &TensorType) -> Self {
         Self { dtype: ty.dtype, global: ty.shape.clone(), rect: Rect::whole(&ty.shape) }
     }
@@ -530,7 +526,7 @@ pub struct EvalContext {
 }
 
 impl EvalContext {
-    /// The random stream of a key at this step.
+    /// Returns the random stream of a key at this step.
     pub fn random_stream(&self, key: u64) -> RandomStream {
         RandomStream { seed: self.seed, key, step: self.step }
     }

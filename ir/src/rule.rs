@@ -10,34 +10,34 @@
 
 use crate::sbp::{NdSbp, ReduceKind, Sbp};
 
-/// The kinds of factors: how each may be split.
+/// The kind of a factor, which says how it may be split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FactorKind {
-    /// Every point is independent: may be split.
+    /// A factor whose points are independent: it may be split.
     Parallel,
-    /// Reduced away: a split gives partial results.
+    /// A factor that is reduced away: a split gives partial results.
     Reduction(ReduceKind),
-    /// Looked up by index: ranks mask what they do not hold, and the results are summed.
+    /// A factor that is looked up by index: ranks mask what they do not hold, and the results are summed.
     Indexed,
-    /// Must stay whole.
+    /// A factor that must stay whole.
     Whole,
 }
 
 /// One factor of the iteration space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Factor {
-    /// Number of points.
+    /// The number of points.
     pub size: usize,
-    /// The way in which it may be split.
+    /// The kind, which says how the factor may be split.
     pub kind: FactorKind,
 }
 
 /// The factors of one dim of an operand or result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DimRule {
-    /// The product of these factors (indices into [`Rule::factors`]), leading first; empty: extent 1.
+    /// A product of these factors (indices into [`Rule::factors`]), leading first; empty: extent 1.
     Factors(Vec<usize>),
-    /// No product of factors; it has this extent and is never split.
+    /// A dim that is no product of factors; it has this extent and is never split.
     Whole(usize),
 }
 
@@ -87,7 +87,7 @@ pub struct Signature {
 }
 
 impl DimRule {
-    /// The factors; none of a whole dim.
+    /// Returns the indices of the dim's factors; a whole dim has none.
     pub fn factors(&self) -> &[usize] {
         match self {
             Self::Factors(factors) => factors,
@@ -97,7 +97,7 @@ impl DimRule {
 }
 
 impl Rule {
-    /// Whether the op contracts: it has more points than any of its tensors has elements, as a product has.
+    /// Returns whether the op contracts: it has more points than any of its tensors has elements, as a product has.
     pub fn is_contraction(&self) -> bool {
         let elements = |dims: &Vec<DimRule>| -> f64 {
             dims.iter().map(|dim| self.extent(dim) as f64).product()
@@ -106,12 +106,13 @@ impl Rule {
         self.count_points() > tensors.map(elements).fold(1.0, f64::max)
     }
 
-    /// The factors that fit.
+    /// Returns the indices of the factors that `fits` accepts.
     pub fn factors_where(&self, fits: impl Fn(&Factor) -> bool) -> Vec<usize> {
         (0..self.factors.len()).filter(|&factor| fits(&self.factors[factor])).collect()
     }
 
-    /// The parallel factors that every result and every one of the first operands has, in the order of the first operand's dims.
+    /// Returns the indices of the parallel factors that every result and each of the first `operands` operands has, in the order of the first
+    /// operand's dims.
     pub fn shared_factors(&self, operands: usize) -> Vec<usize> {
         let has = |dims: &Vec<DimRule>, factor: &usize| {
             dims.iter().any(|dim| dim.factors().contains(factor))
@@ -141,7 +142,7 @@ impl Rule {
             .collect()
     }
 
-    /// The extent of a dim.
+    /// Returns the extent of a dim.
     pub fn extent(&self, dim: &DimRule) -> usize {
         match dim {
             DimRule::Factors(factors) => factors.iter().map(|&f| self.factors[f].size).product(),
@@ -149,19 +150,19 @@ impl Rule {
         }
     }
 
-    /// The shape of each result.
+    /// Returns the shape of each result.
     pub fn result_shapes(&self) -> Vec<Vec<usize>> {
         self.results.iter().map(|dims| dims.iter().map(|dim| self.extent(dim)).collect()).collect()
     }
 
-    /// Number of points of the iteration space: factors times the largest product of whole dims.
+    /// Returns the number of points of the iteration space: factors times the largest product of whole dims.
     pub fn count_points(&self) -> f64 {
         let factors: f64 = self.factors.iter().map(|factor| factor.size as f64).product();
         let whole = self.operands.iter().chain(&self.results).map(|dims| whole_extent(dims));
         factors * whole.fold(1.0, f64::max)
     }
 
-    /// The choices that one mesh axis has, valid or not together with those of other axes.
+    /// Returns the choices that one mesh axis has, valid or not together with those of other axes.
     pub fn axis_choices(&self) -> Vec<Choice> {
         let mut choices = vec![Choice::Replicate];
         let splittable = |f: &usize| self.factors[*f].kind != FactorKind::Whole;
@@ -198,13 +199,13 @@ impl Rule {
         signatures
     }
 
-    /// The signature of these choices on a mesh of this hierarchy; `None` where they are not valid together.
+    /// Returns the signature of these choices on a mesh of this hierarchy; `None` where they are not valid together.
     pub fn choose_signature(&self, choices: &[Choice], hierarchy: &[usize]) -> Option<Signature> {
         self.splits_fit(choices, hierarchy).then(|| self.build_signature(choices.to_vec()))
     }
 
-    /// Whether the factors split as chosen: leading factors only, evenly in composite dims, and every result
-    /// without a split parallel factor would be wrong.
+    /// Returns whether the factors split as chosen: leading factors only, evenly in composite dims, and every result without a split parallel factor
+    /// would be wrong.
     fn splits_fit(&self, choices: &[Choice], hierarchy: &[usize]) -> bool {
         let mut remaining: Vec<usize> = self.factors.iter().map(|factor| factor.size).collect();
         for (&choice, &parts) in choices.iter().zip(hierarchy) {

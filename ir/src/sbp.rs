@@ -5,20 +5,20 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// The operation by which several values become one.
+/// The operation that joins several values to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReduceKind {
-    /// The sum.
+    /// The sum of the values.
     Sum,
-    /// The greatest.
+    /// The greatest of the values.
     Max,
-    /// The least.
+    /// The least of the values.
     Min,
 }
 
 impl ReduceKind {
-    /// The value that changes nothing: 0, -inf, +inf.
+    /// Returns the value that changes nothing where it is joined to others: 0, -inf, +inf.
     pub fn identity(self) -> f64 {
         match self {
             Self::Sum => 0.0,
@@ -37,7 +37,7 @@ impl ReduceKind {
         }
     }
 
-    /// `sum`, `max` or `min`.
+    /// Returns the name, `sum`, `max` or `min`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Sum => "sum",
@@ -62,14 +62,14 @@ impl Sbp {
     /// A partial sum.
     pub const PARTIAL: Sbp = Sbp::Partial(ReduceKind::Sum);
 
-    /// Whether this is a partial value of any kind.
+    /// Returns whether this is a partial value of any kind.
     pub fn is_partial(self) -> bool {
         matches!(self, Self::Partial(_))
     }
 }
 
 impl fmt::Display for Sbp {
-    /// `B`, `S(0)`, `P(sum)`.
+    /// Writes the SBP as text: `B`, `S(0)`, `P(sum)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Broadcast => f.write_str("B"),
@@ -82,7 +82,7 @@ impl fmt::Display for Sbp {
 impl FromStr for Sbp {
     type Err = String;
 
-    /// Reads `B`, `S(0)`, `P` and `P(sum|max|min)`.
+    /// Reads an SBP from text: `B`, `S(0)`, `P` and `P(sum|max|min)`.
     fn from_str(text: &str) -> Result<Self, String> {
         let text = text.trim();
         let inside = |prefix: &str| text.strip_prefix(prefix).and_then(|t| t.strip_suffix(')'));
@@ -99,24 +99,24 @@ impl FromStr for Sbp {
     }
 }
 
-/// One SBP per mesh axis.
+/// The layout of a tensor over a mesh: one SBP for each mesh axis.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NdSbp(pub Vec<Sbp>);
 
 impl NdSbp {
-    /// The whole tensor on every rank of a mesh of `axes` axes.
+    /// Makes the layout with the whole tensor on every rank of a mesh of `axes` axes.
     pub fn broadcast(axes: usize) -> Self {
         Self(vec![Sbp::Broadcast; axes])
     }
 
-    /// Whether some axis holds partial values.
+    /// Returns whether some axis holds partial values.
     pub fn is_partial(&self) -> bool {
         self.0.iter().any(|sbp| sbp.is_partial())
     }
 }
 
 impl fmt::Display for NdSbp {
-    /// `S(0), B`.
+    /// Writes the layout as text, e.g. `S(0), B`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (axis, sbp) in self.0.iter().enumerate() {
             write!(f, "{}{sbp}", if axis == 0 { "" } else { ", " })?;

@@ -30,7 +30,7 @@ impl DType {
     pub const ALL: [DType; 7] =
         [Self::F32, Self::F16, Self::BF16, Self::I64, Self::I32, Self::U8, Self::Bool];
 
-    /// Bytes of one element.
+    /// Returns the size of one element, in bytes.
     pub fn size(self) -> usize {
         match self {
             Self::I64 => 8,
@@ -40,12 +40,12 @@ impl DType {
         }
     }
 
-    /// Whether elements are floating-point numbers.
+    /// Returns whether elements are floating-point numbers.
     pub fn is_float(self) -> bool {
         matches!(self, Self::F32 | Self::F16 | Self::BF16)
     }
 
-    /// The name in the text format, e.g. `f32`.
+    /// Returns the name of the type in the text format, e.g. `f32`.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -86,39 +86,39 @@ pub struct TensorType {
 }
 
 impl TensorType {
-    /// A tensor type.
+    /// Makes a tensor type.
     pub fn new(dtype: DType, shape: impl Into<Vec<usize>>) -> Self {
         Self { dtype, shape: shape.into() }
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Size in bytes.
+    /// Returns the size of all elements, in bytes.
     pub fn bytes(&self) -> usize {
         self.elements() * self.dtype.size()
     }
 }
 
 impl fmt::Display for TensorType {
-    /// `f32[4, 8]`.
+    /// Writes the type as text, e.g. `f32[4, 8]`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{:?}", self.dtype, self.shape)
     }
 }
 
-/// Which dim of what is fed, or given back, counts samples.
+/// The dim of a fed or fetched tensor that counts samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Samples {
-    /// The first; a scalar has none.
+    /// The first dim; a scalar has none.
     #[default]
     First,
-    /// This one, e.g. 1 of states `[layers, samples, width]`.
+    /// This dim, e.g. 1 of states `[layers, samples, width]`.
     Dim(usize),
-    /// None: the whole tensor belongs to every step, e.g. a table.
+    /// No dim: the whole tensor belongs to every step, e.g. a table.
     Whole,
 }
 
@@ -128,7 +128,7 @@ impl Samples {
         if dim == 0 { Self::First } else { Self::Dim(dim) }
     }
 
-    /// The dim of a tensor of this rank; `None` where it has none that counts samples.
+    /// Returns the dim that counts samples in a tensor of this rank; `None` where it has none.
     pub fn dim(self, rank: usize) -> Option<usize> {
         match self {
             Self::First => (rank > 0).then_some(0),
@@ -137,18 +137,18 @@ impl Samples {
         }
     }
 
-    /// Samples of a tensor of this shape.
+    /// Returns the number of samples of a tensor of this shape; `None` where no dim counts them.
     pub fn count_samples(self, shape: &[usize]) -> Option<usize> {
         self.dim(shape.len()).map(|dim| shape[dim])
     }
 
-    /// Whether it is the first dim: what a file need not say.
+    /// Returns whether the first dim counts samples, which a file need not say.
     pub fn is_first(&self) -> bool {
         *self == Self::First
     }
 }
 
-/// Row-major strides of a shape, in elements.
+/// Returns the row-major strides of a shape, in elements.
 pub fn row_major_strides(shape: &[usize]) -> Vec<usize> {
     let mut strides = vec![1; shape.len()];
     for dim in (1..shape.len()).rev() {

@@ -57,12 +57,12 @@ pub const FLOOR: f64 = -3e4;
 pub struct Attention {
     /// Whether query i sees keys 0..=i alone; there are then as many keys as queries.
     pub causal: bool,
-    /// Multiplies the scores, usually 1 / sqrt(d).
+    /// The factor of the scores, usually 1 / sqrt(d).
     pub scale: Scalar,
-    /// As many keys each query sees at most, the last ones up to its own place; with a causal mask alone.
+    /// The number of keys that each query sees at most, the last ones up to its own place; with a causal mask alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<NonZeroU32>,
-    /// Bounds the scaled scores, by cap tanh(score / cap), before a bias is added.
+    /// The bound of the scaled scores, by cap tanh(score / cap), before a bias is added.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub soft_cap: Option<Scalar>,
 }
@@ -73,13 +73,13 @@ impl Attention {
         Self { causal, scale, window: None, soft_cap: None }
     }
 
-    /// Whether a query sees a key, by mask and window.
+    /// Returns whether a query sees a key, by mask and window.
     pub fn sees(&self, query: usize, key: usize) -> bool {
         let near = self.window.is_none_or(|window| query < key + window.get() as usize);
         !self.causal || key <= query && near
     }
 
-    /// Says what of the payload fits nothing.
+    /// Checks that the payload is possible: a window needs a causal mask, and the soft cap is above 0.
     fn check_payload(&self, op: &'static str, operands: &[&TensorType]) -> Result<(), OpError> {
         if self.window.is_some() && !self.causal {
             return Err(shape_error(op, operands, "a window needs a causal mask"));
@@ -98,43 +98,43 @@ impl Attention {
 /// dv = p^T do, where ds' is ds times the slope of the soft cap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AttentionGrad {
-    /// As in [`Attention`].
+    /// Whether query i sees keys 0..=i alone, as in [`Attention`].
     pub causal: bool,
-    /// As in [`Attention`].
+    /// The factor of the scores, as in [`Attention`].
     pub scale: Scalar,
-    /// As in [`Attention`].
+    /// The number of keys that each query sees at most, as in [`Attention`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<NonZeroU32>,
-    /// As in [`Attention`].
+    /// The bound of the scaled scores, as in [`Attention`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub soft_cap: Option<Scalar>,
-    /// Whether the last operand is a bias.
+    /// The part of a bias, which is the last operand if there is one.
     #[serde(default, skip_serializing_if = "AttentionBias::is_none")]
     pub bias: AttentionBias,
 }
 
-/// What the gradient of attention has to do with a bias.
+/// The part of a bias in the gradient of attention.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AttentionBias {
-    /// There is none.
+    /// No bias: it is not an operand.
     #[default]
     None,
-    /// It is added to the scores.
+    /// A bias that is added to the scores, and has no gradient.
     Added,
-    /// It is added to the scores, has all queries and keys, and its gradient is the fourth result.
+    /// A bias that is added to the scores and has all queries and keys; its gradient is the fourth result.
     Learned,
 }
 
 impl AttentionBias {
-    /// Whether there is none.
+    /// Returns whether there is no bias.
     pub fn is_none(&self) -> bool {
         *self == Self::None
     }
 }
 
 impl AttentionGrad {
-    /// Takes the parameters of an attention op.
+    /// Makes the gradient of an attention op, with its parameters.
     pub fn from_attention(op: Attention, bias: AttentionBias) -> Self {
         let Attention { causal, scale, window, soft_cap } = op;
         Self { causal, scale, window, soft_cap, bias }
@@ -145,13 +145,13 @@ impl AttentionGrad {
         Self::from_attention(Attention::new(causal, scale), AttentionBias::None)
     }
 
-    /// The op whose gradient it is.
+    /// Returns the attention op whose gradient it is.
     pub fn forward(&self) -> Attention {
         let Self { causal, scale, window, soft_cap, bias: _ } = *self;
         Attention { causal, scale, window, soft_cap }
     }
 
-    /// The places among the operands of the gradient of the log-sum-exp and of the bias, where they are there.
+    /// Returns the places among the operands of the gradient of the log-sum-exp and of the bias, where they are there.
     pub fn optional_operands(&self, operands: usize) -> (Option<usize>, Option<usize>) {
         let bias = (!self.bias.is_none()).then(|| operands.saturating_sub(1));
         let last = bias.unwrap_or(operands);
@@ -159,10 +159,10 @@ impl AttentionGrad {
     }
 }
 
-/// The operands of the gradient before those that may be left out.
+/// The number of operands of the gradient before those that may be left out.
 const ROWS: usize = 6;
 
-/// Fails where a bias has another element type than queries, or f32.
+/// Checks that a bias is of the queries' element type, or f32.
 fn check_bias(op: &'static str, operands: &[&TensorType], bias: usize) -> Result<(), OpError> {
     if [operands[0].dtype, DType::F32].contains(&operands[bias].dtype) {
         return Ok(());
@@ -170,7 +170,7 @@ fn check_bias(op: &'static str, operands: &[&TensorType], bias: usize) -> Result
     Err(dtype_error(op, operands, "a bias must be of the queries' element type, or f32"))
 }
 
-/// The sizes that attention's speed depends on: operands begin with queries and keys `[batch, time, heads, width of a head]`.
+/// Returns the sizes that attention's speed depends on: operands begin with queries and keys `[batch, time, heads, width of a head]`.
 fn attention_arithmetic(op: Attention, operands: &[&TensorType], backward: bool) -> Arithmetic {
     let extent = |operand: usize, dim: usize| {
         operands.get(operand).and_then(|ty| ty.shape.get(dim)).copied().unwrap_or(1)
@@ -180,7 +180,7 @@ fn attention_arithmetic(op: Attention, operands: &[&TensorType], backward: bool)
     Arithmetic::Attention(AttentionShape { width: extent(0, 3), keys, backward })
 }
 
-/// FLOPs of so many products of all queries that see a key with it.
+/// Counts the FLOPs of `products` products for each pair of a query and a key that it sees.
 fn attention_flops(op: Attention, products: f64, rule: &Rule) -> f64 {
     2.0 * products * rule.count_points() * seen_share(op, rule.factors[KEYS].size as f64)
 }
@@ -283,14 +283,14 @@ impl Operation for Attention {
     }
 }
 
-/// A bias with all queries and keys.
+/// Expands a bias to all queries and keys.
 fn over_scores(bias: &Tensor, q: &Tensor, k: &Tensor) -> Tensor {
     let shape = bias.shape();
     let whole = [shape[0], shape[1], q.shape()[1], k.shape()[1]];
     if shape[..] == whole { bias.clone() } else { bias.expand(&whole) }
 }
 
-/// The sum of a gradient over the dims that a bias has not.
+/// Sums a gradient over the dims that a bias has not.
 fn summed_like(gradient: &Tensor, bias: &Tensor) -> Tensor {
     let (shape, whole) = (bias.shape(), gradient.shape());
     let axes: Vec<usize> = (0..shape.len()).filter(|&dim| shape[dim] != whole[dim]).collect();
@@ -356,7 +356,7 @@ impl Operation for AttentionGrad {
         Ok(rule)
     }
 
-    /// Five products: the scores again, and the gradients of weights, queries, keys and values.
+    /// Counts the FLOPs of five products: the scores again, and the gradients of weights, queries, keys and values.
     fn flops(&self, rule: &Rule) -> f64 {
         attention_flops(self.forward(), 5.0, rule)
     }

@@ -19,7 +19,7 @@ use crate::types::{DType, TensorType};
 /// it is taken apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct BatchNorm {
-    /// Added to the variance.
+    /// The term that is added to the variance.
     pub epsilon: Scalar,
     /// The share of the running statistics that stays when a batch's are taken in, as ONNX has it: 1 less torch's momentum.
     #[serde(default = "BatchNorm::default_momentum")]

@@ -30,9 +30,9 @@ use crate::types::{DType, TensorType};
 /// results are partial sums where the batch is split, and elementwise ops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct BatchNormTraining {
-    /// Added to the variance.
+    /// The term that is added to the variance.
     pub epsilon: Scalar,
-    /// How many parts of the batch have statistics of their own: the microbatches.
+    /// The number of parts of the batch that have statistics of their own: the microbatches.
     pub batches: usize,
     /// The dim of channels: 1, or the last.
     pub channel: usize,
@@ -40,7 +40,7 @@ pub struct BatchNormTraining {
 
 /// The form in which a tensor is read while its channels are normalized.
 pub(crate) struct ChannelView {
-    /// Its shape, `[parts, n / parts, ..]` where there are several parts.
+    /// The shape in which the tensor is read, `[parts, n / parts, ..]` where there are several parts.
     pub(crate) shape: Vec<usize>,
     /// The dims that statistics are taken over.
     pub(crate) axes: Vec<usize>,
@@ -95,7 +95,7 @@ impl BatchNormTraining {
         Ok(())
     }
 
-    /// Mean and variance of the channel of a part in which an index of x lies.
+    /// Returns the mean and the variance of the channel, in the part, that an index of x lies in.
     fn channel_statistics(&self, x: &Operand<'_>, index: &[usize]) -> (f64, f64) {
         let global = &x.region.global;
         let mut extents = global.clone();
@@ -114,7 +114,7 @@ impl BatchNormTraining {
         (mean, values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / count)
     }
 
-    /// An index of x whose statistics stand at an index of the statistics.
+    /// Returns an index of x whose statistics stand at an index of the statistics.
     fn place_of(&self, statistic: &[usize], shape: &[usize]) -> Vec<usize> {
         let mut place = vec![0; shape.len()];
         match self.batches {
@@ -233,7 +233,7 @@ impl Operation for BatchNormTraining {
 }
 
 impl BatchNormTraining {
-    /// The gradient of an operand of channels from what the parts contribute.
+    /// Returns the gradient of an operand of channels from what the parts contribute.
     fn of_channels(&self, of_parts: &Tensor, operand: &Tensor) -> Tensor {
         let others: Vec<usize> =
             (0..of_parts.shape().len()).filter(|&dim| dim != self.channel + 1).collect();

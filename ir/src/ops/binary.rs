@@ -34,9 +34,9 @@ pub enum BinaryFunction {
     Div,
     /// a ^ b
     Pow,
-    /// The greater; NaN where one is
+    /// The greater; NaN where one of them is NaN
     Max,
-    /// The lesser; NaN where one is
+    /// The lesser; NaN where one of them is NaN
     Min,
     /// a == b
     Equal,
@@ -50,15 +50,15 @@ pub enum BinaryFunction {
     Greater,
     /// a >= b
     GreaterEqual,
-    /// Both, of bool
+    /// Logical and, of bool
     And,
-    /// Either, of bool
+    /// Logical or, of bool
     Or,
-    /// The bits that both have, of integers
+    /// Bitwise and, of integers: the bits that both have
     BitAnd,
-    /// The bits that either has, of integers
+    /// Bitwise or, of integers: the bits that either has
     BitOr,
-    /// The bits that one of them has, of integers
+    /// Bitwise exclusive or, of integers: the bits that one of them has
     BitXor,
 }
 
@@ -72,12 +72,12 @@ enum FunctionClass {
 }
 
 impl BinaryFunction {
-    /// Whether the result is bool whatever the operands are.
+    /// Returns whether the result is bool whatever the operands are.
     pub fn gives_bool(self) -> bool {
         matches!(self.function_class(), FunctionClass::Comparison | FunctionClass::Logic)
     }
 
-    /// The function of two elements of this type.
+    /// Computes the function of two elements of this type.
     pub fn apply(self, dtype: DType, a: f64, b: f64) -> f64 {
         let truth = |holds: bool| f64::from(u8::from(holds));
         match self {
@@ -119,7 +119,8 @@ impl BinaryFunction {
         }
     }
 
-    /// A quotient is not linear in its numerator, as far as [`Rule::linear_groups`] goes: 7 / 0 is infinite, but 7 / 0 + 0 / 0 no number.
+    /// Returns the groups of operands for [`Rule::linear`]. A quotient is not linear in its numerator: 7 / 0 is infinite, but 7 / 0 + 0 / 0 no
+    /// number.
     fn linear_groups(self) -> Vec<Vec<usize>> {
         match self {
             Self::Add | Self::Sub => vec![vec![0, 1]],
@@ -212,19 +213,19 @@ impl Operation for Binary {
     }
 }
 
-/// g b a^(b - 1); 0 where b is 0, whatever a is.
+/// Computes the gradient of the base, g b a^(b - 1); 0 where b is 0, whatever a is.
 fn power_base(a: &Tensor, b: &Tensor, g: &Tensor) -> Tensor {
     let slope = g * b * a.pow(&b.offset(-1.0));
     b.equal(&b.scalar_like(0.0)).select(&g.scalar_like(0.0), &slope)
 }
 
-/// g y log(a); 0 where a is 0 and b is not negative.
+/// Computes the gradient of the exponent, g y log(a); 0 where a is 0 and b is not negative.
 fn power_exponent(a: &Tensor, b: &Tensor, y: &Tensor, g: &Tensor) -> Tensor {
     let flat = a.equal(&a.scalar_like(0.0)).and(&b.greater_equal(&b.scalar_like(0.0)));
     flat.select(&g.scalar_like(0.0), &(g * y * a.log()))
 }
 
-/// The gradient where this operand is taken, half of it where both are equal.
+/// Computes the gradient of an operand of a maximum or minimum: all of it where this operand is taken, half of it where both are equal.
 fn extremum_gradient(taken: &Tensor, equal: &Tensor, g: &Tensor) -> Tensor {
     let shared = equal.select(&g.scale(0.5), &g.scalar_like(0.0));
     taken.select(g, &shared)

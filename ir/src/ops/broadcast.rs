@@ -6,8 +6,8 @@ use crate::op::{OpError, Region, dtype_error};
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::types::{DType, TensorType};
 
-/// The dims of operands of these shapes and of their broadcast result: a parallel factor for each dim of the
-/// result. `None` where the shapes do not broadcast.
+/// Adds the dims of operands of these shapes and of their broadcast result: a parallel factor for each dim of the result. `None` where the shapes do
+/// not broadcast.
 pub(crate) fn broadcast_dims(
     rule: &mut Rule,
     shapes: &[&[usize]],
@@ -33,7 +33,7 @@ pub(crate) fn broadcast_dims(
     Some((operands, result))
 }
 
-/// The rule of an elementwise op with one result on broadcast operands.
+/// Returns the rule of an elementwise op with one result on broadcast operands.
 pub(crate) fn broadcast_rule(
     op: &'static str,
     operands: &[&TensorType],
@@ -47,7 +47,7 @@ pub(crate) fn broadcast_rule(
     Ok(rule)
 }
 
-/// The result of `function` at each element of broadcast operands.
+/// Computes `function` at each element of broadcast operands.
 pub(crate) fn map_broadcast<const N: usize>(
     result: &Region,
     operands: [&Array; N],
@@ -73,8 +73,8 @@ pub(crate) fn same_dtype(op: &'static str, operands: &[&TensorType]) -> Result<D
     }
 }
 
-/// A number as an element of this type: integers truncate and wrap around, bool is whether it is not 0; a
-/// floating-point number stays as it is, because the oracle does not round.
+/// Returns a number as an element of this type: integers truncate and wrap around, bool is whether it is not 0; a floating-point number stays as it
+/// is, because the oracle does not round.
 pub(crate) fn fit_to_dtype(dtype: DType, value: f64) -> f64 {
     match dtype {
         DType::F32 | DType::F16 | DType::BF16 => value,
@@ -85,7 +85,7 @@ pub(crate) fn fit_to_dtype(dtype: DType, value: f64) -> f64 {
     }
 }
 
-/// The gradient if the operand has floating-point elements, summed over the dims that broadcasting repeated.
+/// Returns the gradient if the operand has floating-point elements, summed over the dims that broadcasting repeated.
 pub(crate) fn gradient_of(operand: &Tensor, gradient: impl FnOnce() -> Tensor) -> Option<Tensor> {
     let ty = operand.ty();
     ty.dtype.is_float().then(|| gradient().sum_to(&ty.shape))

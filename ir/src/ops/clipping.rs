@@ -17,20 +17,20 @@ use crate::types::{DType, TensorType};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SquareSum {}
 
-/// What gradients are multiplied by so that their norm is at most `max`: (sum of squares) -> (factor', norm), or under loss scaling
-/// (sum of squares, factor) -> (factor', norm), all f32[].
+/// The factor by which gradients are multiplied so that their norm is at most `max`: (sum of squares) -> (factor', norm), or under loss scaling (sum
+/// of squares, factor) -> (factor', norm), all f32[].
 ///
 /// `factor` undoes the scale of the loss, so `norm` = factor sqrt(sum) is that of the unscaled gradient; factor' = factor
-/// min(1, max / (norm + 1e-6)). A factor of 0, of an update that is not made, stays 0. A norm that is not finite gives a factor that is
-/// no number, as PyTorch's gradients are none then.
+/// min(1, max / (norm + 1e-6)). A factor of 0, of an update that is not made, stays 0, and `norm` is then sqrt(sum). A norm that is not finite
+/// gives a factor that is no number, as PyTorch's gradients are none then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ClipFactor {
-    /// The greatest norm.
+    /// The greatest norm of all gradients together.
     pub max: Scalar,
 }
 
 impl ClipFactor {
-    /// (factor', norm).
+    /// Computes (factor', norm) from the sum of squares and the factor, 1 where there is none.
     pub fn compute_factor(&self, sum: f64, factor: Option<f64>) -> [f64; 2] {
         let factor = factor.unwrap_or(1.0);
         if factor == 0.0 {

@@ -12,19 +12,19 @@ use crate::op::{
 use crate::rule::{DimRule, Rule};
 use crate::types::{DType, TensorType};
 
-/// Operands one after the other along a dim, which stays whole.
+/// The operands one after the other along a dim, which stays whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Concat {
-    /// The dim.
+    /// The dim of the concatenation.
     pub axis: usize,
 }
 
-/// Parts of these extents along a dim, which stays whole. One result each.
+/// The operand's parts of these extents along a dim, which stays whole. Each part is a result.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Split {
-    /// The dim.
+    /// The dim that is cut into parts.
     pub axis: usize,
-    /// Extents of the parts; their sum is the dim's.
+    /// The extents of the parts; their sum is the dim's.
     pub sizes: Vec<usize>,
 }
 
@@ -154,7 +154,7 @@ impl Operation for Split {
     }
 }
 
-/// A rule with the dims of a whole and of its parts along `axis`, whose extent is kept whole.
+/// Builds a rule with the dims of a whole and of its parts along `axis`, whose extent is kept whole.
 fn whole_and_parts(
     shape: &[usize],
     axis: usize,

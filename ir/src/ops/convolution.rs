@@ -22,9 +22,9 @@ use crate::types::{DType, TensorType};
 /// kernels, as torch.nn.functional.conv2d has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Convolution {
-    /// How the window goes.
+    /// The steps of the window over the image.
     pub window: Window,
-    /// Groups of channels; they divide channels of both sides.
+    /// The number of groups of channels; they divide channels of both sides.
     pub groups: usize,
     /// Whether images are `[n, h, w, channels]`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -34,13 +34,13 @@ pub struct Convolution {
 /// (k, dy) -> dx, of an image of this height and width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ConvolutionInputGrad {
-    /// As in [`Convolution`].
+    /// The steps of the window, as in [`Convolution`].
     pub window: Window,
-    /// As in [`Convolution`].
+    /// The number of groups, as in [`Convolution`].
     pub groups: usize,
-    /// Height and width of x.
+    /// The height and width of x.
     pub extents: [usize; 2],
-    /// As in [`Convolution`].
+    /// Whether images are `[n, h, w, channels]`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub channels_last: bool,
 }
@@ -48,18 +48,18 @@ pub struct ConvolutionInputGrad {
 /// (x, dy) -> dk, of a kernel of this height and width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ConvolutionKernelGrad {
-    /// As in [`Convolution`].
+    /// The steps of the window, as in [`Convolution`].
     pub window: Window,
-    /// As in [`Convolution`].
+    /// The number of groups, as in [`Convolution`].
     pub groups: usize,
-    /// Height and width of k.
+    /// The height and width of k.
     pub extents: [usize; 2],
-    /// As in [`Convolution`].
+    /// Whether images are `[n, h, w, channels]`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub channels_last: bool,
 }
 
-/// Factors in the order of [`build_rule`].
+/// The index of the factor of the batch; factors are in the order of [`build_rule`].
 const BATCH: usize = 0;
 const GROUPS: usize = 1;
 const OUTPUTS: usize = 2;
@@ -67,7 +67,7 @@ const INPUTS: usize = 3;
 /// The number of factors that [`build_rule`] makes.
 const FACTORS: usize = 6;
 
-/// The iteration space of all three, and the dims of x, k and y.
+/// Builds the iteration space of all three, and the dims of x, k and y.
 fn build_rule(
     extents: &ConvolutionExtents,
     of: ConvolutionParameters,
@@ -106,7 +106,7 @@ struct ConvolutionExtents {
 }
 
 impl ConvolutionExtents {
-    /// Takes the extents from the shapes of x, k and, where it is an operand, y.
+    /// Reads the extents from the shapes of x, k and, where it is an operand, y.
     fn new(
         op: &'static str,
         operands: &[&TensorType],
@@ -156,7 +156,7 @@ fn expect_four_dims(
     shape.map_err(|_| shape_error(op, operands, format!("operand {index} needs four dims")))
 }
 
-/// 2 for each element of the kernels, place of the window and element of the batch.
+/// Counts 2 FLOPs for each element of the kernels, place of the window and element of the batch.
 fn convolution_flops(rule: &Rule, places: &[DimRule]) -> f64 {
     let factors: f64 = rule.factors[..FACTORS].iter().map(|factor| factor.size as f64).product();
     let places = places.iter().filter(|dim| matches!(dim, DimRule::Whole(_)));
@@ -169,7 +169,7 @@ impl Convolution {
         ConvolutionParameters { window: self.window, groups: self.groups, dims }
     }
 
-    /// The oracle, of images `[n, channels, h, w]`.
+    /// Evaluates the op on images `[n, channels, h, w]`.
     fn evaluate_images(
         &self,
         operands: &[Operand<'_>],
@@ -273,7 +273,7 @@ impl ConvolutionInputGrad {
         ConvolutionParameters { window: self.window, groups: self.groups, dims }
     }
 
-    /// The oracle, of images `[n, channels, h, w]`.
+    /// Evaluates the op on images `[n, channels, h, w]`.
     fn evaluate_images(
         &self,
         operands: &[Operand<'_>],
@@ -379,7 +379,7 @@ impl ConvolutionKernelGrad {
         ConvolutionParameters { window: self.window, groups: self.groups, dims }
     }
 
-    /// The oracle, of images `[n, channels, h, w]`.
+    /// Evaluates the op on images `[n, channels, h, w]`.
     fn evaluate_images(
         &self,
         operands: &[Operand<'_>],
@@ -493,7 +493,7 @@ fn kernel_grad(how: ConvolutionParameters, x: &Tensor, k: &Tensor, dy: &Tensor) 
     dy.builder().apply(Op::ConvolutionKernelGrad(op), &[x, dy])
 }
 
-/// Height and width.
+/// Returns the height and width of an image of this shape.
 fn last_two(shape: &[usize], dims: ImageDims) -> [usize; 2] {
     shape.try_into().map_or([0; 2], |shape| {
         let [_, _, h, w] = dims.to_channels_first::<usize>(shape);
@@ -501,7 +501,7 @@ fn last_two(shape: &[usize], dims: ImageDims) -> [usize; 2] {
     })
 }
 
-/// The range of a dim that a shard covers.
+/// Returns the range of a dim that a shard covers.
 fn shard_range(region: &Region, dim: usize) -> std::ops::Range<usize> {
     let start = region.rect.origin[dim];
     start..start + region.rect.extent[dim]

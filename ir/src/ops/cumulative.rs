@@ -19,7 +19,7 @@ pub struct CumulativeSum {
     pub axis: usize,
     /// Whether an element does not count itself.
     pub exclusive: bool,
-    /// Whether it sums those behind it instead.
+    /// Whether it sums the elements behind an element instead of those before it.
     pub reverse: bool,
 }
 

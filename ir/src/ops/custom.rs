@@ -15,9 +15,9 @@ use crate::sbp::ReduceKind;
 use crate::scalar::Scalar;
 use crate::types::{DType, TensorType};
 
-/// What its dims are, and how they may be split; what it computes the program says. Kernels are found by its name; one that is
-/// differentiable has a second one, `NAME.backward`, which takes the operands, the results and the gradients of the results, and gives
-/// the gradients of the operands of floating-point numbers.
+/// The description of an op: its dims, and how they may be split; the program says what it computes. Kernels are found by its name; one that is
+/// differentiable has a second one, `NAME.backward`, which takes the operands, the results and the gradients of the results, and gives the gradients
+/// of the operands of floating-point numbers.
 ///
 /// The dims are said as in `"batch d, d -> batch d"`: the dims of each operand by names of one's own, and those of each result, which
 /// are named among the operands or a number. A name is one extent throughout. A kernel must give the same for the same operands.
@@ -31,10 +31,10 @@ pub struct Custom {
     /// such a dim is the sum over it. Others stay whole.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub split: Vec<String>,
-    /// The element type of each result; none: that of the first operand.
+    /// The element type of each result; an empty list: that of the first operand.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub results: Vec<DType>,
-    /// Numbers that the kernel reads, by name.
+    /// The numbers that the kernel reads, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub numbers: BTreeMap<String, Scalar>,
     /// Whether there is a kernel `NAME.backward`.
@@ -43,7 +43,7 @@ pub struct Custom {
 }
 
 impl Custom {
-    /// An op without gradient whose dims all stay whole.
+    /// Makes an op without gradient whose dims all stay whole.
     ///
     /// ```
     /// use graphc_ir::builder::GraphBuilder;
@@ -90,13 +90,13 @@ impl Custom {
         self
     }
 
-    /// Sets that it has a kernel `NAME.backward`.
+    /// Sets that the op has a kernel `NAME.backward`.
     #[must_use]
     pub fn differentiable(self) -> Self {
         Self { differentiable: true, ..self }
     }
 
-    /// A number for the kernel; `None` where there is none of this name.
+    /// Returns a number for the kernel; `None` where there is none of this name.
     pub fn number(&self, name: &str) -> Option<f64> {
         self.numbers.get(name).map(|number| number.0)
     }
@@ -106,7 +106,7 @@ impl Custom {
         self.dims.split_once("->").map_or(1, |(_, results)| parse_tensor_dims(results).len())
     }
 
-    /// The op that gives the gradients of operands of these types.
+    /// Returns the op that gives the gradients of operands of these types.
     fn backward_op(&self, operands: &[TensorType]) -> Self {
         let (from, to) = self.dims.split_once("->").unwrap_or((&self.dims, ""));
         let (from, to) = (from.trim(), to.trim());
@@ -125,7 +125,7 @@ impl Custom {
     }
 }
 
-/// The dims of each tensor of a list.
+/// Splits a list of tensors, as text, into the names of their dims.
 fn parse_tensor_dims(list: &str) -> Vec<Vec<&str>> {
     list.split(',').map(|dims| dims.split_whitespace().collect()).collect()
 }
@@ -190,7 +190,7 @@ impl Operation for Custom {
     }
 }
 
-/// A rule that is read from dims.
+/// A rule while it is read from the dims of an op.
 struct RuleReader<'a> {
     op: &'a Custom,
     rule: Rule,
@@ -249,7 +249,7 @@ impl<'a> RuleReader<'a> {
         }
     }
 
-    /// Says how factors may be split: those in all results independently, others into summands.
+    /// Sets how the factors of dims in `split` may be split: those in all results independently, others into summands.
     fn mark_splits(&mut self, results: &[Vec<&str>]) -> Result<(), String> {
         for dim in &self.op.split {
             let factor = self.factors.get(dim.as_str());

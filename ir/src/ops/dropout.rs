@@ -16,25 +16,25 @@ use crate::rule::Rule;
 use crate::scalar::Scalar;
 use crate::types::{DType, TensorType};
 
-/// Each element is 0 with `probability`, else x / (1 - probability); the mask is a function of (seed, key, step,
+/// The operand with random zeros: each element is 0 with `probability`, else x / (1 - probability); the mask is a function of (seed, key, step,
 /// global element index), so the gradient is the same op on the gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct DropoutOp {
-    /// Probability of a zero, in [0, 1).
+    /// The probability of a zero, in [0, 1).
     pub probability: Scalar,
-    /// Tells this op's numbers from those of others.
+    /// The key that tells this op's numbers from those of others.
     pub key: u64,
     /// Whether it drops anything at all: false in inference.
     pub training: bool,
 }
 
 impl DropoutOp {
-    /// Whether elements may be dropped at all.
+    /// Returns whether elements may be dropped at all.
     pub fn can_drop(&self) -> bool {
         self.training && self.probability.0 > 0.0
     }
 
-    /// Whether the element at a row-major position of the whole tensor is dropped.
+    /// Returns whether the element at a row-major position of the whole tensor is dropped.
     pub fn drops_element(&self, cx: &EvalContext, position: u64) -> bool {
         f64::from(cx.random_stream(self.key).uniform(position)) < self.probability.0
     }
@@ -62,7 +62,7 @@ impl Operation for DropoutOp {
         Ok(Rule { linear: vec![vec![0]], ..elementwise_rule(&operands[0].shape, 1, 1) })
     }
 
-    /// The integer arithmetic of one random number, mostly.
+    /// Returns the FLOPs of one element: mostly the integer arithmetic of one random number.
     fn flops_per_point(&self) -> f64 {
         if self.can_drop() { 40.0 } else { 0.0 }
     }

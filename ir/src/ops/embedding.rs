@@ -23,7 +23,7 @@ pub struct EmbeddingOp {}
 /// (rows [..] of i64, g [.., D]) -> [V, D]: each g added into its row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct EmbeddingGrad {
-    /// V, the rows of the table.
+    /// The number V of rows of the table.
     pub rows: usize,
 }
 
@@ -114,7 +114,7 @@ impl Operation for EmbeddingGrad {
         Ok(rule)
     }
 
-    /// Returns one addition for each index, whereas the points count every row for each.
+    /// Counts one addition for each index, whereas the points count every row for each.
     fn flops_per_point(&self) -> f64 {
         1.0 / self.rows.max(1) as f64
     }

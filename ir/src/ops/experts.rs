@@ -28,9 +28,9 @@ use crate::types::{DType, TensorType};
 /// weight, at the places that it has; 0 where no token is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Dispatch {
-    /// Number of experts.
+    /// The number of experts.
     pub experts: usize,
-    /// Places of an expert for each group.
+    /// The number of places of an expert for each group.
     pub capacity: usize,
 }
 
@@ -44,7 +44,7 @@ pub struct Combine {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CombineWeightsGrad {}
 
-/// Factors of the iteration space: groups, tokens, elements, choices, experts, places.
+/// A rule with factors for groups, tokens, elements, choices, experts and places, and the dims that are made of them.
 struct ExpertRule {
     rule: Rule,
     tokens: Vec<DimRule>,
@@ -84,7 +84,7 @@ impl ExpertRule {
         }
     }
 
-    /// The rule of dispatch or combine; without weights a choice is no operand's dim.
+    /// Completes the rule of dispatch or combine; without weights a choice is no operand's dim.
     fn finish_rule(mut self, weighted: bool, first: Vec<DimRule>, result: Vec<DimRule>) -> Rule {
         let mut operands = vec![first, self.chosen];
         self.rule.linear = vec![vec![0]];
@@ -116,7 +116,7 @@ fn check_agreement(op: &'static str, operands: &[&TensorType], holds: bool) -> R
     if holds { Ok(()) } else { Err(shape_error(op, operands, "groups, tokens or elements differ")) }
 }
 
-/// Checks the number of operands, the second of which are choices, and the weights where there are any.
+/// Checks the operands of an op with choices, and with weights where there are any, and returns the element type.
 fn float_of(op: &'static str, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
     if operands.len() != 3 {
         check_arity(op, operands, 2, "2, or 3 with weights")?;
@@ -146,7 +146,7 @@ impl Operation for Dispatch {
         Ok(space.finish_rule(operands.len() == 3, tokens, places))
     }
 
-    /// Elements are moved: the points count every pair of a token and a place.
+    /// Counts one for each element that is moved, whereas the points count every pair of a token and a place.
     fn flops(&self, rule: &Rule) -> f64 {
         count_place_elements(rule, &rule.results[0])
     }
@@ -270,7 +270,7 @@ impl Operation for CombineWeightsGrad {
         2.0 * count_place_elements(rule, &rule.operands[0])
     }
 
-    /// Linear in y and in x.
+    /// Returns the gradients of y and of x; the op is linear in both.
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
         let [y, chosen, x] = node.operands else { return Vec::new() };
         let Some(g) = first_gradient(node) else { return vec![None; 3] };
@@ -306,7 +306,7 @@ impl Operation for CombineWeightsGrad {
     }
 }
 
-/// Gradients of dispatch or combine: `op` takes the gradient back, and the weights' is that of [`CombineWeightsGrad`].
+/// Returns the gradients of dispatch or combine: `op` takes the gradient back, and the weights' is that of [`CombineWeightsGrad`].
 fn weighted_gradients(
     op: Op,
     node: &GradientNode<'_>,
@@ -337,8 +337,8 @@ struct Placed {
     place: usize,
 }
 
-/// The place of each choice of a group, in the order in which they are handed out, `t` tokens of `k` choices, row-major;
-/// `None` where it is dropped. `count` has an element for each expert; any content will do.
+/// Hands out the places of a group's experts: calls `handed` with the token and the index of each choice, and its place, `None` where it is dropped.
+/// The choices are those of `tokens` tokens, each of `choices`, row-major. `count` has an element for each expert; any content will do.
 pub fn hand_out_places(
     chosen: &[i64],
     [tokens, choices]: [usize; 2],
@@ -382,21 +382,21 @@ fn each_token(
 }
 
 impl Placed {
-    /// Whether a shard of places has this expert and place.
+    /// Returns whether a shard of places has this expert and place.
     fn is_in(&self, places: &Region) -> bool {
         shard_range(places, 0).contains(&self.expert)
             && shard_range(places, 2).contains(&self.place)
     }
 }
 
-/// The weight of a choice, 1 without weights; `None` where another rank has that choice.
+/// Returns the weight of a choice, 1 without weights; `None` where another rank has that choice.
 fn weight_of(weights: Option<&Operand<'_>>, token: Placed) -> Option<f64> {
     let Some(weights) = weights else { return Some(1.0) };
     let index = [token.group, token.token, token.choice];
     shard_range(weights.region, 2).contains(&token.choice).then(|| read_element(weights, &index))
 }
 
-/// The range of a dim that a shard covers.
+/// Returns the range of a dim that a shard covers.
 fn shard_range(region: &Region, dim: usize) -> Range<usize> {
     let start = region.rect.origin[dim];
     start..start + region.rect.extent[dim]

@@ -25,7 +25,7 @@ pub struct Gather {}
 /// (places [b.., m] of i64, g [b.., m, w..]) -> [b.., n, w..]: each g added at its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ScatterSum {
-    /// n, how many places there are.
+    /// The number n of places.
     pub places: usize,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Around {
 }
 
 impl Around {
-    /// Checks places [b.., m] against values [b.., _, w..], which are operand `values`.
+    /// Adds the dims of batches and of what lies at a place, and checks places [b.., m] against values [b.., _, w..], which are operand `values`.
     pub fn new(
         op: &'static str,
         rule: &mut Rule,
@@ -54,23 +54,23 @@ impl Around {
         Ok(Self { batch: rule.add_parallel_dims(batch), inner })
     }
 
-    /// The dims of a tensor with this one in the middle.
+    /// Returns the dims of a tensor, with this factor as the dim in the middle.
     pub fn tensor_dims(&self, middle: usize) -> Vec<DimRule> {
         [&self.batch[..], &[DimRule::Factors(vec![middle])], &self.inner].concat()
     }
 
-    /// The dims of the places.
+    /// Returns the dims of the places, with this factor as the last.
     pub fn place_dims(&self, middle: usize) -> Vec<DimRule> {
         [&self.batch[..], &[DimRule::Factors(vec![middle])]].concat()
     }
 }
 
-/// The place in n that an index of a tensor [b.., m, w..] stands for.
+/// Returns the place in n that an index of a tensor [b.., m, w..] stands for.
 pub(super) fn read_place(places: &Operand<'_>, index: &[usize]) -> usize {
     read_element(places, &index[..places.array.shape.len()]) as usize
 }
 
-/// The index with another element of the dim of places.
+/// Returns an index with another element of one dim.
 pub(super) fn replace_index(index: &[usize], dim: usize, to: usize) -> Vec<usize> {
     let mut index = index.to_vec();
     index[dim] = to;
@@ -169,7 +169,7 @@ impl Operation for ScatterSum {
         Ok(rule)
     }
 
-    /// Returns one addition for each value, whereas the points count every place for each.
+    /// Counts one addition for each value, whereas the points count every place for each.
     fn flops_per_point(&self) -> f64 {
         1.0 / self.places.max(1) as f64
     }

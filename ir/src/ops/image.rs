@@ -9,22 +9,22 @@ use crate::shard::Rect;
 /// The order of an image's dims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ImageDims {
-    /// `[n, h, w, c]`.
+    /// Whether the order is `[n, h, w, c]`; otherwise it is `[n, c, h, w]`.
     pub channels_last: bool,
 }
 
 impl ImageDims {
-    /// The content of each of an image's dims, as `[n, c, h, w]`.
+    /// Returns one item for each of an image's dims in the order `[n, c, h, w]`.
     pub fn to_channels_first<T: Clone>(self, [a, b, c, d]: [T; 4]) -> [T; 4] {
         if self.channels_last { [a, d, b, c] } else { [a, b, c, d] }
     }
 
-    /// The items of `[n, c, h, w]`, in the order of the image's dims.
+    /// Returns items, one for each dim of `[n, c, h, w]`, in the order of the image's dims.
     pub fn order_channels<T: Clone>(self, [n, c, h, w]: [T; 4]) -> [T; 4] {
         if self.channels_last { [n, h, w, c] } else { [n, c, h, w] }
     }
 
-    /// The names of the dims, for messages.
+    /// Returns the names of the dims, for messages.
     pub fn dim_names(self) -> &'static str {
         if self.channels_last { "batch, h, w, channels" } else { "batch, channels, h, w" }
     }

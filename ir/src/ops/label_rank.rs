@@ -13,12 +13,12 @@ use crate::rule::{FactorKind, Rule};
 use crate::sbp::ReduceKind;
 use crate::types::{DType, TensorType};
 
-/// (x [.., C], labels [..] of i64, s [..]) -> f32[..]: how many classes come before the label, whose score is s: those that score more,
-/// and of those that score the same the ones of a lower number; 0 where the label is ignored. A label whose score is no number comes last.
-/// Ranks that hold parts of C add up what they count.
+/// (x [.., C], labels [..] of i64, s [..]) -> f32[..]: the number of classes that come before the label, whose score is s: those that score more, and
+/// of those that score the same the ones of a lower number; 0 where the label is ignored. A label whose score is no number comes last. Ranks that
+/// hold parts of C add up what they count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LabelRank {
-    /// How many entries of the last dim are classes, where what is behind them is padding; without it all are.
+    /// The number of entries of the last dim that are classes, where what is behind them is padding; `None`: all are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub classes: Option<usize>,
 }

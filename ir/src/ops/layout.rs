@@ -14,7 +14,7 @@ use crate::rule::Rule;
 use crate::sbp::{NdSbp, Sbp};
 use crate::types::{DType, TensorType};
 
-/// The same tensor on this placement in this layout.
+/// The operand on this placement, in this layout.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ToGlobal {
     /// The placement.
@@ -23,13 +23,12 @@ pub struct ToGlobal {
     pub sbp: NdSbp,
 }
 
-/// The sum over a step's microbatches. Of the whole batch it is the same tensor.
+/// The sum of a tensor over a step's microbatches. Of the whole batch it is the same tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Accumulate {}
 
-/// The same tensor for readers that come later, in a layout of its own. What earlier readers gathered need not be kept for them:
-/// it is gathered again from where this lies. Nothing is computed or moved for it, as its result is its operand's memory, or
-/// that of a copy of the operand.
+/// The operand, unchanged, for readers that come later, in a layout of its own. What earlier readers gathered need not be kept for them: it is
+/// gathered again from where this lies. Nothing is computed or moved for it, as its result is its operand's memory, or that of a copy of the operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Regather {}
 

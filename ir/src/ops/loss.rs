@@ -27,7 +27,7 @@ pub const IGNORED_LABEL: i64 = -100;
 /// (x [.., C], labels [..] of i64) -> [..]: x at the label, 0 where the label is ignored. C is indexed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Pick {
-    /// How many entries of the last dim are classes, where what is behind them is padding; without it all are.
+    /// The number of entries of the last dim that are classes, where what is behind them is padding; `None`: all are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub classes: Option<usize>,
 }
@@ -35,7 +35,7 @@ pub struct Pick {
 /// (labels [..], g [..]) -> [.., C]: g at the label, 0 elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PickGrad {
-    /// C, the number of classes.
+    /// The number C of classes.
     pub classes: usize,
 }
 
@@ -47,7 +47,7 @@ pub struct CrossEntropy {
     /// The share of the target that all classes have alike (Szegedy et al., arXiv 1512.00567, section 7).
     #[serde(default, skip_serializing_if = "Scalar::is_zero")]
     pub smoothing: Scalar,
-    /// How many entries of the last dim are classes, where what is behind them is padding; without it all are.
+    /// The number of entries of the last dim that are classes, where what is behind them is padding; `None`: all are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub classes: Option<usize>,
 }
@@ -56,10 +56,10 @@ pub struct CrossEntropy {
 /// where ignored, of x's precision. C may be split.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CrossEntropyGrad {
-    /// That of [`CrossEntropy`].
+    /// The share of the target that all classes have alike, as in [`CrossEntropy`].
     #[serde(default, skip_serializing_if = "Scalar::is_zero")]
     pub smoothing: Scalar,
-    /// Those of [`CrossEntropy`]; the gradient of padding is 0.
+    /// The number of entries of the last dim that are classes, as in [`CrossEntropy`]; the gradient of padding is 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub classes: Option<usize>,
 }
@@ -324,7 +324,8 @@ pub(super) fn check_labels(
     check_indices(op, "label", labels, classes, Some(IGNORED_LABEL))
 }
 
-/// The dims of operand `scores` ([.., C]) and of operand `labels` ([..]); C is the last factor, parallel. Of C so many are `classes`.
+/// Builds the dims of operand `scores` ([.., C]) and of operand `labels` ([..]); C is the last factor, parallel. Of C the first `classes` are
+/// classes.
 pub(super) fn build_class_rule(
     op: &'static str,
     operands: &[&TensorType],

@@ -24,7 +24,7 @@ pub struct MatMul {
 }
 
 impl MatMul {
-    /// Extents (i, k) of the first operand and (k, j) of the second, of the shapes of whole tensors or shards.
+    /// Returns the extents (i, k) of the first operand and (k, j) of the second, of the shapes of whole tensors or shards.
     pub fn matrix_extents(&self, a: &[usize], b: &[usize]) -> ((usize, usize), (usize, usize)) {
         (rows_and_columns(a, self.transpose_a), rows_and_columns(b, self.transpose_b))
     }
@@ -54,7 +54,7 @@ impl MatMul {
         }
     }
 
-    /// The gradient of the first operand: g op(b)^T, or its transpose.
+    /// Computes the gradient of the first operand: g op(b)^T, or its transpose.
     fn gradient_a(&self, b: &Tensor, g: &Tensor) -> Tensor {
         if self.transpose_a {
             b.matmul_transposed(g, self.transpose_b, true)
@@ -63,7 +63,7 @@ impl MatMul {
         }
     }
 
-    /// The gradient of the second operand: op(a)^T g, or its transpose.
+    /// Computes the gradient of the second operand: op(a)^T g, or its transpose.
     fn gradient_b(&self, a: &Tensor, g: &Tensor) -> Tensor {
         if self.transpose_b {
             g.matmul_transposed(a, true, self.transpose_a)
@@ -73,7 +73,7 @@ impl MatMul {
     }
 }
 
-/// Rows and columns of the matrices of a tensor.
+/// Returns the numbers of rows and columns of the matrices of a tensor.
 fn rows_and_columns(shape: &[usize], transposed: bool) -> (usize, usize) {
     let [.., rows, columns] = *shape else { return (1, 1) };
     if transposed { (columns, rows) } else { (rows, columns) }
@@ -166,8 +166,8 @@ impl Operation for MatMul {
 }
 
 impl MatMul {
-    /// A weight without leading dims meets all rows of a batch: its gradient is one product over all of them, not
-    /// a product for each batch element that is summed afterwards.
+    /// Flattens a and g to one matrix each if b is a weight without leading dims, which meets all rows of a batch: its gradient is one product over
+    /// all of them, not a product for each batch element that is summed afterwards.
     fn flatten_batch(&self, a: &Tensor, b: &Tensor, g: &Tensor) -> Option<(Tensor, Tensor)> {
         let (rows, columns) = (a.shape(), g.shape());
         if b.shape().len() > 2 || rows.len() <= 2 || self.transpose_a {
@@ -181,7 +181,7 @@ impl MatMul {
     }
 }
 
-/// The elements of the matrix of a tensor at an index of the broadcast leading dims.
+/// Returns the elements of the matrix of a tensor at an index of the broadcast leading dims.
 fn matrix_at<'a>(array: &'a Array, index: &[usize]) -> &'a [f64] {
     let leading = batch_dims(&array.shape);
     let size: usize = array.shape[leading.len()..].iter().product();

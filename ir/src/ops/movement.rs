@@ -12,21 +12,21 @@ use crate::op::{
 use crate::rule::{DimRule, Rule};
 use crate::types::{DType, TensorType};
 
-/// Result dim i is operand dim `permutation[i]`.
+/// A permutation of dims: result dim i is operand dim `permutation[i]`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Transpose {
-    /// A permutation of the dims.
+    /// The operand's dim for each dim of the result: a permutation.
     pub permutation: Vec<usize>,
 }
 
-/// Dims of extent 1, and missing leading dims, repeated to this shape.
+/// The operand with dims of extent 1, and missing leading dims, repeated to this shape.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Expand {
     /// The shape of the result.
     pub shape: Vec<usize>,
 }
 
-/// Zero above (`lower`) or below (`!lower`) the diagonal of the last two dims: tril and triu.
+/// The lower (`lower`) or upper (`!lower`) triangle of the last two dims, zero on the other side of the diagonal: tril and triu.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Triangle {
     /// Whether the lower triangle is kept.

@@ -20,7 +20,7 @@ use crate::types::{DType, TensorType};
 pub struct Normalize {
     /// Whether the mean is subtracted.
     pub center: bool,
-    /// Added to the variance.
+    /// The term that is added to the variance.
     pub epsilon: Scalar,
 }
 
@@ -148,7 +148,7 @@ fn compute_mean(x: &[f64]) -> f64 {
     x.iter().sum::<f64>() / x.len() as f64
 }
 
-/// A rule whose last dim is whole, with the dims of the first operand, and the same with a last extent of 1.
+/// Builds a rule whose last dim is whole, with the dims of the first operand, and the same with a last extent of 1.
 fn last_dim_whole(
     op: &'static str,
     operands: &[&TensorType],

@@ -16,9 +16,9 @@ use crate::types::{DType, TensorType};
 /// x [n, c, h, w] -> [n, c, h', w']: the greatest of each window, borders left out; NaN where one is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MaxPool {
-    /// Height and width of the window.
+    /// The height and width of the window.
     pub kernel: [usize; 2],
-    /// How it goes.
+    /// The steps of the window over the image.
     pub window: Window,
     /// Whether images are `[n, h, w, channels]`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -28,11 +28,11 @@ pub struct MaxPool {
 /// (x, dy) -> dx: each gradient at the first element, row-major, that is the greatest of its window, as torch has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MaxPoolGrad {
-    /// As in [`MaxPool`].
+    /// The height and width of the window, as in [`MaxPool`].
     pub kernel: [usize; 2],
-    /// As in [`MaxPool`].
+    /// The steps of the window, as in [`MaxPool`].
     pub window: Window,
-    /// As in [`MaxPool`].
+    /// Whether images are `[n, h, w, channels]`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub channels_last: bool,
 }
@@ -40,9 +40,9 @@ pub struct MaxPoolGrad {
 /// x [n, c, h, w] -> [n, c, h', w']: the mean of each window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AveragePool {
-    /// Height and width of the window.
+    /// The height and width of the window.
     pub kernel: [usize; 2],
-    /// How it goes.
+    /// The steps of the window over the image.
     pub window: Window,
     /// Whether zeros of the border count, as they do in torch by default.
     pub count_border: bool,
@@ -54,20 +54,20 @@ pub struct AveragePool {
 /// dy -> dx, of an image of this height and width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AveragePoolGrad {
-    /// As in [`AveragePool`].
+    /// The height and width of the window, as in [`AveragePool`].
     pub kernel: [usize; 2],
-    /// As in [`AveragePool`].
+    /// The steps of the window, as in [`AveragePool`].
     pub window: Window,
-    /// As in [`AveragePool`].
+    /// Whether zeros of the border count, as in [`AveragePool`].
     pub count_border: bool,
-    /// Height and width of x.
+    /// The height and width of x.
     pub extents: [usize; 2],
-    /// As in [`AveragePool`].
+    /// Whether images are `[n, h, w, channels]`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub channels_last: bool,
 }
 
-/// The rule and the dims of the image and of the places, given the shapes that are known.
+/// Builds the rule and the dims of the image and of the places, given the shapes that are known.
 fn build_rule(
     op: &'static str,
     operands: &[&TensorType],
@@ -155,7 +155,7 @@ impl MaxPool {
         ImageDims { channels_last: self.channels_last }
     }
 
-    /// The oracle, of images `[n, channels, h, w]`.
+    /// Evaluates the op on images `[n, channels, h, w]`.
     fn evaluate_images(
         &self,
         operands: &[Operand<'_>],
@@ -226,7 +226,7 @@ impl MaxPoolGrad {
         ImageDims { channels_last: self.channels_last }
     }
 
-    /// The oracle, of images `[n, channels, h, w]`.
+    /// Evaluates the op on images `[n, channels, h, w]`.
     fn evaluate_images(
         &self,
         operands: &[Operand<'_>],
@@ -304,7 +304,7 @@ impl AveragePool {
         ImageDims { channels_last: self.channels_last }
     }
 
-    /// The oracle, of images `[n, channels, h, w]`.
+    /// Evaluates the op on images `[n, channels, h, w]`.
     fn evaluate_images(
         &self,
         operands: &[Operand<'_>],
@@ -375,7 +375,7 @@ impl AveragePoolGrad {
         ImageDims { channels_last: self.channels_last }
     }
 
-    /// The oracle, of images `[n, channels, h, w]`.
+    /// Evaluates the op on images `[n, channels, h, w]`.
     fn evaluate_images(
         &self,
         operands: &[Operand<'_>],

@@ -39,18 +39,19 @@ pub struct Recurrence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cell {
-    /// Of gates i, o, f and g: c' = sigmoid(f) c + sigmoid(i) tanh(g), s' = sigmoid(o) tanh(c'), where the gates are x + p.
+    /// The long short-term memory, of gates i, o, f and g: c' = sigmoid(f) c + sigmoid(i) tanh(g), s' = sigmoid(o) tanh(c'), where the gates are x +
+    /// p.
     Lstm,
-    /// Of gates z, r and m: s' = (1 - z) m + z s, where z and r are the sigmoid of x + p, and m = tanh(x + r p).
+    /// The gated recurrent unit, of gates z, r and m: s' = (1 - z) m + z s, where z and r are the sigmoid of x + p, and m = tanh(x + r p).
     Gru,
-    /// s' = tanh(x + p).
+    /// The plain cell with tanh: s' = tanh(x + p).
     Tanh,
-    /// s' = max(x + p, 0).
+    /// The plain cell with ReLU: s' = max(x + p, 0).
     Relu,
 }
 
 impl Cell {
-    /// Returns the number of gates that it has.
+    /// Returns the number of the cell's gates.
     pub fn count_gates(self) -> usize {
         match self {
             Self::Lstm => 4,
@@ -59,12 +60,12 @@ impl Cell {
         }
     }
 
-    /// Whether it keeps something beside its state.
+    /// Returns whether the cell keeps something beside its state.
     pub fn keeps_values(self) -> bool {
         self == Self::Lstm
     }
 
-    /// The state, and what is kept, after a step, from those before it. `x` and `p` are those of all gates.
+    /// Computes the state, and what is kept, after a step, from those before it. `x` and `p` are those of all gates.
     fn advance_state(self, x: &[f64], p: &[f64], state: &mut [f64], kept: &mut [f64]) {
         let width = state.len();
         for j in 0..width {
@@ -88,13 +89,13 @@ impl Cell {
 }
 
 impl Recurrence {
-    /// The steps in the order in which they are made.
+    /// Returns the steps in the order in which they are made.
     pub fn step_order(&self, time: usize) -> impl Iterator<Item = usize> + use<> {
         let reverse = self.reverse;
         (0..time).map(move |at| if reverse { time - 1 - at } else { at })
     }
 
-    /// The state before each step, [n, t, h]: the first one, and all of y but the last.
+    /// Returns the state before each step, [n, t, h]: the first one, and all of y but the last.
     fn previous_states(&self, y: &Tensor, first: &Tensor) -> Tensor {
         let &[batch, time, width] = &y.shape()[..] else { return y.clone() };
         let first = first.reshape(&[batch, 1, width]);
@@ -105,7 +106,7 @@ impl Recurrence {
         }
     }
 
-    /// The operands of the gradient, beside those of results.
+    /// Returns the operands of the gradient that come before the gradients of the results.
     fn kept_for_gradient(&self, node: &GradientNode<'_>, previous: &Tensor) -> Vec<Tensor> {
         let operand = |at: usize| node.operands[at].clone();
         // Computed again, in one product: keeping the gates would cost more memory than all else of the layer.
@@ -153,7 +154,7 @@ impl Operation for Recurrence {
         Ok(rule)
     }
 
-    /// A product and a sum for each weight.
+    /// Counts a product and a sum for each weight.
     fn flops_per_point(&self) -> f64 {
         2.0
     }
@@ -214,7 +215,7 @@ impl Operation for Recurrence {
     }
 }
 
-/// The rows along the last dim, in order.
+/// Returns the rows along the last dim, in order.
 pub(super) fn split_rows(array: &Array) -> Vec<&[f64]> {
     let width = array.shape.last().copied().unwrap_or(1).max(1);
     array.data.chunks_exact(width).collect()
@@ -224,18 +225,18 @@ pub(super) fn dot_product(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// The iteration space, and the dims of what has this or that shape.
+/// The iteration space of a recurrence, and the dims of tensors of each shape: n samples, t steps, a state of width h, and g gates.
 pub(super) struct RecurrenceRule {
     pub rule: Rule,
-    /// [n, t, g h]
+    /// The dims of gates [n, t, g h].
     pub gates: Vec<DimRule>,
-    /// [g h, h]
+    /// The dims of weights [g h, h].
     pub weight: Vec<DimRule>,
-    /// [g h]
+    /// The dims of a bias `[g h]`.
     pub bias: Vec<DimRule>,
-    /// [n, h]
+    /// The dims of a state [n, h].
     pub state: Vec<DimRule>,
-    /// [n, t, h]
+    /// The dims of the states of all steps, [n, t, h].
     pub states: Vec<DimRule>,
 }
 

@@ -27,14 +27,14 @@ use crate::types::{DType, TensorType};
 /// Where x and p are only added dp is dx.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RecurrenceGrad {
-    /// As in [`Recurrence`].
+    /// The cell of each step.
     pub cell: Cell,
-    /// As in [`Recurrence`].
+    /// Whether the recurrence goes from the last step to the first; the gradient goes the other way.
     pub reverse: bool,
 }
 
 impl RecurrenceGrad {
-    /// The position of dy among the operands.
+    /// Returns the position of dy among the operands.
     pub fn gradient_at(&self) -> usize {
         match self.cell {
             Cell::Lstm | Cell::Gru => 4,
@@ -42,12 +42,12 @@ impl RecurrenceGrad {
         }
     }
 
-    /// The steps in the order in which they are made: from the last one back.
+    /// Returns the steps in the order in which the gradient makes them: from the last one of the recurrence back.
     pub fn step_order(&self, time: usize) -> impl Iterator<Item = usize> + use<> {
         Recurrence { cell: self.cell, reverse: !self.reverse }.step_order(time)
     }
 
-    /// The step before another one; `None` of the first.
+    /// Returns the step that the recurrence makes before another one; `None` of the first.
     pub fn step_before(&self, step: usize, time: usize) -> Option<usize> {
         if self.reverse { Some(step + 1).filter(|&step| step < time) } else { step.checked_sub(1) }
     }
@@ -97,7 +97,7 @@ impl Operation for RecurrenceGrad {
         Ok(rule)
     }
 
-    /// A product and a sum for each weight.
+    /// Counts a product and a sum for each weight.
     fn flops_per_point(&self) -> f64 {
         2.0
     }
@@ -142,13 +142,13 @@ impl Operation for RecurrenceGrad {
     }
 }
 
-/// The gradients of the state and of what is kept, after a step.
+/// The gradients of the state and of what is kept, which pass from step to step.
 struct Carried {
     state: Vec<f64>,
     kept: Vec<f64>,
 }
 
-/// A step of a sample.
+/// The place of a step of a sample.
 #[derive(Clone, Copy)]
 struct SampleStep {
     sample: usize,
@@ -157,7 +157,7 @@ struct SampleStep {
 }
 
 impl RecurrenceGrad {
-    /// The gradients of the step's x and p, which are one where they are alike; `carried` becomes that before the step.
+    /// Computes the gradients of the step's x and p, which are one where they are alike; `carried` becomes that before the step.
     fn step_gradients(
         &self,
         operands: &[Vec<&[f64]>],

@@ -17,9 +17,9 @@ use crate::types::{DType, TensorType};
 /// A reduction over dims. A mean divides by the whole tensor's extents, whatever the shard or microbatch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Reduce {
-    /// What it computes.
+    /// The function that reduces.
     pub function: ReduceFunction,
-    /// The dims, ascending, distinct.
+    /// The dims that are reduced, ascending, distinct.
     pub axes: Vec<usize>,
     /// Whether reduced dims stay, with extent 1.
     pub keep_dims: bool,
@@ -29,22 +29,22 @@ pub struct Reduce {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReduceFunction {
-    /// The sum
+    /// The sum of the elements
     Sum,
-    /// The sum over the number of elements
+    /// The mean of the elements: their sum over their number
     Mean,
-    /// The greatest
+    /// The greatest of the elements
     Max,
-    /// The least
+    /// The least of the elements
     Min,
 }
 
-/// The index (i64) of the greatest along a dim, the first where several are.
+/// The index (i64) of the greatest element along a dim, the first where several are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ArgMax {
-    /// The dim.
+    /// The dim along which the greatest is sought.
     pub axis: usize,
-    /// Whether it stays, with extent 1.
+    /// Whether that dim stays, with extent 1.
     pub keep_dims: bool,
 }
 
@@ -58,7 +58,7 @@ impl ReduceFunction {
         }
     }
 
-    /// The result over no elements: what changes nothing.
+    /// Returns the result over no elements: the value that changes nothing where it is joined to others.
     pub fn identity(self, dtype: DType) -> f64 {
         let (least, greatest) = match dtype {
             DType::I64 => (i64::MIN as f64, i64::MAX as f64),
@@ -80,8 +80,8 @@ impl Reduce {
         self.axes.iter().map(|&axis| shape[axis]).product()
     }
 
-    /// `[before, kept, after]` where a sum or mean of floating-point numbers of this type reduces all dims before and after one run
-    /// of dims that stay: a chain of elementwise ops may end in such a reduction. `None` of others.
+    /// Returns the extents `[before, kept, after]` where a sum or mean of floating-point numbers of this type reduces all dims before and after one
+    /// run of dims that stay: a chain of elementwise ops may end in such a reduction. `None` of others.
     pub fn run_extents(&self, operand: &TensorType) -> Option<[usize; 3]> {
         if self.function.kind() != ReduceKind::Sum || !operand.dtype.is_float() {
             return None;
@@ -99,7 +99,7 @@ impl Reduce {
         Some(extents.map(|extents| extents.iter().product()))
     }
 
-    /// The shape of the operand with every reduced dim of extent 1.
+    /// Returns the shape of the operand with every reduced dim of extent 1.
     fn kept_shape(&self, shape: &[usize]) -> Vec<usize> {
         let extent = |(dim, &extent)| if self.axes.contains(&dim) { 1 } else { extent };
         shape.iter().enumerate().map(extent).collect()
@@ -195,7 +195,7 @@ impl Operation for Reduce {
     }
 }
 
-/// The dims of an operand and of its reduction: `reduced` gives the kind of a reduced dim's factor.
+/// Adds the dims of an operand and of its reduction: `reduced` gives the kind of a reduced dim's factor.
 fn reduced_dims(
     rule: &mut Rule,
     shape: &[usize],
@@ -272,7 +272,7 @@ impl Operation for ArgMax {
     }
 }
 
-/// The first index of the greatest along a dim; a NaN is greater than any number.
+/// Finds the first index of the greatest along a dim; a NaN is greater than any number.
 fn find_greatest(x: &Array, mut index: Vec<usize>, axis: usize) -> usize {
     let mut best = (0, x.element_at(&index));
     for i in 1..x.shape[axis] {

@@ -13,7 +13,7 @@ use crate::op::{
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::types::{DType, TensorType};
 
-/// The same elements, row-major, in another shape. Dims are factored by common refinement, so that a split passes.
+/// The operand's elements, row-major, in another shape. Dims are factored by common refinement, so that a split passes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Reshape {
     /// The shape of the result.
@@ -108,14 +108,14 @@ fn refine_shapes(from: &[usize], to: &[usize]) -> Rule {
     rule
 }
 
-/// Gives both current dims a parallel factor.
+/// Adds a parallel factor to both current dims.
 fn share_factor(rule: &mut Rule, a: &mut ShapeReader<'_>, b: &mut ShapeReader<'_>, size: usize) {
     let factor = rule.add_factor(size, FactorKind::Parallel);
     a.take_factor(factor, size);
     b.take_factor(factor, size);
 }
 
-/// Keeps both sides whole up to where the products of their dims meet.
+/// Adds whole factors to both sides up to where the products of their dims meet.
 fn keep_whole(rule: &mut Rule, a: &mut ShapeReader<'_>, b: &mut ShapeReader<'_>) {
     let (mut left, mut right) = (a.take_whole(rule), b.take_whole(rule));
     while left != right {
@@ -127,7 +127,7 @@ fn keep_whole(rule: &mut Rule, a: &mut ShapeReader<'_>, b: &mut ShapeReader<'_>)
     }
 }
 
-/// One shape while it is read from the left.
+/// A shape while it is read from the left.
 struct ShapeReader<'a> {
     shape: &'a [usize],
     /// The factors of each dim read so far; the last is being read, `rest` remains of it.

@@ -15,36 +15,36 @@ use crate::rule::{DimRule, Rule};
 use crate::scalar::Scalar;
 use crate::types::{DType, TensorType};
 
-/// x -> x with another extent of one dim.
+/// Interpolation of one dim of x to another extent: x -> x with that extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Resize {
-    /// The dim.
+    /// The dim that is resized.
     pub axis: usize,
-    /// Its extent in the result.
+    /// The extent of the dim in the result.
     pub extent: usize,
-    /// How an element is made of those of the operand.
+    /// The rule by which an element is made of those of the operand.
     pub sampling: Sampling,
 }
 
-/// dy -> dx, of a dim of x that has this extent.
+/// The gradient dy -> dx of [`Resize`], of a dim of x that has this extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ResizeGrad {
-    /// The dim.
+    /// The dim that is resized.
     pub axis: usize,
-    /// Its extent in x.
+    /// The extent of the dim in x.
     pub extent: usize,
-    /// As in [`Resize`].
+    /// The rule by which an element is made of those of x, as in [`Resize`].
     pub sampling: Sampling,
 }
 
-/// Which elements of the operand an element of the result is made of.
+/// The choice of the operand's elements that an element of the result is made of, and of their weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Sampling {
     /// The weights of elements about a place.
     pub filter: Filter,
-    /// Which place that is.
+    /// The place in the operand that belongs to an element of the result.
     pub coordinates: Coordinates,
-    /// Elements of the result for each of the operand.
+    /// The number of elements of the result for each of the operand.
     pub scale: Scalar,
     /// Whether the filter is as much wider as the result is smaller, so that all elements count.
     pub smooth: bool,
@@ -56,15 +56,15 @@ pub struct Sampling {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Filter {
-    /// The element before the place.
+    /// The element before the place, with the weight 1.
     Floor,
-    /// The element behind it.
+    /// The element behind the place, with the weight 1.
     Ceil,
-    /// The nearest; of two the one before.
+    /// The nearest element; of two the one before the place.
     NearestBefore,
-    /// The nearest; of two the one behind.
+    /// The nearest element; of two the one behind the place.
     NearestBehind,
-    /// 1 less the distance, up to 1.
+    /// Linear interpolation: 1 less the distance, up to 1.
     Linear,
     /// Cubic convolution with this coefficient, up to 2 (Keys, 1981).
     Cubic(Scalar),
@@ -78,11 +78,11 @@ pub enum Coordinates {
     Asymmetric,
     /// (i + 0.5) / scale - 0.5
     HalfPixel,
-    /// The same, and 0 for a result of extent 1.
+    /// The place of [`Coordinates::HalfPixel`], and 0 for a result of extent 1.
     HalfPixelOrFirst,
-    /// As [`Coordinates::HalfPixel`], with what a scale that gives no whole extent cuts off shared between both ends.
+    /// The place of [`Coordinates::HalfPixel`], with what a scale that gives no whole extent cuts off shared between both ends.
     HalfPixelSymmetric,
-    /// First and last elements meet.
+    /// The place by which first and last elements meet: i (n - 1) / (m - 1) for extents n of the operand and m of the result; 0 where m is 1.
     AlignCorners,
 }
 
@@ -91,12 +91,12 @@ pub enum Coordinates {
 pub struct Taps {
     /// The positions in `taps` at which the taps of each element begin, and at which the last ones end.
     pub starts: Vec<usize>,
-    /// Index in the operand, and weight.
+    /// The taps: the index in the operand, and the weight.
     pub taps: Vec<(usize, f64)>,
 }
 
 impl Filter {
-    /// Beyond this distance weights are 0.
+    /// Returns the distance beyond which weights are 0.
     fn reach(self) -> f64 {
         match self {
             Self::Cubic(_) => 2.0,
@@ -114,7 +114,7 @@ impl Filter {
         }
     }
 
-    /// The one element at a place, of filters that take one.
+    /// Returns the one element at a place, of filters that take one.
     fn nearest_element(self, place: f64) -> Option<f64> {
         match self {
             Self::Floor => Some(place.floor()),
@@ -127,7 +127,7 @@ impl Filter {
 }
 
 impl Sampling {
-    /// The elements of `from` that make each of `to`, both at least 1.
+    /// Returns the elements of `from` that make each of `to`, both at least 1.
     pub fn taps(&self, from: usize, to: usize) -> Taps {
         let mut found = Taps { starts: vec![0], taps: Vec::new() };
         for index in 0..to {
@@ -152,7 +152,7 @@ impl Sampling {
         found
     }
 
-    /// Elements about a place, which need not exist, with weights that need not add up to 1.
+    /// Returns the elements about a place, which need not exist, with weights that need not add up to 1.
     fn weigh_elements(&self, place: f64, from: usize) -> Vec<(f64, f64)> {
         if let Some(nearest) = self.filter.nearest_element(place) {
             return vec![(nearest, 1.0)];
@@ -166,8 +166,8 @@ impl Sampling {
         (0..count).map(|step| weight(first + step as f64)).collect()
     }
 
-    /// The place of an element, in f32 and in the order of onnxruntime's operations (and PyTorch's): many places are whole numbers or halves, and the last
-    /// bit then says which element is before them, or nearest.
+    /// Computes the place of an element, in f32 and in the order of onnxruntime's operations (and PyTorch's): many places are whole numbers or
+    /// halves, and the last bit then says which element is before them, or nearest.
     fn source_place(&self, index: usize, from: usize, to: usize) -> f64 {
         let [index, from, extent] = [index, from, to].map(|number| number as f32);
         let scale = self.scale.0 as f32;
@@ -187,7 +187,7 @@ impl Sampling {
 }
 
 impl Taps {
-    /// The taps of an element.
+    /// Returns the taps of an element of the result.
     pub fn element_taps(&self, element: usize) -> &[(usize, f64)] {
         &self.taps[self.starts[element]..self.starts[element + 1]]
     }
@@ -209,7 +209,7 @@ impl Taps {
     }
 }
 
-/// The rule of an op that changes one dim to another extent.
+/// Returns the rule of an op that changes one dim to another extent.
 fn resize_rule(
     op: &'static str,
     operands: &[&TensorType],
@@ -235,7 +235,7 @@ fn resize_rule(
     Ok(rule)
 }
 
-/// The weighted sums of a shard, which has the dim whole.
+/// Computes the weighted sums of a shard, which has the dim whole.
 fn resample_shard(x: &Operand<'_>, result: &Region, axis: usize, taps: &Taps) -> Array {
     fill_shard(result, |index| {
         let mut place = index.to_vec();
@@ -261,7 +261,7 @@ impl Operation for Resize {
         resize_rule(self.name(), operands, (self.axis, self.extent, &self.sampling))
     }
 
-    /// A product and a sum for each of the two elements of a linear filter.
+    /// Counts a product and a sum for each of the two elements of a linear filter.
     fn flops_per_point(&self) -> f64 {
         4.0
     }

@@ -18,16 +18,16 @@ use crate::types::{DType, TensorType};
 /// pairs of neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Rotary {
-    /// 10000 in RoFormer, 500000 in LLaMA 3.
+    /// The base of the angles' frequencies, 10000 in RoFormer, 500000 in LLaMA 3.
     pub base: Scalar,
     /// Whether neighbours make a pair.
     pub interleaved: bool,
-    /// Whether it turns the other way: the gradient.
+    /// Whether it turns by the negative angles, as the gradient does.
     pub inverse: bool,
 }
 
 impl Rotary {
-    /// The angle of pair `pair` of a head of `width` elements at a position, in radians.
+    /// Returns the angle of pair `pair` of a head of `width` elements at a position, in radians.
     pub fn angle(&self, position: usize, pair: usize, width: usize) -> f64 {
         let frequency = self.base.0.powf(-2.0 * pair as f64 / width as f64);
         let angle = position as f64 * frequency;

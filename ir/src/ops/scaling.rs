@@ -21,8 +21,8 @@ use crate::types::{DType, TensorType};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct NonFinite {}
 
-/// The end of a step: (scale, good, made, bad) -> (scale', good', made', factor, step, used, skipped), all f32[]; with a factor
-/// as a fifth operand a step for which that is 0 is not made either, and then scale and counts stay as they are.
+/// The end of a step under loss scaling: (scale, good, made, bad) -> (scale', good', made', factor, step, used, skipped), all f32[]; with a factor as
+/// a fifth operand a step for which that is 0 is not made either, and then scale and counts stay as they are.
 ///
 /// `good` counts the steps since the scale was last changed, `made` all updates so far, `bad` is the number of elements of
 /// this step's gradients that are not finite. Where it is 0 the update is made: `factor` is 1 / scale, and after `interval` such
@@ -35,7 +35,7 @@ pub struct LossScale {
     pub growth: Scalar,
     /// The factor of the scale after a step that was not made.
     pub backoff: Scalar,
-    /// Good steps until it grows.
+    /// The number of good steps in a row until the scale grows.
     pub interval: u32,
     /// The least scale.
     #[serde(default = "LossScale::default_floor")]
@@ -43,12 +43,12 @@ pub struct LossScale {
 }
 
 impl LossScale {
-    /// The least scale where nothing is said: a loss that is not scaled at all.
+    /// Returns the least scale where nothing is said, 1: a loss that is not scaled at all.
     pub fn default_floor() -> Scalar {
         Scalar(1.0)
     }
 
-    /// The results for the numbers of one step, in order.
+    /// Computes the results for the numbers of one step, in order.
     pub fn evaluate_step(&self, [scale, good, made, bad]: [f64; 4]) -> [f64; 7] {
         let skipped = bad != 0.0 || scale < self.floor.0;
         let full = good + 1.0 >= f64::from(self.interval);
@@ -63,7 +63,7 @@ impl LossScale {
         [next, streak, made + one, factor, made + 1.0, scale, 1.0 - one]
     }
 
-    /// The results for the numbers of a step and, if there is one, the factor that says whether it is made at all.
+    /// Computes the results for the numbers of a step and, if there is one, the factor that says whether it is made at all.
     pub fn evaluate_guarded_step(&self, numbers: [f64; 4], factor: Option<f64>) -> [f64; 7] {
         let [scale, good, made, _] = numbers;
         match factor {
@@ -73,7 +73,7 @@ impl LossScale {
     }
 }
 
-/// Whether a step is made: (before, bad) -> (before', factor, step, skipped), all f32[].
+/// The decision on a step: (before, bad) -> (before', factor, step, skipped), all f32[].
 ///
 /// `before` counts the steps that were not made, `bad` is how much in this one is not finite. Where that is 0 `factor` is 1; otherwise it
 /// is 0, which tells updates and states to stay as they are. `step` is the number of this update, from 1, without those that were not
@@ -82,7 +82,7 @@ impl LossScale {
 pub struct SkipStep {}
 
 impl SkipStep {
-    /// The results at a step, from 0.
+    /// Computes the results at a step, from 0, in order.
     pub fn evaluate_step(&self, [before, bad]: [f64; 2], step: u64) -> [f64; 4] {
         let skipped = if bad == 0.0 { 0.0 } else { 1.0 };
         [before + skipped, 1.0 - skipped, step as f64 + 1.0 - before, skipped]
@@ -194,7 +194,7 @@ impl Operation for SkipStep {
     }
 }
 
-/// Element types of so many results, where all operands are f32.
+/// Checks that all operands are f32, and returns the element types of so many results.
 fn check_all_f32(
     op: &'static str,
     operands: &[&TensorType],
@@ -206,7 +206,7 @@ fn check_all_f32(
     }
 }
 
-/// The rule of scalars, of which nothing is split.
+/// Returns the rule of scalars, of which nothing is split.
 fn of_numbers(op: &'static str, operands: &[&TensorType], results: usize) -> Result<Rule, OpError> {
     if operands.iter().any(|operand| !operand.shape.is_empty()) {
         return Err(shape_error(op, operands, "all of them are scalars"));

@@ -22,21 +22,21 @@ use crate::types::{DType, TensorType};
 /// places in n, in the order of m.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Scatter {
-    /// How a value is joined to what is there.
+    /// The function that joins a value to the element at its place.
     pub function: ScatterFunction,
 }
 
-/// How a value changes the element at its place. A sum is that of x and a [`ScatterSum`].
+/// The function that joins a value to the element at its place. A sum is that of x and a [`ScatterSum`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScatterFunction {
-    /// The value; of several for one place the last.
+    /// The value itself; of several for one place the last.
     Set,
-    /// Their product.
+    /// The product of the element and its values.
     Mul,
-    /// The greater.
+    /// The greatest of the element and its values.
     Max,
-    /// The less.
+    /// The least of the element and its values.
     Min,
 }
 
@@ -58,7 +58,7 @@ impl Scatter {
         x.builder().apply(Op::Scatter(*self), &[x, places, values])
     }
 
-    /// The gradients of x and of the values, where the last value at a place is what counts.
+    /// Computes the gradients of x and of the values, where the last value at a place is what counts.
     fn gradient_of_set(&self, [x, places, values]: [&Tensor; 3], g: &Tensor) -> [Tensor; 2] {
         let of_x = self.apply_to(g, places, &values.full_like(0.0));
         let dim = places.shape().len() - 1;
@@ -70,7 +70,7 @@ impl Scatter {
         [of_x, gather_places(g, places) * counts]
     }
 
-    /// The gradient goes in equal parts to all that attain the extreme.
+    /// Computes the gradients of an extreme: the gradient goes in equal parts to all that attain it.
     fn gradient_of_extreme(
         &self,
         [x, places, values]: [&Tensor; 3],
@@ -100,18 +100,18 @@ impl Scatter {
     }
 }
 
-/// The elements at the places.
+/// Returns the elements at the places.
 fn gather_places(x: &Tensor, places: &Tensor) -> Tensor {
     x.builder().apply(Op::Gather(Gather {}), &[x, places])
 }
 
-/// The sums of values at the places of a tensor.
+/// Returns the sums of values at the places of a tensor of the shape of `to`.
 fn sum_at_places(values: &Tensor, places: &Tensor, to: &Tensor) -> Tensor {
     let count = to.shape()[places.shape().len() - 1];
     values.builder().apply(Op::ScatterSum(ScatterSum { places: count }), &[places, values])
 }
 
-/// A tensor [b.., m] with the rank of one [b.., m, w..].
+/// Reshapes a tensor [b.., m] to the rank of one [b.., m, w..].
 fn match_rank(x: &Tensor, values: &Tensor) -> Tensor {
     let mut shape = x.shape();
     shape.resize(values.shape().len(), 1);

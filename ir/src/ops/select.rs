@@ -12,11 +12,11 @@ use crate::ops::broadcast::{broadcast_rule, fit_to_dtype, gradient_of, map_broad
 use crate::rule::Rule;
 use crate::types::{DType, TensorType};
 
-/// `where(condition, a, b)`: a where the condition (bool) holds, else b; all three broadcast.
+/// An elementwise choice, `where(condition, a, b)`: a where the condition (bool) holds, else b; all three broadcast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Where {}
 
-/// The same values in another element type. Float to integer truncates; to bool: whether not 0.
+/// The operand's values in another element type. Float to integer truncates; to bool: whether not 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Cast {
     /// The element type of the result.
@@ -123,7 +123,7 @@ impl Operation for Cast {
 }
 
 impl Cast {
-    /// Linear but where it truncates to an integer, or goes from or to truth values.
+    /// Returns the groups of operands for [`Rule::linear`]: a cast is linear but where it truncates to an integer, or goes from or to truth values.
     fn linear_groups(&self, from: DType) -> Vec<Vec<usize>> {
         let truth = from == DType::Bool || self.dtype == DType::Bool;
         let truncates = from.is_float() && !self.dtype.is_float();

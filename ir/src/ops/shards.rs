@@ -8,24 +8,24 @@ use crate::rule::{FactorKind, Rule};
 use crate::sbp::ReduceKind;
 use crate::types::{DType, TensorType, row_major_strides};
 
-/// A shard of a result whose element at each index *of the whole tensor* is `element(index)`.
+/// Makes a shard of a result whose element at each index *of the whole tensor* is `element(index)`.
 pub(crate) fn fill_shard(region: &Region, mut element: impl FnMut(&[usize]) -> f64) -> Array {
     Array::from_fn(region.rect.extent.clone(), |index| element(&global_index(region, index)))
 }
 
-/// The element of an operand at an index of the whole tensor. The rule promises that the shard holds it.
+/// Returns the element of an operand at an index of the whole tensor. The rule promises that the shard holds it.
 pub(crate) fn read_element(operand: &Operand<'_>, index: &[usize]) -> f64 {
     let origin = &operand.region.rect.origin;
     let local: Vec<usize> = index.iter().zip(origin).map(|(i, o)| i - o).collect();
     operand.array.element_at(&local)
 }
 
-/// The index in the whole tensor of an index in its shard.
+/// Returns the index in the whole tensor of an index in a shard.
 pub(crate) fn global_index(region: &Region, local: &[usize]) -> Vec<usize> {
     local.iter().zip(&region.rect.origin).map(|(i, o)| i + o).collect()
 }
 
-/// The row-major position of an index in a shape.
+/// Returns the row-major position of an index in a shape.
 pub(crate) fn row_major_position(index: &[usize], shape: &[usize]) -> usize {
     index.iter().zip(row_major_strides(shape)).map(|(i, stride)| i * stride).sum()
 }
@@ -54,7 +54,7 @@ pub(crate) fn map_lanes<const N: usize>(
     results
 }
 
-/// The rule of an elementwise op on operands of one shape.
+/// Returns the rule of an elementwise op on operands of one shape.
 pub(crate) fn elementwise_rule(shape: &[usize], operands: usize, results: usize) -> Rule {
     let mut rule = Rule::default();
     let dims = rule.add_parallel_dims(shape);
@@ -103,7 +103,7 @@ pub(crate) fn same_shape(
     Err(shape_error(op, all, "their shapes differ"))
 }
 
-/// The rule of an op that adds up something of all elements of its operand: (x) -> [].
+/// Returns the rule of an op that adds up something of all elements of its operand: (x) -> [].
 pub(crate) fn sum_of_all(operands: &[&TensorType]) -> Rule {
     let mut rule = Rule::default();
     let dims = rule.add_parallel_dims(&operands[0].shape);
@@ -114,7 +114,7 @@ pub(crate) fn sum_of_all(operands: &[&TensorType]) -> Rule {
     rule
 }
 
-/// The types of such an op: of floating-point numbers of any precision an f32.
+/// Infers the element type of an op from floating-point numbers of any precision to f32.
 pub(crate) fn float_to_f32(
     op: &'static str,
     operands: &[&TensorType],
@@ -154,7 +154,7 @@ pub(crate) fn check_indices(
     Ok(())
 }
 
-/// Says that an op has no gradient where one is asked for: gradients of gradients.
+/// Reports, where a gradient is asked for, that an op has none: gradients of gradients.
 pub(crate) fn no_gradient(op: &'static str, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
     if let Some(gradient) = node.gradients.iter().flatten().next() {
         gradient.builder().fail(format!("{op} cannot be differentiated"));
@@ -162,12 +162,12 @@ pub(crate) fn no_gradient(op: &'static str, node: &GradientNode<'_>) -> Vec<Opti
     vec![None; node.operands.len()]
 }
 
-/// The first gradient; the ops of one result are asked for gradients only where it is given.
+/// Returns the first gradient; the ops of one result are asked for gradients only where it is given.
 pub(crate) fn first_gradient<'a>(node: &'a GradientNode<'_>) -> Option<&'a Tensor> {
     node.gradients.first().and_then(Option::as_ref)
 }
 
-/// Evaluation of ops that leave each element as it is, and the rule of which is elementwise.
+/// Evaluates an op that leaves each element as it is, and the rule of which is elementwise.
 pub(crate) fn copy_operand(operands: &[Operand<'_>]) -> Vec<Array> {
     vec![operands[0].array.clone()]
 }

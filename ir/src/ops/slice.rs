@@ -13,14 +13,14 @@ use crate::rule::{DimRule, FactorKind, Rule};
 use crate::scalar::Scalar;
 use crate::types::{DType, TensorType};
 
-/// Elements `start, start + step, ..` before `end` of each dim. A dim taken whole (0..extent, step 1) may be split.
+/// The elements `start, start + step, ..` before `end` of each dim. A dim taken whole (0..extent, step 1) may be split.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Slice {
-    /// First index of each dim.
+    /// The first index of each dim.
     pub starts: Vec<usize>,
     /// One past the last index of each dim.
     pub ends: Vec<usize>,
-    /// Step of each dim, at least 1.
+    /// The step of each dim, at least 1.
     pub steps: Vec<usize>,
 }
 
@@ -28,25 +28,25 @@ pub struct Slice {
 /// (so that it is the gradient of [`Slice`]).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Pad {
-    /// Elements before each dim.
+    /// The number of elements before each dim.
     pub low: Vec<usize>,
-    /// Elements after each dim.
+    /// The number of elements after each dim.
     pub high: Vec<usize>,
-    /// Elements between two neighbours of each dim.
+    /// The number of elements between two neighbours of each dim.
     pub interior: Vec<usize>,
     /// The value of the border.
     pub value: Scalar,
 }
 
 impl Slice {
-    /// The first of every `step` elements of the last dim of a tensor of this shape, which has one.
+    /// Makes the slice with the first of every `step` elements of the last dim of a tensor of this shape, which has one.
     pub fn stride_last_dim(shape: &[usize], step: usize) -> Self {
         let mut steps = vec![1; shape.len()];
         steps.last_mut().into_iter().for_each(|last| *last = step);
         Self { starts: vec![0; shape.len()], ends: shape.into(), steps }
     }
 
-    /// Number of elements taken of a dim.
+    /// Returns the number of elements that are taken of a dim.
     fn count_taken(&self, dim: usize) -> usize {
         (self.ends[dim] - self.starts[dim]).div_ceil(self.steps[dim])
     }
@@ -130,7 +130,7 @@ impl Operation for Slice {
 }
 
 impl Pad {
-    /// Zeros behind one dim of a tensor of this shape, up to an extent that is no less than its own.
+    /// Makes the pad that puts zeros behind one dim of a tensor of this shape, up to an extent that is no less than its own.
     pub fn to_extent(shape: &[usize], dim: usize, extent: usize) -> Self {
         let nothing = vec![0; shape.len()];
         let mut high = nothing.clone();
@@ -142,7 +142,7 @@ impl Pad {
         self.low[dim] > 0 || self.high[dim] > 0 || self.interior[dim] > 0 && extent > 1
     }
 
-    /// The operand's index along a dim that lies at a result's index; `None` in the border.
+    /// Returns the operand's index along a dim that lies at a result's index; `None` in the border.
     fn source_index(&self, dim: usize, index: usize, extent: usize) -> Option<usize> {
         let (inside, step) = (index.checked_sub(self.low[dim])?, self.interior[dim] + 1);
         (inside % step == 0 && inside / step < extent).then_some(inside / step)
@@ -159,8 +159,8 @@ impl Operation for Pad {
         Ok(vec![operands[0].dtype])
     }
 
-    /// Partial sums pass where the border is zero or there is none; partial maxima only where there is none:
-    /// a border is no moved element.
+    /// Returns the rule. Partial sums pass where the border is zero or there is none; partial maxima only where there is none: a border is no moved
+    /// element.
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
         let shape = &operands[0].shape;
         if [&self.low, &self.high, &self.interior].iter().any(|field| field.len() != shape.len()) {

@@ -14,28 +14,28 @@ use crate::types::{DType, TensorType};
 /// exp(x - max) / sum(exp(x - max)) over a dim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Softmax {
-    /// The dim, whole.
+    /// The dim of the softmax, which stays whole.
     pub axis: usize,
 }
 
 /// (y, dy) -> y (dy - sum(y dy)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SoftmaxGrad {
-    /// The dim, whole.
+    /// The dim of the softmax, which stays whole.
     pub axis: usize,
 }
 
 /// x - max - log(sum(exp(x - max))) over a dim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LogSoftmax {
-    /// The dim, whole.
+    /// The dim of the softmax, which stays whole.
     pub axis: usize,
 }
 
 /// (y, dy) -> dy - exp(y) sum(dy).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LogSoftmaxGrad {
-    /// The dim, whole.
+    /// The dim of the softmax, which stays whole.
     pub axis: usize,
 }
 
@@ -191,13 +191,13 @@ impl Operation for LogSoftmaxGrad {
     }
 }
 
-/// max(x) and sum(exp(x - max(x))), which cannot overflow.
+/// Computes max(x) and sum(exp(x - max(x))), which cannot overflow.
 pub(crate) fn greatest_and_sum_exp(x: &[f64]) -> (f64, f64) {
     let greatest = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     (greatest, x.iter().map(|x| (x - greatest).exp()).sum())
 }
 
-/// The rule of an op of one result in which `axis` stays whole.
+/// Returns the rule of an op of one result in which `axis` stays whole.
 fn lane_rule(op: &'static str, operands: &[&TensorType], axis: usize) -> Result<Rule, OpError> {
     has_dim(op, operands, axis)?;
     let mut rule = elementwise_rule(&operands[0].shape, operands.len(), 1);

@@ -32,17 +32,17 @@ pub struct Input {
 }
 
 impl Input {
-    /// An input whose first dim counts samples.
+    /// Makes an input whose first dim counts samples.
     pub fn new(name: impl Into<String>, ty: TensorType) -> Self {
         Self { name: name.into(), ty, samples: Samples::First }
     }
 
-    /// The dim that counts samples, if any does.
+    /// Returns the dim that counts samples, if any does.
     pub fn samples_dim(&self) -> Option<usize> {
         self.samples.dim(self.ty.shape.len())
     }
 
-    /// Samples of a batch, where there is a dim of them.
+    /// Returns the number of samples of a batch; `None` where no dim counts them.
     pub fn batch_size(&self) -> Option<usize> {
         self.samples.count_samples(&self.ty.shape)
     }
@@ -53,7 +53,7 @@ impl Input {
 pub struct Variable {
     /// The name in a weights file; unique in the graph.
     pub name: String,
-    /// Element type and shape.
+    /// The element type and shape.
     pub ty: TensorType,
     /// The first content.
     pub init: Init,
@@ -65,24 +65,24 @@ pub struct Variable {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Init {
-    /// Read by name from the model's weights.
+    /// A content that is read by name from the model's weights.
     Weights,
     /// A table that the import of the model has computed: no weight of the model, so no file of weights holds it.
     Table(Table),
-    /// One value everywhere.
+    /// A content of one value everywhere.
     Fill(Scalar),
-    /// Normally distributed, keyed by the variable's name.
+    /// A normally distributed content, keyed by the variable's name.
     Normal {
         /// The mean.
         mean: Scalar,
         /// The standard deviation.
         std: Scalar,
     },
-    /// Uniformly distributed in [low, high), keyed by the variable's name.
+    /// A uniformly distributed content, in [low, high), keyed by the variable's name.
     Uniform {
-        /// The least.
+        /// The lower bound.
         low: Scalar,
-        /// One past the greatest.
+        /// The upper bound.
         high: Scalar,
     },
 }
@@ -90,38 +90,38 @@ pub enum Init {
 /// A small literal; large ones are variables that begin as tables.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Constant {
-    /// Element type and shape.
+    /// The element type and shape.
     pub ty: TensorType,
-    /// Elements, row-major.
+    /// The elements, row-major.
     pub data: Vec<Scalar>,
 }
 
-/// One value everywhere.
+/// A tensor with one value everywhere.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Full {
-    /// Element type and shape.
+    /// The element type and shape.
     pub ty: TensorType,
     /// The value.
     pub value: Scalar,
 }
 
-/// The global index along a dim.
+/// A tensor that holds at each element its index along a dim, in the whole tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Iota {
-    /// Element type and shape.
+    /// The element type and shape.
     pub ty: TensorType,
-    /// The dim.
+    /// The dim whose index is held.
     pub dim: usize,
 }
 
 /// Random numbers, new each step: functions of (seed, key, step, global element index).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Random {
-    /// Element type (floating) and shape.
+    /// The element type (floating) and shape.
     pub ty: TensorType,
     /// The distribution.
     pub distribution: Distribution,
-    /// Tells this op's numbers from those of others.
+    /// The key that tells this op's numbers from those of others.
     pub key: u64,
 }
 
@@ -129,24 +129,24 @@ pub struct Random {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Distribution {
-    /// Normal, with this mean and standard deviation.
+    /// The normal distribution, with this mean and standard deviation.
     Normal {
         /// The mean.
         mean: Scalar,
         /// The standard deviation.
         std: Scalar,
     },
-    /// Uniform in [low, high).
+    /// The uniform distribution in [low, high).
     Uniform {
-        /// The least.
+        /// The lower bound.
         low: Scalar,
-        /// One past the greatest.
+        /// The upper bound.
         high: Scalar,
     },
 }
 
 impl Distribution {
-    /// The number of one element, computed in `f64` and rounded once.
+    /// Returns the random number of one element, computed in `f64` and rounded once.
     pub fn draw(&self, stream: &RandomStream, element: u64) -> f32 {
         let number = match *self {
             Self::Normal { mean, std } => mean.0 + std.0 * f64::from(stream.normal(element)),
@@ -159,8 +159,8 @@ impl Distribution {
 }
 
 impl Init {
-    /// The first content of the element of the variable `name` at this row-major position of the whole;
-    /// `None` where it is read from a file or a table.
+    /// Returns the first content of the element of the variable `name` at this row-major position of the whole; `None` where it is read from a file
+    /// or a table.
     pub fn first_value(&self, name: &str, seed: u64, element: u64) -> Option<f64> {
         match self {
             Self::Weights | Self::Table(_) => None,
@@ -172,8 +172,7 @@ impl Init {
         }
     }
 
-    /// The source of random content: the distribution, and the stream of the variable's name. `None` where
-    /// the content is not random.
+    /// Returns the source of random content: the distribution, and the stream of the variable's name. `None` where the content is not random.
     pub fn random_stream(&self, name: &str, seed: u64) -> Option<(Distribution, RandomStream)> {
         let distribution = match *self {
             Self::Weights | Self::Table(_) | Self::Fill(_) => return None,
@@ -184,7 +183,7 @@ impl Init {
     }
 }
 
-/// The rule of every source: all points are independent.
+/// Returns the rule of every source: all points are independent.
 fn source_rule(ty: &TensorType) -> Rule {
     let mut rule = Rule::default();
     rule.results = vec![rule.add_parallel_dims(&ty.shape)];
@@ -207,7 +206,7 @@ fn check_float(op: &'static str, ty: &TensorType) -> Result<(), OpError> {
     Err(dtype_error(op, &[ty], "random numbers need a floating-point element type"))
 }
 
-/// The shard of a result whose element at a row-major position of the whole is `element(position)`.
+/// Makes the shard of a result whose element at a row-major position of the whole is `element(position)`.
 fn fill_by_position(region: &Region, mut element: impl FnMut(usize) -> f64) -> Vec<Array> {
     let whole = Strided::from_region(region);
     vec![Array::from_fn(region.rect.extent.clone(), |index| {

@@ -49,7 +49,7 @@ pub struct Blend {
 }
 
 impl Blend {
-    /// x takes the place of the state.
+    /// The update by which x takes the place of the state.
     pub const REPLACE: Self = Self::with_decay(0.0, 1.0);
 
     /// Makes an update that keeps this share of the state, and adds x at this rate.
@@ -57,12 +57,12 @@ impl Blend {
         Self { decay: Scalar(decay), rate: Scalar(rate), starts: false }
     }
 
-    /// Returns its decay and rate at a step, from 0.
+    /// Returns the update, with its decay and rate, at a step, from 0.
     pub fn at_step(&self, step: u64) -> Self {
         if self.starts && step == 0 { Self::REPLACE } else { *self }
     }
 
-    /// Returns its decay and rate at an update of this number, from 1.
+    /// Returns the update, with its decay and rate, at an update of this number, from 1.
     pub fn at_update(&self, number: f64) -> Self {
         self.at_step(if number > 1.0 { 1 } else { 0 })
     }
@@ -113,7 +113,7 @@ impl Operation for Blend {
         }
     }
 
-    /// It names no linear group, although it is linear: a variable is never kept as partial sums.
+    /// Returns the rule. It names no linear group, although the op is linear: a variable is never kept as partial sums.
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
         same_shape(self.name(), operands, &[0, 1])?;
         if operands[2..].iter().any(|scalar| !scalar.shape.is_empty()) {

@@ -19,7 +19,7 @@ use crate::types::{DType, TensorType};
 /// ones that of the lower place. A NaN is greater than any number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TopK {
-    /// How many of a row.
+    /// The number of elements that are taken of each row.
     pub count: usize,
     /// Whether the greatest are taken, or else the least.
     pub greatest: bool,
@@ -32,7 +32,7 @@ impl TopK {
         if self.greatest { ascending.reverse() } else { ascending }
     }
 
-    /// The places of a row's elements, the best first.
+    /// Returns the places of a row's elements, the best first.
     fn sorted_places(&self, row: &[f64]) -> Vec<usize> {
         let mut places: Vec<usize> = (0..row.len()).collect();
         places.sort_by(|&a, &b| self.compare_elements(row[a], row[b]));

@@ -67,7 +67,7 @@ pub enum UnaryFunction {
     Round,
     /// 1 / x
     Reciprocal,
-    /// x, of which nothing is learned: its gradient is 0
+    /// The operand itself, of which nothing is learned: its gradient is 0
     Detach,
     /// Logical negation, of bool
     Not,
@@ -90,7 +90,7 @@ pub enum UnaryFunction {
 const GELU_TANH: (f64, f64) = (FRAC_2_SQRT_PI * FRAC_1_SQRT_2, 0.044_715);
 
 impl UnaryFunction {
-    /// The function of one number.
+    /// Computes the function of one number.
     pub fn apply(self, x: f64) -> f64 {
         match self {
             Self::Relu => {
@@ -138,7 +138,7 @@ impl UnaryFunction {
         }
     }
 
-    /// Whether integers are taken too; their payload must be whole numbers.
+    /// Returns whether the function takes integers too; their payload must be whole numbers.
     fn takes_integers(self) -> bool {
         match self {
             Self::Relu | Self::Abs | Self::Neg | Self::Sign => true,
@@ -148,7 +148,7 @@ impl UnaryFunction {
         }
     }
 
-    /// Whether the function is linear. Scaling by a number that is not finite is not: it makes no number of a summand 0.
+    /// Returns whether the function is linear. Scaling by a number that is not finite is not: it makes no number of a summand 0.
     fn is_linear(self) -> bool {
         match self {
             Self::Neg | Self::Detach => true,
@@ -157,7 +157,7 @@ impl UnaryFunction {
         }
     }
 
-    /// The gradient of the operand x from that of the result y; `None` where it is zero everywhere.
+    /// Returns the gradient of the operand x from that of the result y; `None` where it is zero everywhere.
     fn gradient(self, x: &Tensor, y: &Tensor, g: &Tensor) -> Option<Tensor> {
         Some(match self {
             Self::Relu => y.greater(&y.scalar_like(0.0)).select(g, &g.scalar_like(0.0)),

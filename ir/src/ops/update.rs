@@ -40,7 +40,7 @@ pub struct SgdUpdate {
     pub lr: LearningRate,
     /// Momentum; 0 for none.
     pub momentum: Scalar,
-    /// Nesterov's momentum.
+    /// Whether the momentum is Nesterov's.
     pub nesterov: bool,
     /// L2 penalty.
     pub weight_decay: Scalar,
@@ -60,7 +60,7 @@ pub struct AdamUpdate {
     pub beta1: Scalar,
     /// Decay of the second moment.
     pub beta2: Scalar,
-    /// Added to the root of the second moment.
+    /// The term that is added to the root of the second moment.
     pub epsilon: Scalar,
     /// Weight decay.
     pub weight_decay: Scalar,
@@ -76,12 +76,12 @@ impl SgdUpdate {
         self.momentum.0 != 0.0
     }
 
-    /// Operands that are not scalars: the variable, its gradient and its states.
+    /// Returns the number of operands that are not scalars: the variable, its gradient and its states.
     fn count_tensors(&self) -> usize {
         if self.has_momentum() { 3 } else { 2 }
     }
 
-    /// (w', m').
+    /// Computes (w', m') of one element.
     fn update_element(&self, lr: f64, w: f64, g: f64, m: f64) -> (f64, f64) {
         let g = g + self.weight_decay.0 * w;
         let m = self.momentum.0 * m + g;
@@ -143,7 +143,7 @@ impl Operation for SgdUpdate {
 }
 
 impl AdamUpdate {
-    /// (w', m', v') of step `step`, from 1.
+    /// Computes (w', m', v') of one element at step `step`, from 1.
     fn update_element(&self, lr: f64, [w, g, m, v]: [f64; 4], step: f64) -> [f64; 3] {
         let decay = self.weight_decay.0;
         let (w, g) = match self.decoupled {
@@ -200,7 +200,7 @@ impl Operation for AdamUpdate {
     }
 }
 
-/// Checks the number of operands, of which the last may be left out.
+/// Checks that the number of operands is one of `counts`: the last of them may be left out.
 fn check_operand_count(
     op: &'static str,
     operands: &[&TensorType],
@@ -213,7 +213,7 @@ fn check_operand_count(
     check_arity(op, operands, *counts.start(), expected)
 }
 
-/// Element types of the results: those of the first `tensors` operands but the gradient. What follows are scalars.
+/// Infers the element types of the results: those of the first `tensors` operands but the gradient. What follows are scalars.
 fn result_dtypes(
     op: &'static str,
     operands: &[&TensorType],
@@ -230,8 +230,8 @@ fn result_dtypes(
     Ok([vec![variable], vec![DType::F32; tensors - 2]].concat())
 }
 
-/// The rule: a variable, its gradient and its states are split together, as many of them as there are `results` and the
-/// gradient; scalars are whole. It names no linear group, although plain SGD has one: a variable is never kept as partial sums.
+/// Returns the rule of an update: the first `tensors` operands, a variable, its gradient and its states, are split together; scalars are whole. It
+/// names no linear group, although plain SGD has one: a variable is never kept as partial sums.
 fn update_rule(
     op: &'static str,
     operands: &[&TensorType],
@@ -246,7 +246,7 @@ fn update_rule(
     Ok(rule)
 }
 
-/// The number of the update, from 1: that of loss scaling, which leaves out steps that are not made, or the step's.
+/// Returns the number of the update, from 1: that of loss scaling, which leaves out steps that are not made, or the step's.
 fn update_number(scalars: &[Operand<'_>], cx: &EvalContext) -> f64 {
     scalars.get(1).map_or(cx.step as f64 + 1.0, |step| step.array.data[0])
 }
@@ -263,19 +263,19 @@ impl UpdateClipping {
         Self { factor, clip: clip.map(|clip| clip.0) }
     }
 
-    /// Whether the update is not made.
+    /// Returns whether the update is not made, because the factor is 0.
     fn skips_update(&self) -> bool {
         self.factor == Some(0.0)
     }
 
-    /// The gradient as the update takes it.
+    /// Returns the gradient as the update takes it: times the factor, then clipped.
     fn apply(&self, g: f64) -> f64 {
         let g = g * self.factor.unwrap_or(1.0);
         self.clip.map_or(g, |clip| clip_number(g, clip))
     }
 }
 
-/// A number no farther from 0 than `clip`; what is no number stays.
+/// Returns the number with an absolute value of at most `clip`; a NaN stays.
 fn clip_number(g: f64, clip: f64) -> f64 {
     if g.abs() > clip { clip.copysign(g) } else { g }
 }

@@ -5,15 +5,15 @@ use serde::{Deserialize, Serialize};
 use crate::op::{OpError, shape_error};
 use crate::types::TensorType;
 
-/// How a window of `kernel` elements goes over an image: element k of the window at place p reads row
-/// `p stride + k dilation - pad` of the image, 0 outside it. Of both dims, h first.
+/// The steps by which a window of `kernel` elements goes over an image: element k of the window at place p reads row `p stride + k dilation - pad` of
+/// the image, 0 outside it. Of both dims, h first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Window {
-    /// From one place to the next.
+    /// The distance from one place to the next.
     pub strides: [usize; 2],
-    /// Rows of zeros before and after: `[top, left, bottom, right]`.
+    /// The numbers of rows of zeros before and after: `[top, left, bottom, right]`.
     pub pads: [usize; 4],
-    /// From one element of the window to the next.
+    /// The distance from one element of the window to the next.
     pub dilations: [usize; 2],
 }
 
@@ -21,15 +21,15 @@ impl Window {
     /// A window that steps by one over an image without border.
     pub const PLAIN: Window = Window { strides: [1; 2], pads: [0; 4], dilations: [1; 2] };
 
-    /// The number of places in an image of this extent; `None` where the window is larger than the image.
+    /// Returns the number of places in an image of this extent; `None` where the window is larger than the image.
     pub fn count_places(&self, dim: usize, extent: usize, kernel: usize) -> Option<usize> {
         let padded = extent + self.pads[dim] + self.pads[dim + 2];
         let reach = self.dilations[dim] * kernel.checked_sub(1)?;
         Some(padded.checked_sub(reach + 1)? / self.strides[dim] + 1)
     }
 
-    /// The window with more border behind the image, so that what its last place would leave out is in a place of its own,
-    /// as torch's `ceil_mode` has it: such a place begins in the image, or in the border before it.
+    /// Returns the window with more border behind the image, so that what its last place would leave out is in a place of its own, as torch's
+    /// `ceil_mode` has it: such a place begins in the image, or in the border before it.
     pub fn with_ceil_mode(self, extents: [usize; 2], kernel: [usize; 2]) -> Self {
         let mut window = self;
         for dim in 0..2 {
@@ -44,7 +44,7 @@ impl Window {
         window
     }
 
-    /// The row of the image that an element of the window at a place reads; `None` where it is border.
+    /// Returns the row of the image that an element of the window at a place reads; `None` where it is border.
     pub fn source_index(
         &self,
         dim: usize,

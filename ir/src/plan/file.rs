@@ -4,14 +4,14 @@ use super::pretty::in_lines;
 use crate::plan::{PLAN_VERSION, Plan};
 use serde_json::Value;
 
-/// Why a plan file cannot be read.
+/// The reason that a plan file cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// Not a plan.
+    /// A text that is not JSON, or not that of a plan.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
-    /// JSON without a version.
+    /// A JSON text without a version.
     #[error("it has no version")]
     NoVersion,
     /// A plan of another version.
@@ -19,30 +19,30 @@ pub enum ReadError {
         "the plan has version {found}, this build reads version {expected}: compile the model again"
     )]
     Version {
-        /// The plan's.
+        /// The version of the plan.
         found: String,
-        /// The build's.
+        /// The version that this build reads.
         expected: u32,
     },
-    /// Runs of ranks that stand for more ranks than the job has, or than any memory.
+    /// A list of more ranks than the job has, or lists of more ranks than may be in memory.
     #[error("{place} lists {listed} ranks, at most {most} are possible")]
     Ranks {
-        /// The list, or all lists.
+        /// The place of the list; of all lists together, the plan.
         place: String,
-        /// How many it has.
+        /// The number of ranks that are listed.
         listed: u64,
-        /// How many it may have.
+        /// The greatest number of ranks that may be listed.
         most: u64,
     },
 }
 
-/// Ranks that all layouts and tensors of a file may list: each takes four bytes.
+/// The greatest number of ranks that all layouts and tensors of a file may list: each takes four bytes.
 const MOST_LISTED: u64 = 1 << 27;
 
-/// Reads a plan.
+/// Reads a plan from its text.
 ///
 /// # Errors
-/// Where the text is no plan or one of another version.
+/// Returns an error if the text is no plan, or one of another version, or lists more ranks than there may be.
 pub fn read_plan(json: &str) -> Result<Plan, ReadError> {
     let value: Value = serde_json::from_str(json)?;
     let version = value.get("version").ok_or(ReadError::NoVersion)?;
@@ -53,7 +53,7 @@ pub fn read_plan(json: &str) -> Result<Plan, ReadError> {
     Ok(serde_json::from_str(json)?)
 }
 
-/// Adds up the runs of ranks before they are written out.
+/// Checks the numbers of ranks that layouts and tensors list, before runs of them are written out.
 fn check_rank_lists(value: &Value) -> Result<(), ReadError> {
     let ranks = value["ranks"].as_array().map_or(0, |ranks| ranks.len() as u64);
     let mut total = 0u64;
@@ -72,13 +72,13 @@ fn check_list_length(place: impl Fn() -> String, listed: u64, most: u64) -> Resu
     if listed <= most { Ok(()) } else { Err(ReadError::Ranks { place: place(), listed, most }) }
 }
 
-/// How many ranks a list of ranks or runs has.
+/// Counts the ranks of a list of ranks or runs.
 fn count_listed_ranks(ranks: &Value) -> u64 {
     let count = |item: &Value| item.get(1).map_or(1, |count| count.as_u64().unwrap_or(0));
     ranks.as_array().into_iter().flatten().map(count).fold(0, u64::saturating_add)
 }
 
-/// Writes a plan: the same text for the same plan. What fits in a line stands on one, and so does a list of numbers.
+/// Writes a plan as text: the same text for the same plan. What fits in a line stands on one, and so does a list of numbers.
 pub fn write_plan(plan: &Plan) -> String {
     in_lines(&serde_json::to_string(plan).expect("a plan has string keys only"))
 }

@@ -11,29 +11,29 @@ use crate::types::{DType, TensorType};
 /// microbatch is a range of `microbatch_dim`, which the mesh axes then cut further.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Layout {
-    /// Shape of the whole tensor, of the whole batch.
+    /// The shape of the whole tensor, of the whole batch.
     pub shape: Vec<usize>,
-    /// Element type.
+    /// The element type.
     pub dtype: DType,
     /// The dim that microbatches cut; `None` for what is the same in all of them.
     pub microbatch_dim: Option<usize>,
-    /// Ranks, row-major over `hierarchy`. In a file as runs `[first, count, stride]`.
+    /// The ranks, row-major over `hierarchy`. In a file as runs `[first, count, stride]`.
     #[serde(with = "super::runs")]
     pub ranks: Vec<u32>,
-    /// Extents of the mesh axes.
+    /// The extents of the mesh axes.
     pub hierarchy: Vec<usize>,
     /// One SBP per mesh axis.
     pub sbp: NdSbp,
 }
 
 impl Layout {
-    /// The part that `rank` holds of microbatch `microbatch` of `microbatches`; `None` where it is not of this mesh.
+    /// Returns the part that `rank` holds of microbatch `microbatch` of `microbatches`; `None` where it is not of this mesh.
     pub fn rect(&self, rank: u32, microbatch: usize, microbatches: usize) -> Option<Rect> {
         let position = self.ranks.iter().position(|&r| r == rank)?;
         Some(self.rect_at(position, microbatch, microbatches))
     }
 
-    /// The part of the rank at `position`, row-major in the mesh.
+    /// Returns the part of the rank at `position`, row-major in the mesh.
     pub fn rect_at(&self, position: usize, microbatch: usize, microbatches: usize) -> Rect {
         let mut hierarchy = vec![microbatches];
         hierarchy.extend(&self.hierarchy);
@@ -44,7 +44,7 @@ impl Layout {
         shard_rect(&self.shape, &hierarchy, &sbp, &coordinates)
     }
 
-    /// The extents of every rank's part of every microbatch, where they are all equal because every cut is even.
+    /// Returns the extents of every rank's part of every microbatch, where they are all equal because every cut is even.
     pub fn uniform_extents(&self, microbatches: usize) -> Option<Vec<usize>> {
         let mut extents = self.shape.clone();
         let time = self.microbatch_dim.map(|dim| (dim, microbatches));
@@ -62,13 +62,13 @@ impl Layout {
         Some(extents)
     }
 
-    /// The coordinates of a rank in this mesh.
+    /// Returns the coordinates of a rank in this mesh; `None` where it is not of this mesh.
     pub fn coordinates(&self, rank: u32) -> Option<Vec<usize>> {
         let position = self.ranks.iter().position(|&r| r == rank)?;
         Some(unravel_position(position, &self.hierarchy))
     }
 
-    /// The ranks that differ from `rank` in `axis` alone, with it, in order of that coordinate.
+    /// Returns the ranks that differ from `rank` in `axis` alone, with it, in order of that coordinate.
     pub fn axis_group(&self, rank: u32, axis: usize) -> Option<Vec<u32>> {
         let position = self.ranks.iter().position(|&r| r == rank)?;
         let stride: usize = self.hierarchy[axis + 1..].iter().product();
@@ -77,7 +77,7 @@ impl Layout {
         Some((0..self.hierarchy[axis]).map(|i| self.ranks[first + i * stride]).collect())
     }
 
-    /// The tensor's type.
+    /// Returns the type of the whole tensor.
     pub fn ty(&self) -> TensorType {
         TensorType { dtype: self.dtype, shape: self.shape.clone() }
     }

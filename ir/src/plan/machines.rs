@@ -8,37 +8,37 @@ use super::options::is_zero;
 use crate::mesh::DeviceKind;
 use crate::op::AttentionShape;
 
-/// The machines.
+/// The machines that a plan is made for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cluster {
-    /// The name.
+    /// The name of the machines.
     pub name: String,
-    /// Every rank's device.
+    /// The device of every rank.
     pub device: Device,
-    /// Links, innermost level first: inside a node, between nodes.
+    /// The levels of links, innermost level first: inside a node, between nodes.
     #[serde(default, rename = "level")]
     pub levels: Vec<Level>,
-    /// Constants of each mesh axis, instead of levels.
+    /// The constants of the links of each mesh axis, in place of those of levels.
     #[serde(default, rename = "axis", skip_serializing_if = "Vec::is_empty")]
     pub axes: Vec<AxisLink>,
-    /// What runs the plan on them.
+    /// The framework that runs the plan on the machines.
     #[serde(default, skip_serializing_if = "Framework::is_graphc")]
     pub framework: Framework,
 }
 
 impl Cluster {
-    /// Seconds that the host needs to issue a kernel or a collective: what the machines' file says or what the framework
-    /// takes, whichever is more.
+    /// Returns the seconds that the host needs to start a kernel or a collective: what the machines' file says or what the framework takes, whichever
+    /// is more.
     pub fn dispatch_seconds(&self) -> f64 {
         self.device.dispatch.max(self.framework.dispatch)
     }
 
-    /// Whether communication that nothing waits for at once runs beside kernels.
+    /// Returns whether communication that nothing waits for at once runs beside kernels.
     pub fn overlaps(&self) -> bool {
         self.device.overlap && self.framework.overlap
     }
 
-    /// A level as the framework's collectives find it.
+    /// Returns a level of links as the framework's collectives find it.
     pub fn effective_level(&self, index: usize) -> Level {
         let mut level = self.levels[index].clone();
         if index == 0 {
@@ -47,10 +47,9 @@ impl Cluster {
         level
     }
 
-    /// The machines as each of so many ranks finds them. Where ranks have a machine's cores between them
-    /// ([`Device::shared_by`]) and are more than its figures are of, they take turns: each has that much less of the
-    /// cores, of the memory and of the link inside a machine. Nothing changes for fewer ranks, nor for ranks that have
-    /// a device each.
+    /// Returns the machines as each of so many ranks finds them. Where ranks have a machine's cores between them ([`Device::shared_by`]) and are more
+    /// than its figures are of, they take turns: each has that much less of the cores, of the memory and of the link inside a machine. Nothing
+    /// changes for fewer ranks, nor for ranks that have a device each.
     pub fn divide_among(&self, world_size: usize) -> Self {
         let mut divided = self.clone();
         let on_a_machine = match self.levels.first() {
@@ -72,55 +71,55 @@ impl Cluster {
     }
 }
 
-/// A device.
+/// The device of a rank: its memory, and the speeds that kernels reach.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Device {
-    /// Its kind.
+    /// The kind of the device.
     pub kind: DeviceKind,
-    /// Bytes of memory. In a file a number or a string such as `"80GiB"`.
+    /// The bytes of memory. In a file a number or a string such as `"80GiB"`.
     pub memory: u64,
-    /// Peak FLOPs per second of each element type.
+    /// The peak FLOPs per second of each element type.
     pub flops: BTreeMap<String, f64>,
-    /// (FLOPs of one matmul, share of peak reached), ascending; interpolated in the logarithm of FLOPs.
+    /// The efficiency of matrix products, as (FLOPs of one product, share of the peak reached), ascending; interpolated in the logarithm of FLOPs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub matmul_efficiency: Vec<(f64, f64)>,
-    /// The same of single element types, by name, in place of that.
+    /// The efficiency of matrix products of single element types, by name, in place of `matmul_efficiency`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub matmul_efficiency_of: BTreeMap<String, Vec<(f64, f64)>>,
-    /// The share of the rate of other products that those reach of which a row of an operand or of the result, in half precision, is
-    /// no multiple of 16 bytes, as loads of tensor cores are: above 0 and at most 1.
+    /// The share of the rate of other products that a product reaches of which a row of an operand or of the result, in half precision, is no
+    /// multiple of 16 bytes, as loads of tensor cores are: above 0 and at most 1.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub matmul_unaligned: f64,
     /// The shares of the peak that attention reaches; `None`: that of a matrix product of its FLOPs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attention: Option<AttentionShares>,
-    /// Bytes per second of device memory.
+    /// The bandwidth of device memory, in bytes per second.
     pub bandwidth: f64,
-    /// The share of it that kernels reach which only move memory, above 0 and at most 1.
+    /// The share of `bandwidth` that kernels reach which only move memory, above 0 and at most 1.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub bandwidth_share: f64,
-    /// Seconds per kernel.
+    /// The seconds that a kernel takes beside its work.
     pub launch: f64,
-    /// Seconds that the host needs to issue a kernel or a collective; it runs ahead of the device, which so takes at least
-    /// this for each of many. 0 where the host only follows a plan; some 30 us of frameworks that run op by op.
+    /// The seconds that the host needs to start a kernel or a collective; it runs ahead of the device, which so takes at least this for each of many.
+    /// 0 where the host only follows a plan; some 30 us of frameworks that run op by op.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub dispatch: f64,
     /// Whether communication that nothing waits for at once runs beside kernels, on a stream of its own.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub overlap: bool,
-    /// The number of ranks that have a machine's cores and memory between them at these figures; none where each rank has a device
-    /// to itself. More ranks of a machine take turns, and a plan for them is priced so.
+    /// The number of ranks that have a machine's cores and memory between them at these figures; `None` where each rank has a device to itself. More
+    /// ranks of a machine take turns, and a plan for them is priced so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared_by: Option<usize>,
 }
 
 impl Device {
-    /// Bytes per second of device memory that kernels reach.
+    /// Returns the bytes per second of device memory that kernels reach.
     pub fn reached_bandwidth(&self) -> f64 {
         self.bandwidth * self.bandwidth_share
     }
 
-    /// Leaves this share of the device: everything takes as much longer, and memory is as much less.
+    /// Reduces the device to this share: everything takes as much longer, and memory is as much less.
     fn take_share(&mut self, share: f64) {
         self.flops.values_mut().for_each(|peak| *peak *= share);
         self.bandwidth *= share;
@@ -139,18 +138,18 @@ impl Device {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AttentionShares {
-    /// Of the forward pass, of endlessly wide heads and many keys.
+    /// The share of the forward pass, of endlessly wide heads and many keys.
     pub forward: f64,
-    /// Of the backward pass.
+    /// The share of the backward pass, of endlessly wide heads and many keys.
     pub backward: f64,
-    /// Elements of a head at which half of that is reached.
+    /// The number of elements of a head at which half of that share is reached.
     pub half_width: f64,
-    /// Keys at which half of it is reached.
+    /// The number of keys at which half of that share is reached.
     pub half_keys: f64,
 }
 
 impl AttentionShares {
-    /// The share that attention of this shape reaches.
+    /// Returns the share of the peak that attention of this shape reaches.
     pub fn reached_share(&self, shape: &AttentionShape) -> f64 {
         let best = if shape.backward { self.backward } else { self.forward };
         let (width, keys) = (shape.width.max(1) as f64, shape.keys.max(1.0));
@@ -166,37 +165,37 @@ fn is_one(value: &f64) -> bool {
     *value == 1.0
 }
 
-/// One level of links.
+/// A level of links, e.g. those inside a node, or those between nodes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Level {
-    /// Ranks (of the innermost level) or groups of the level below that it joins; the outermost may be unbounded: 0.
+    /// The number of ranks (of the innermost level) or of groups of the level below that it joins; the outermost may be unbounded: 0.
     #[serde(default)]
     pub size: usize,
-    /// Seconds per communication step.
+    /// The seconds that a step of communication takes beside its bytes.
     pub latency: f64,
-    /// Bytes per second, rank and direction.
+    /// The bytes per second, for each rank and direction.
     pub bandwidth: f64,
 }
 
-/// Constants of one mesh axis.
+/// The constants of the links of one mesh axis.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AxisLink {
-    /// Seconds per communication step.
+    /// The seconds that a step of communication takes beside its bytes.
     pub latency: f64,
-    /// Seconds per byte.
+    /// The seconds per byte.
     pub seconds_per_byte: f64,
 }
 
-/// What runs a plan, as far as it takes longer than the machines need. The default is graphc: nothing is lost.
+/// A framework that runs plans, as far as it takes longer than the machines need. The default is graphc: nothing is lost.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Framework {
-    /// The name.
+    /// The name of the framework.
     pub name: String,
-    /// Seconds that its host needs to issue a kernel or a collective.
+    /// The seconds that its host needs to start a kernel or a collective.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub dispatch: f64,
-    /// How many times the bytes of graphc's fused chains its kernels move that multiply no matrices: 1 where chains of elementwise
-    /// ops are fused, more where each op reads and writes memory.
+    /// The bytes that its kernels move which multiply no matrices, as a multiple of those of graphc's fused chains: 1 where chains of elementwise ops
+    /// are fused, more where each op reads and writes memory.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub elementwise_traffic: f64,
     /// The share of what the device reaches in attention that its kernel reaches.
@@ -235,7 +234,7 @@ impl Default for Framework {
 }
 
 impl Framework {
-    /// Whether it is graphc, which loses nothing.
+    /// Returns whether it is graphc, which loses nothing.
     pub fn is_graphc(&self) -> bool {
         *self == Self::default()
     }

@@ -5,18 +5,18 @@ use serde::{Deserialize, Serialize};
 use super::Actor;
 use crate::ids::RegisterId;
 
-/// Where an operand of a kernel comes from. A plan's file has one number for it: n for input n, and -1-n for update n.
+/// The source of an operand of a kernel. A plan's file has one number for it: n for input n, and -1-n for update n.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(from = "i32", into = "i32")]
 pub enum OperandSource {
-    /// One of the actor's inputs.
+    /// An input of the actor, by its place among the inputs.
     Input(usize),
-    /// One of the variables that the actor updates in place.
+    /// A variable that the actor updates in place, by its place among the updates.
     Update(usize),
 }
 
 impl OperandSource {
-    /// The place among the actor's inputs; none of what it updates.
+    /// Returns the place among the actor's inputs; `None` of a variable that the actor updates.
     pub fn input_index(self) -> Option<usize> {
         match self {
             Self::Input(place) => Some(place),
@@ -24,7 +24,7 @@ impl OperandSource {
         }
     }
 
-    /// Whether it is a variable that the actor updates in place.
+    /// Returns whether it is a variable that the actor updates in place.
     pub fn is_update(self) -> bool {
         matches!(self, Self::Update(_))
     }
@@ -39,7 +39,8 @@ impl From<i32> for OperandSource {
     }
 }
 
-/// Of places that a file has no number for, the last number: no actor has so many registers.
+/// The conversion to the number that a file has for a source; a place that no number stands for becomes the last number, since no actor has so many
+/// registers.
 impl From<OperandSource> for i32 {
     fn from(source: OperandSource) -> Self {
         let number = |place| Self::try_from(place).unwrap_or(Self::MAX);
@@ -51,7 +52,7 @@ impl From<OperandSource> for i32 {
 }
 
 impl Actor {
-    /// The register of an operand; none where the actor has no such input or update.
+    /// Returns the register of an operand; `None` where the actor has no such input or update.
     pub fn operand_register(&self, source: OperandSource) -> Option<RegisterId> {
         let register = match source {
             OperandSource::Input(place) => self.inputs.get(place),

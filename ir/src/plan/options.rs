@@ -14,21 +14,21 @@ use crate::types::DType;
 /// The options of compile, run and train.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CompileOptions {
-    /// All ranks of the job, row-major.
+    /// The extents of the mesh of all ranks of the job, row-major.
     pub mesh: Vec<usize>,
-    /// Number of pipeline stages; divides the first axis.
+    /// The number of pipeline stages; divides the first axis.
     pub stages: usize,
-    /// Parts of a step's batch.
+    /// The number of microbatches, the parts of a step's batch.
     pub microbatches: usize,
-    /// The number of stages, and where they are cut, is the compiler's choice, whatever `stages` says.
+    /// Whether the number of stages, and where they are cut, is the compiler's choice, whatever `stages` says.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub auto_stages: bool,
-    /// The number of microbatches is the compiler's choice, whatever `microbatches` says.
+    /// Whether the number of microbatches is the compiler's choice, whatever `microbatches` says.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub auto_microbatches: bool,
     /// The order of microbatches.
     pub schedule: Schedule,
-    /// Values of symbolic dims.
+    /// The values of symbolic dims, by name.
     pub dims: BTreeMap<String, usize>,
     /// The loss on the first output; `None`: inference, or a graph whose first output is the loss itself.
     pub loss: Option<Loss>,
@@ -38,18 +38,18 @@ pub struct CompileOptions {
     /// The metrics that are counted besides the loss, in training and evaluation alike.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub metrics: Vec<Metric>,
-    /// Of a loss against a target: the mean of each row of the first output is the output `loss.rows`. An evaluation adds up those of
-    /// the samples alone, and leaves out those of rows that fill up a batch.
+    /// Whether the mean of each row of the first output is the output `loss.rows`, of a loss against a target. An evaluation adds up those of the
+    /// samples alone, and leaves out those of rows that fill up a batch.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub row_losses: bool,
-    /// Which outputs of the graph the plan gives, by name pattern, `*` standing for any characters; the loss, and what is counted beside
-    /// it, it always gives. Empty: a training on `loss` gives these alone, so that e.g. the scores of a language model are neither
-    /// kept nor copied; anything else gives all outputs of the graph, a graph among it whose first output is its own loss.
+    /// The outputs of the graph that the plan gives, by name pattern, `*` standing for any characters; the loss, and what is counted beside it, it
+    /// always gives. Empty: a training on `loss` gives these alone, so that e.g. the scores of a language model are neither kept nor copied; anything
+    /// else gives all outputs of the graph, a graph among it whose first output is its own loss.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fetch: Vec<String>,
     /// The optimizer; `None`: inference.
     pub optimizer: Option<Optimizer>,
-    /// How the learning rate goes with the step.
+    /// The schedule of the learning rate, as a function of the step.
     #[serde(default, skip_serializing_if = "LrSchedule::is_constant")]
     pub lr_schedule: LrSchedule,
     /// The greatest norm of all gradients together: torch.nn.utils.clip_grad_norm_. What the norm was before is the
@@ -60,14 +60,14 @@ pub struct CompileOptions {
     /// both.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clip_value: Option<f64>,
-    /// Trained variables with numbers of their own; of several groups that a variable fits the first counts.
+    /// The groups of trained variables that have numbers of their own; of several groups that a variable fits the first counts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<ParameterGroup>,
     /// Batch norms that a training leaves as inference has them, by name patterns of their running statistics, `*` standing for any
     /// characters: they normalize by these, which then stay as they are. Their scales and shifts are trained all the same.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub keep_statistics: Vec<String>,
-    /// In which type what microbatches contribute to a gradient of half precision is summed.
+    /// The element type in which gradients of half precision are summed over microbatches.
     #[serde(default, skip_serializing_if = "Accumulation::is_f32")]
     pub accumulation: Accumulation,
     /// Whether a step whose loss is not finite leaves all variables as they are: weights, states of the optimizer, running
@@ -78,20 +78,20 @@ pub struct CompileOptions {
     /// are states named `state.ema.<variable>`, of f32, and begin as the variables after the first step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ema: Option<f64>,
-    /// Without an optimizer: the loss is differentiated all the same, and the graph gives the gradient of each trained
-    /// variable as the output `grad.<variable>`.
+    /// Whether, without an optimizer, the loss is differentiated all the same, and the graph gives the gradient of each trained variable as the
+    /// output `grad.<variable>`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub gradients: bool,
-    /// With an optimizer: nothing is differentiated, the gradient of each trained variable is fed as the input
-    /// `grad.<variable>`. A plan of updates alone, for gradients that are made elsewhere.
+    /// Whether, with an optimizer, nothing is differentiated and the gradient of each trained variable is fed as the input `grad.<variable>`. It is a
+    /// plan of updates alone, for gradients that are made elsewhere.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub updates_alone: bool,
-    /// How signatures are chosen.
+    /// The strategy, which says how signatures are chosen.
     pub strategy: Strategy,
-    /// Which activations are computed again in the backward pass.
+    /// The choice of activations that are computed again in the backward pass.
     #[serde(default, skip_serializing_if = "Recompute::is_none")]
     pub recompute: Recompute,
-    /// Whether cross entropy is one op.
+    /// The form of cross entropy: one op, or several.
     #[serde(default, skip_serializing_if = "CrossEntropyForm::is_auto")]
     pub cross_entropy: CrossEntropyForm,
     /// The element type of automatic mixed precision outside the regions that the graph itself has; `None`: every op computes
@@ -100,7 +100,7 @@ pub struct CompileOptions {
     pub precision: Option<DType>,
     /// Layouts that the user asks for, by name pattern.
     pub pins: Vec<Pin>,
-    /// Bytes that a rank may use; `None`: the device's memory.
+    /// The bytes that a rank may use; `None`: the device's memory.
     pub memory: Option<u64>,
     /// The work that the search for a plan may take, in percent of all that it would take, 1 to 100; `None`: all of it. With less the
     /// best plan that was found by then is taken.
@@ -146,18 +146,18 @@ impl Default for CompileOptions {
 }
 
 impl CompileOptions {
-    /// So much of a limit of work, of 1 at least, as the effort leaves.
+    /// Returns as much of a limit of work, of 1 at least, as the effort leaves.
     pub fn within_effort(&self, work: u64) -> u64 {
         let percent = u64::from(self.effort.unwrap_or(100).clamp(1, 100));
         (work * percent).div_ceil(100)
     }
 
-    /// Whether the loss is differentiated.
+    /// Returns whether the loss is differentiated.
     pub fn differentiates_loss(&self) -> bool {
         (self.optimizer.is_some() && !self.updates_alone) || self.gradients
     }
 
-    /// The learning rate at a step, from 0, of variables that are in no group. `None` without an optimizer.
+    /// Returns the learning rate at a step, from 0, of variables that are in no group. `None` without an optimizer.
     pub fn learning_rate(&self, step: u64) -> Option<f64> {
         self.optimizer.map(|optimizer| optimizer.lr() * self.lr_schedule.factor(step))
     }
@@ -167,20 +167,19 @@ impl CompileOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Schedule {
-    /// One forward, one backward (PipeDream-Flush, Narayanan et al., arXiv 2006.09503, section 3.2).
+    /// The schedule of one forward, one backward (1F1B) (PipeDream-Flush, Narayanan et al., arXiv 2006.09503, section 3.2).
     OneForwardOneBackward,
-    /// All forwards, then all backwards (Huang et al., arXiv 1811.06965).
+    /// The schedule of all forwards, then all backwards (Huang et al., arXiv 1811.06965).
     Gpipe,
-    /// One forward, one backward, where each stage has several chunks of layers (Narayanan et al., arXiv 2104.04473,
-    /// section 2.2).
+    /// The schedule of one forward, one backward, where each stage has several chunks of layers (Narayanan et al., arXiv 2104.04473, section 2.2).
     Interleaved {
-        /// Chunks of a stage.
+        /// The number of chunks of a stage.
         chunks: usize,
     },
 }
 
 impl Schedule {
-    /// Chunks of layers that a stage has.
+    /// Returns the number of chunks of layers that a stage has; 1 where the schedule does not interleave.
     pub fn chunks_per_stage(&self) -> usize {
         match self {
             Self::Interleaved { chunks } => *chunks,
@@ -205,13 +204,13 @@ impl From<Schedule> for String {
     }
 }
 
-/// A text that is no schedule.
+/// The error of a text that is no schedule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{text}` is no schedule: they are 1f1b, gpipe and interleaved:V, V chunks of layers for each stage, 2 to 256"
 )]
 pub struct ScheduleError {
-    /// The text.
+    /// The text that was read.
     pub text: String,
 }
 
@@ -237,29 +236,30 @@ impl TryFrom<String> for Schedule {
     }
 }
 
-/// How signatures are chosen.
+/// The way in which signatures are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Strategy {
-    /// The planner chooses.
+    /// The choice of the planner.
     Auto,
-    /// Data parallel: weights whole everywhere, gradients and statistics of batches all-reduced.
+    /// Data parallelism: weights whole everywhere, gradients and statistics of batches all-reduced.
     Data,
-    /// Optimizer states sharded (Rajbhandari et al., arXiv 1910.02054, section 5).
+    /// Data parallelism with optimizer states sharded (Rajbhandari et al., arXiv 1910.02054, section 5).
     Zero1,
-    /// Gradients sharded too.
+    /// Data parallelism as `zero1`, with gradients sharded too.
     Zero2,
-    /// Parameters sharded too.
+    /// Data parallelism as `zero2`, with parameters sharded too.
     Zero3,
-    /// The innermost mesh axis splits the model, the others the batch (Shoeybi et al., arXiv 1909.08053).
+    /// Tensor parallelism: the innermost mesh axis splits the model, the others the batch (Shoeybi et al., arXiv 1909.08053).
     Megatron,
-    /// The same, and between the products of that axis it splits sequences (Korthikanti et al., arXiv 2205.05198, section 4.2.2).
+    /// Tensor parallelism as `megatron`, and between the products of that axis it splits sequences (Korthikanti et al., arXiv 2205.05198, section
+    /// 4.2.2).
     #[serde(rename = "megatron:sp")]
     MegatronSp,
 }
 
 impl Strategy {
-    /// All of them.
+    /// All strategies.
     pub const ALL: [Self; 7] = [
         Self::Auto,
         Self::Data,
@@ -270,7 +270,7 @@ impl Strategy {
         Self::MegatronSp,
     ];
 
-    /// The name in plans and on the command line.
+    /// Returns the name of the strategy in plans and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -283,69 +283,70 @@ impl Strategy {
         }
     }
 
-    /// Whether the innermost mesh axis splits the model.
+    /// Returns whether the innermost mesh axis splits the model.
     pub fn splits_model(self) -> bool {
         matches!(self, Self::Megatron | Self::MegatronSp)
     }
 }
 
-/// Which activations are kept from the forward pass for the backward pass (Chen et al., arXiv 1604.06174).
+/// The choice of activations that are kept from the forward pass for the backward pass (Chen et al., arXiv 1604.06174).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Recompute {
-    /// All.
+    /// All activations are kept.
     #[default]
     None,
-    /// Of each block its inputs and what takes much computing, such as products with weights; what is cheap is computed again: scores
-    /// of attention, norms, activation functions (Korthikanti et al., arXiv 2205.05198, section 5).
+    /// The inputs of each block are kept, and what takes much computing, such as products with weights; what is cheap is computed again: scores of
+    /// attention, norms, activation functions (Korthikanti et al., arXiv 2205.05198, section 5).
     Selective,
-    /// Of each block its inputs; what it computes is computed again right before its backward pass.
+    /// The inputs of each block are kept; what it computes is computed again right before its backward pass.
     Full,
-    /// All, and where they do not fit the memory as many as possible: what takes the fewest seconds for its bytes is computed again first.
+    /// All activations are kept, and where they do not fit the memory as many as possible: what takes the fewest seconds for its bytes is computed
+    /// again first.
     Auto,
 }
 
 impl Recompute {
-    /// Whether nothing is computed again.
+    /// Returns whether nothing is computed again.
     pub fn is_none(&self) -> bool {
         *self == Self::None
     }
 }
 
-/// In which type gradients of half precision are summed over microbatches.
+/// The element type in which gradients of half precision are summed over microbatches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Accumulation {
-    /// In f32: the error does not grow with the number of microbatches.
+    /// The type f32: the error does not grow with the number of microbatches.
     #[default]
     F32,
-    /// In their own type, in half the memory and, where ranks sum them as well, with half the traffic: each addition is rounded. Megatron-LM
-    /// does so for fp16 unless told otherwise.
+    /// The type of the gradients, which takes half the memory and, where ranks sum them as well, with half the traffic: each addition is rounded.
+    /// Megatron-LM does so for fp16 unless told otherwise.
     Half,
 }
 
 impl Accumulation {
-    /// Whether sums lose nothing of half precision.
+    /// Returns whether sums lose nothing of half precision.
     pub fn is_f32(&self) -> bool {
         *self == Self::F32
     }
 }
 
-/// Whether cross entropy is one op, which keeps classes whole, or in parts, between which classes may be split.
+/// The form of cross entropy: one op, which keeps classes whole, or parts, between which classes may be split.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CrossEntropyForm {
     /// The cheaper form; of fixed strategies and pins, what they need.
     #[default]
     Auto,
-    /// One op, unless a pin splits its classes.
+    /// The form of one op, unless a pin splits its classes.
     Whole,
-    /// In parts.
+    /// The form of parts.
     Parts,
 }
 
 impl CrossEntropyForm {
-    /// Whether it is the compiler's choice.
+    /// Returns whether it is the compiler's choice.
     pub fn is_auto(&self) -> bool {
         *self == Self::Auto
     }
@@ -354,9 +355,9 @@ impl CrossEntropyForm {
 /// A layout that the user asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pin {
-    /// A tensor's name, `*` standing for any characters.
+    /// The name of a tensor, `*` standing for any characters.
     pub pattern: String,
-    /// One SBP per mesh axis.
+    /// The layout: one SBP for each mesh axis.
     pub sbp: NdSbp,
 }
 

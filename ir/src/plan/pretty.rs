@@ -3,19 +3,19 @@
 //! The text is laid out as it was serialized, without a tree of its values: one way through it measures all lists and objects, and
 //! a second one writes them.
 
-/// What stands on one line where it fits.
+/// The number of characters of a line, up to which a list or an object stands on one.
 const LINE: usize = 116;
 
-/// A list or an object.
+/// The extent of a list or an object in the text.
 #[derive(Clone, Copy)]
 struct JsonExtent {
-    /// Characters on one line, about; commas and quotes of names are counted generously.
+    /// The number of characters on one line, about; commas and quotes of names are counted generously.
     length: usize,
     /// Whether it is a list of numbers alone: of ranks, where it is long.
     numbers: bool,
-    /// Behind its last character.
+    /// The position behind its last character.
     end: usize,
-    /// Lists and objects inside.
+    /// The number of lists and objects inside it.
     inside: usize,
 }
 
@@ -29,7 +29,7 @@ pub fn in_lines(json: &str) -> String {
     lines.text
 }
 
-/// All lists and objects, in the order in which they begin.
+/// Measures all lists and objects, in the order in which they begin.
 fn measure_extents(json: &str) -> Vec<JsonExtent> {
     let bytes = json.as_bytes();
     let (mut all, mut open): (Vec<JsonExtent>, Vec<usize>) = (Vec::new(), Vec::new());
@@ -66,7 +66,7 @@ fn measure_extents(json: &str) -> Vec<JsonExtent> {
     all
 }
 
-/// One more value in what is open.
+/// Counts one more value in the list or object that is open.
 fn count_value(all: &mut [JsonExtent], open: &[usize], length: usize, is_number: bool) {
     if let Some(&of) = open.last() {
         all[of].length += 2 + length;
@@ -74,7 +74,7 @@ fn count_value(all: &mut [JsonExtent], open: &[usize], length: usize, is_number:
     }
 }
 
-/// Where a string, a number or a word ends.
+/// Returns the position behind a string, a number or a word that begins at `start`.
 fn scalar_end(bytes: &[u8], start: usize) -> usize {
     let mut at = start + 1;
     if bytes[start] != b'"' {
@@ -89,7 +89,7 @@ fn scalar_end(bytes: &[u8], start: usize) -> usize {
     at + 1
 }
 
-/// Bytes of a name without quotes and escapes.
+/// Returns the number of bytes of a name without quotes and escapes.
 fn name_length(quoted: &[u8]) -> usize {
     let (mut at, mut length) = (1, 0);
     while at + 1 < quoted.len() {
@@ -106,13 +106,13 @@ fn name_length(quoted: &[u8]) -> usize {
 struct JsonLines<'a> {
     json: &'a str,
     extents: Vec<JsonExtent>,
-    /// The list or object that begins next.
+    /// The index of the list or object that begins next.
     next: usize,
     text: String,
 }
 
 impl JsonLines<'_> {
-    /// Writes the value at a place, that begins at a column of a line indented by `indent`: where it ends.
+    /// Writes the value at a place, that begins at a column of a line indented by `indent`, and returns the position behind it.
     fn write_value(&mut self, at: usize, indent: usize, column: usize) -> usize {
         let bytes = self.json.as_bytes();
         if !matches!(bytes[at], b'[' | b'{') {
@@ -132,7 +132,7 @@ impl JsonLines<'_> {
         end
     }
 
-    /// The entries of a list or an object, one below the other.
+    /// Writes the entries of a list or an object, one below the other.
     fn write_entries(&mut self, start: usize, end: usize, indent: usize) {
         let bytes = self.json.as_bytes();
         self.text.push_str(&self.json[start..=start]);
@@ -156,7 +156,7 @@ impl JsonLines<'_> {
         self.text.push_str(&self.json[end - 1..end]);
     }
 
-    /// A part of the text on one line.
+    /// Writes a part of the text on one line.
     fn write_line(&mut self, start: usize, end: usize) {
         let bytes = self.json.as_bytes();
         let (mut at, mut written) = (start, start);

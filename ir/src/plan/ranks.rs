@@ -9,7 +9,7 @@ use super::runs::{self, Run};
 /// The least number of ranks that are written as runs.
 const LONG: usize = 128;
 
-/// Writes a list.
+/// Writes a list of ranks: as numbers, or as runs if it is long.
 pub fn serialize<S: Serializer>(ranks: &[u32], serializer: S) -> Result<S::Ok, S::Error> {
     if ranks.len() < LONG {
         ranks.serialize(serializer)
@@ -25,7 +25,7 @@ enum Listed {
     Runs(Vec<Run>),
 }
 
-/// Reads a list.
+/// Reads a list of ranks, from numbers or from runs.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u32>, D::Error> {
     match Listed::deserialize(deserializer)? {
         Listed::Ranks(ranks) => Ok(ranks),

@@ -3,23 +3,23 @@
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// First rank, number of ranks, distance between neighbours.
+/// A run of ranks: the first rank, the number of ranks, and the distance between neighbours.
 pub type Run = (u32, u32, u32);
 
-/// Ranks that a file may list: more than any machine has.
+/// The greatest number of ranks that the runs of one list may stand for: more than any machine has.
 const MOST: u64 = 1 << 24;
 
-/// Writes a list as runs.
+/// Writes a list of ranks as runs.
 pub fn serialize<S: Serializer>(ranks: &[u32], serializer: S) -> Result<S::Ok, S::Error> {
     compress_ranks(ranks).serialize(serializer)
 }
 
-/// Reads a list of runs.
+/// Reads a list of ranks from runs.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u32>, D::Error> {
     expand_runs(Vec::<Run>::deserialize(deserializer)?).map_err(D::Error::custom)
 }
 
-/// The ranks of runs, or what is wrong with them.
+/// Returns the ranks that runs stand for, or what is wrong with them.
 pub fn expand_runs(runs: Vec<Run>) -> Result<Vec<u32>, String> {
     let total: u64 = runs.iter().map(|run| u64::from(run.1)).sum();
     if total > MOST {

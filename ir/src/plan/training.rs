@@ -6,15 +6,15 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Loss {
-    /// Cross entropy of logits and integer labels, mean over labels that are not ignored.
+    /// Cross entropy of logits and integer labels, the mean over labels that are not ignored.
     CrossEntropy,
-    /// Negative log likelihood of log-probabilities and integer labels, mean likewise.
+    /// Negative log likelihood of log-probabilities and integer labels, the mean over labels that are not ignored.
     Nll,
     /// Mean squared error against `target`.
     Mse,
     /// Binary cross entropy of logits against `target`, the mean.
     Bce,
-    /// Squared error near `target`, absolute error from 1 on, the mean.
+    /// Huber loss against `target`: squared error near it, absolute error from 1 on, the mean.
     Huber,
     /// Mean absolute error against `target`.
     L1,
@@ -23,7 +23,7 @@ pub enum Loss {
 }
 
 impl Loss {
-    /// The name in plans and on the command line.
+    /// Returns the name of the loss in plans and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::CrossEntropy => "cross_entropy",
@@ -36,7 +36,7 @@ impl Loss {
         }
     }
 
-    /// Whether it compares scores of classes with `labels`.
+    /// Returns whether the loss compares scores of classes with `labels`.
     pub fn has_labels(self) -> bool {
         matches!(self, Self::CrossEntropy | Self::Nll)
     }
@@ -48,25 +48,24 @@ impl Loss {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Metric {
-    /// For how many labels no class scores more: the output `top1`.
+    /// The number of labels whose score no class exceeds: the output `top1`.
     Top1,
-    /// For how many labels fewer than five classes score more: the output `top5`.
+    /// The number of labels whose score fewer than five classes exceed: the output `top5`.
     Top5,
 }
 
-/// The output that counts the labels which are not ignored, where there are metrics.
+/// The name of the output that counts the labels which are not ignored, where there are metrics.
 pub const SAMPLES: &str = "samples";
 
-/// The output that has the loss of each row, where that is asked for
-/// ([`CompileOptions::row_losses`](super::CompileOptions::row_losses)).
+/// The name of the output that has the loss of each row, where that is asked for ([`CompileOptions::row_losses`](super::CompileOptions::row_losses)).
 pub const ROW_LOSSES: &str = "loss.rows";
 
-/// The state that counts the steps that were not made, where they may be left out
+/// The name of the state that counts the steps that were not made, where they may be left out
 /// ([`CompileOptions::skip_non_finite`](super::CompileOptions::skip_non_finite)). It is 0 of a training that made all.
 pub const SKIPPED_STEPS: &str = "state.skipped_steps";
 
 impl Metric {
-    /// The name of the output.
+    /// Returns the name of the output.
     pub fn name(self) -> &'static str {
         match self {
             Self::Top1 => "top1",
@@ -78,7 +77,7 @@ impl Metric {
 /// Trained variables that are updated with numbers of their own.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ParameterGroup {
-    /// Their names, `*` standing for any characters.
+    /// The pattern of their names, `*` standing for any characters.
     pub pattern: String,
     /// The factor of the learning rate.
     pub lr: f64,
@@ -91,7 +90,7 @@ pub struct ParameterGroup {
 }
 
 impl ParameterGroup {
-    /// Variables that learn at this many times the rate of the others.
+    /// Makes a group of variables that learn at this many times the rate of the others.
     ///
     /// ```
     /// use graphc_ir::plan::{CompileOptions, Optimizer, ParameterGroup};
@@ -109,12 +108,12 @@ impl ParameterGroup {
         Self { pattern: pattern.into(), lr, weight_decay: None, optimizer: None }
     }
 
-    /// Variables that do not decay: norms and biases, usually.
+    /// Makes a group of variables that do not decay: norms and biases, usually.
     pub fn no_decay(pattern: impl Into<String>) -> Self {
         Self { weight_decay: Some(0.0), ..Self::of(pattern, 1.0) }
     }
 
-    /// Variables that another optimizer updates than that of the options, with its own learning rate.
+    /// Makes a group of variables that another optimizer than that of the options updates, with its own learning rate.
     pub fn updated_by(pattern: impl Into<String>, optimizer: Optimizer) -> Self {
         Self { optimizer: Some(optimizer), ..Self::of(pattern, 1.0) }
     }
@@ -130,7 +129,7 @@ pub enum Optimizer {
         lr: f64,
         /// Momentum.
         momentum: f64,
-        /// Nesterov's momentum.
+        /// Whether the momentum is Nesterov's.
         nesterov: bool,
         /// L2 penalty.
         weight_decay: f64,
@@ -146,32 +145,32 @@ pub enum Optimizer {
 }
 
 impl Optimizer {
-    /// Stochastic gradient descent without momentum and without weight decay, as torch.optim.SGD with this learning rate alone.
+    /// Makes stochastic gradient descent without momentum and without weight decay, as torch.optim.SGD with this learning rate alone.
     pub fn sgd(lr: f64) -> Self {
         Self::Sgd { lr, momentum: 0.0, nesterov: false, weight_decay: 0.0 }
     }
 
-    /// Adam with torch.optim.Adam's defaults.
+    /// Makes Adam with torch.optim.Adam's defaults.
     pub fn adam(lr: f64) -> Self {
         Self::Adam(AdamOptions::adam(lr))
     }
 
-    /// AdamW with torch.optim.AdamW's defaults.
+    /// Makes AdamW with torch.optim.AdamW's defaults.
     pub fn adamw(lr: f64) -> Self {
         Self::AdamW(AdamOptions::adamw(lr))
     }
 
-    /// LAMB with the defaults of FusedLAMB in NVIDIA's Apex.
+    /// Makes LAMB with the defaults of FusedLAMB in NVIDIA's Apex.
     pub fn lamb(lr: f64) -> Self {
         Self::Lamb(AdamOptions::lamb(lr))
     }
 
-    /// RMSprop with torch.optim.RMSprop's defaults.
+    /// Makes RMSprop with torch.optim.RMSprop's defaults.
     pub fn rmsprop(lr: f64) -> Self {
         Self::Rmsprop(RmspropOptions::new(lr))
     }
 
-    /// The learning rate that a schedule multiplies.
+    /// Returns the learning rate that a schedule multiplies.
     pub fn lr(&self) -> f64 {
         match self {
             Self::Sgd { lr, .. } => *lr,
@@ -180,7 +179,7 @@ impl Optimizer {
         }
     }
 
-    /// The same with another weight decay.
+    /// Returns the same optimizer with another weight decay.
     #[must_use]
     pub fn with_weight_decay(mut self, decay: f64) -> Self {
         match &mut self {
@@ -201,7 +200,7 @@ pub struct RmspropOptions {
     pub lr: f64,
     /// Decay of the mean of squares.
     pub alpha: f64,
-    /// Added to the root.
+    /// The term that is added to the root.
     pub eps: f64,
     /// L2 penalty.
     pub weight_decay: f64,
@@ -212,7 +211,7 @@ pub struct RmspropOptions {
 }
 
 impl RmspropOptions {
-    /// torch.optim.RMSprop's defaults.
+    /// Returns torch.optim.RMSprop's defaults, with this learning rate.
     pub fn new(lr: f64) -> Self {
         Self { lr, alpha: 0.99, eps: 1e-8, weight_decay: 0.0, momentum: 0.0, centered: false }
     }
@@ -227,24 +226,24 @@ pub struct AdamOptions {
     pub beta1: f64,
     /// Decay of the second moment.
     pub beta2: f64,
-    /// Added to the root of the second moment.
+    /// The term that is added to the root of the second moment.
     pub eps: f64,
     /// Weight decay.
     pub weight_decay: f64,
 }
 
 impl AdamOptions {
-    /// torch.optim.Adam's defaults.
+    /// Returns torch.optim.Adam's defaults, with this learning rate.
     pub fn adam(lr: f64) -> Self {
         Self { lr, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 }
     }
 
-    /// torch.optim.AdamW's defaults.
+    /// Returns torch.optim.AdamW's defaults, with this learning rate.
     pub fn adamw(lr: f64) -> Self {
         Self { weight_decay: 0.01, ..Self::adam(lr) }
     }
 
-    /// The defaults of FusedLAMB in NVIDIA's Apex.
+    /// Returns the defaults of FusedLAMB in NVIDIA's Apex, with this learning rate.
     pub fn lamb(lr: f64) -> Self {
         Self { eps: 1e-6, ..Self::adamw(lr) }
     }

@@ -7,13 +7,13 @@ use super::super::shards::read_element;
 use super::{Attention, FLOOR};
 use crate::op::Operand;
 
-/// The range of a dim that an operand's shard covers.
+/// Returns the range of a dim that an operand's shard covers.
 pub(super) fn shard_range(operand: &Operand<'_>, dim: usize) -> std::ops::Range<usize> {
     let rect = &operand.region.rect;
     rect.origin[dim]..rect.origin[dim] + rect.extent[dim]
 }
 
-/// log(sum(exp(x))); that of nothing is -inf.
+/// Computes log(sum(exp(x))), which is -inf for no numbers.
 pub(super) fn log_sum_exp(x: &[f64]) -> f64 {
     let greatest = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     if greatest == f64::NEG_INFINITY {
@@ -22,7 +22,7 @@ pub(super) fn log_sum_exp(x: &[f64]) -> f64 {
     greatest + x.iter().map(|x| (x - greatest).exp()).sum::<f64>().ln()
 }
 
-/// The scores, element by element.
+/// The scores of a query and a key, one by one.
 #[derive(Clone, Copy)]
 pub(super) struct AttentionScores<'a> {
     pub q: &'a Operand<'a>,
@@ -32,7 +32,7 @@ pub(super) struct AttentionScores<'a> {
 }
 
 impl AttentionScores<'_> {
-    /// The head of keys and values that a head reads.
+    /// Returns the head of keys and values that a head of queries reads.
     pub fn shared_head(&self, head: usize) -> usize {
         head / (self.q.region.global[2] / self.k.region.global[2])
     }
@@ -56,7 +56,7 @@ impl AttentionScores<'_> {
         self.op.soft_cap.map_or(1.0, |cap| 1.0 - (self.capped_product(row, key) / cap.0).powi(2))
     }
 
-    /// The scaled product, bounded, before a bias is added.
+    /// Returns the scaled product of a query and a key, bounded by the soft cap, before a bias is added.
     fn capped_product(&self, row: &[usize], key: usize) -> f64 {
         let head = self.shared_head(row[2]);
         let product = |c| {
@@ -71,9 +71,9 @@ impl AttentionScores<'_> {
 /// The attention weight of a query and a key, and the gradient of its score.
 #[derive(Clone, Copy)]
 pub(super) struct GradientTerm {
-    /// p.
+    /// The weight p = exp(score - l).
     pub weight: f64,
-    /// ds of the score that softmax reads.
+    /// The gradient ds of the score that softmax reads.
     pub of_score: f64,
     /// The gradient of the scaled product of query and key.
     pub of_product: f64,
@@ -82,7 +82,7 @@ pub(super) struct GradientTerm {
 /// The terms that a query and a key add to the gradients.
 pub(super) struct GradientTerms<'a> {
     scores: AttentionScores<'a>,
-    /// q, k, v, o, l, do.
+    /// The operands q, k, v, o, l and do.
     operands: &'a [Operand<'a>],
     of_l: Option<&'a Operand<'a>>,
     known: RefCell<HashMap<[usize; 4], GradientTerm>>,
@@ -120,7 +120,7 @@ impl<'a> GradientTerms<'a> {
         GradientTerm { weight, of_score, of_product: of_score * self.scores.slope_at(row, key) }
     }
 
-    /// The product of the last dims of two operands.
+    /// Returns the product of the last dims of two operands.
     fn dot_product(&self, a: usize, at_a: &[usize], b: usize, at_b: &[usize]) -> f64 {
         let [a, b] = [&self.operands[a], &self.operands[b]];
         (0..a.region.global[3])

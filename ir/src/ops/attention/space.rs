@@ -12,7 +12,7 @@ pub(super) const GROUP: usize = 3;
 pub(super) const KEYS: usize = 4;
 pub(super) const WIDTH: usize = 5;
 
-/// The share of the pairs of queries and keys that a query sees: half under a causal mask.
+/// Returns the share of the pairs of queries and keys that a query sees: half under a causal mask.
 pub(super) fn seen_share(op: Attention, keys: f64) -> f64 {
     match (op.causal, op.window) {
         (false, _) => 1.0,
@@ -24,8 +24,8 @@ pub(super) fn seen_share(op: Attention, keys: f64) -> f64 {
     }
 }
 
-/// The FLOPs of the part with most to do, as a multiple of the mean: with a causal mask the last queries see the most keys, and the
-/// first keys are seen by the most queries.
+/// Returns the FLOPs of the part with most to do, as a multiple of the mean: with a causal mask the last queries see the most keys, and the first
+/// keys are seen by the most queries.
 pub(super) fn most_to_mean(op: Attention, whole: &Rule, part: &Rule) -> f64 {
     let [queries, keys] = [QUERIES, KEYS].map(|factor| part.factors[factor].size as f64);
     if !op.causal || queries * keys == 0.0 {
@@ -54,7 +54,7 @@ pub(super) struct AttentionRule {
     pub row: Vec<DimRule>,
 }
 
-/// The space of an op with these queries, keys and values.
+/// Builds the iteration space of an op with these queries, keys and values.
 pub(super) fn build_rule(
     op: &'static str,
     operands: &[&TensorType],
@@ -93,7 +93,7 @@ pub(super) fn build_rule(
 }
 
 impl AttentionRule {
-    /// The dims of a bias `[batch, heads, queries, keys]`, of which each may have extent 1.
+    /// Returns the dims of a bias `[batch, heads, queries, keys]`, of which each may have extent 1.
     pub fn bias_dims(
         &self,
         op: &'static str,

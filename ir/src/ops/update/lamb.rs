@@ -26,7 +26,7 @@ pub struct LambDirection {
     pub beta1: Scalar,
     /// Decay of the second moment.
     pub beta2: Scalar,
-    /// Added to the root of the second moment.
+    /// The term that is added to the root of the second moment.
     pub epsilon: Scalar,
     /// Weight decay.
     pub weight_decay: Scalar,
@@ -44,7 +44,7 @@ pub struct LambUpdate {
 }
 
 impl LambDirection {
-    /// (u, m', v') of step `step`, from 1.
+    /// Computes (u, m', v') of one element at step `step`, from 1.
     fn update_element(&self, [w, g, m, v]: [f64; 4], step: f64) -> [f64; 3] {
         let (beta1, beta2) = (self.beta1.0, self.beta2.0);
         let m = beta1 * m + (1.0 - beta1) * g;
@@ -116,7 +116,7 @@ impl Operation for LambDirection {
         &[(1, 2), (2, 3)]
     }
 
-    /// The direction may take the gradient's place too.
+    /// Returns the results that may take an operand's memory; the direction may take the gradient's place too.
     fn in_place(&self) -> Vec<InPlace> {
         vec![InPlace::new(0, 1), InPlace::new(1, 2), InPlace::new(2, 3)]
     }

@@ -22,7 +22,7 @@ pub struct RmspropUpdate {
     pub lr: LearningRate,
     /// Decay of the mean of squares.
     pub alpha: Scalar,
-    /// Added to the root.
+    /// The term that is added to the root.
     pub epsilon: Scalar,
     /// L2 penalty.
     pub weight_decay: Scalar,
@@ -36,17 +36,17 @@ pub struct RmspropUpdate {
 }
 
 impl RmspropUpdate {
-    /// Whether the last state is a momentum.
+    /// Returns whether the last state is a momentum.
     pub fn has_momentum(&self) -> bool {
         self.momentum.0 != 0.0
     }
 
-    /// Operands that are not scalars: the variable, its gradient and its states.
+    /// Returns the number of operands that are not scalars: the variable, its gradient and its states.
     pub fn count_tensors(&self) -> usize {
         3 + usize::from(self.centered) + usize::from(self.has_momentum())
     }
 
-    /// The new variable and states.
+    /// Computes the new variable and states of one element.
     fn update_element(&self, lr: f64, values: &[f64]) -> Vec<f64> {
         let (w, alpha) = (values[0], self.alpha.0);
         let g = values[1] + self.weight_decay.0 * w;
