@@ -182,7 +182,9 @@ impl Loader {
         self.work.batches()
     }
 
-    /// Returns the epoch of a step, and the index of its batch there.
+    /// Returns the epoch of a step, and the index of its batch there, at [`Loader::batches`] steps for each epoch. Under [`LastBatch::Join`] the
+    /// samples of the step may come from a later epoch, since batches do not end with epochs: [`Batch::epoch`] and [`Batch::index`] say where they
+    /// begin.
     pub fn place(&self, step: u64) -> (u64, u64) {
         (step / self.batches(), step % self.batches())
     }

@@ -40,8 +40,8 @@ pub fn held_out(samples: usize) -> usize {
     samples / 5
 }
 
-/// Writes a set of `samples` training samples, and a fifth as many held-out ones, of ten classes of equal size. The files are a function of `samples`
-/// and `seed`; those that exist already must be the same.
+/// Writes a set of `samples` training samples, and a fifth as many held-out ones, of ten classes. The sizes of classes differ by one at most, among
+/// the training samples and among the held-out ones. The files are a function of `samples` and `seed`; those that exist already must be the same.
 ///
 /// # Errors
 /// Returns an error if the number of samples is out of bounds, if another file is in the way, or if the folder cannot be written.
