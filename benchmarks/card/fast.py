@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -14,7 +15,7 @@ import data
 from kit import GRAPHC, HERE, SMALL, Failed, MemoryWatch, Place, environment, json_lines, kill_tree, left, model, python_has, run, scratch, sizes, spread, start
 from machine import machine
 
-__all__ = ["calibrate", "gpt2", "llama", "machine", "padded_vocabulary", "predicted", "profile", "resnet50"]
+__all__ = ["attention", "calibrate", "gpt2", "llama", "machine", "padded_vocabulary", "predicted", "profile", "resnet50"]
 
 ROUNDS = 2 if SMALL else 3
 STEPS = 3 if SMALL else 20
@@ -22,6 +23,7 @@ WARM = 2 if SMALL else 6
 """Steps at the beginning that are not counted: kernels are loaded, launches recorded, clocks rise."""
 PROFILED = 28
 """Steps that a profile is made of."""
+MODELS = ("gpt2", "resnet50", "llama")
 
 
 def plan(name: str, cluster: str = "dgx-h100", output: str | None = None) -> Path:
@@ -230,18 +232,30 @@ def padded_vocabulary(place: Place) -> bool:
 
 
 def profile(place: Place) -> bool:
-    """Where a step of GPT-2 goes, by kinds of ops, beside what is predicted; the arena beside what the driver says is in use."""
-    of = plan("gpt2")
-    simulated = json.loads(run([GRAPHC, "simulate", of, "--format", "json"]).stdout)
+    """Where a step goes, by kinds of ops, beside what is predicted; the arena of GPT-2 beside what the driver says is in use."""
+    simulated = json.loads(run([GRAPHC, "simulate", plan("gpt2"), "--format", "json"]).stdout)
     with MemoryWatch() as watch:
-        lines = train("gpt2", of, 3)
+        lines = train("gpt2", plan("gpt2"), 3)
     peak = max(simulated.get("peak_memory_bytes") or [0])
     place.tell(memory={"plan": peak, "driver": watch.bytes()}, steps=len(lines))
-    measured = place.out / "gpt2.profile.json"
-    train("gpt2", of, 9 if SMALL else PROFILED, "--profile", measured)
-    beside = json.loads(run([GRAPHC, "simulate", of, "--measured", measured, "--format", "json"]).stdout)
-    place.tell(kinds=beside.get("measured"), predicted=simulated.get("step_seconds"))
+    for name in MODELS:
+        if left() < 12:
+            place.tell(model=name, skipped="no time is left")
+            continue
+        try:
+            profile_of(place, name)
+        except Failed as failed:
+            place.tell(model=name, failed=str(failed)[-600:])
     return True
+
+
+def profile_of(place: Place, name: str) -> None:
+    """Where a step of a model goes."""
+    of = plan(name)
+    measured = place.out / f"{name}.profile.json"
+    train(name, of, 9 if SMALL else PROFILED, "--profile", measured)
+    beside = json.loads(run([GRAPHC, "simulate", of, "--measured", measured, "--format", "json"]).stdout)
+    place.tell(model=name, kinds=beside.get("measured"), predicted=beside.get("step_seconds"))
 
 
 def boxes(place: Place) -> dict[str, Path]:
@@ -263,13 +277,45 @@ def calibrate(place: Place) -> bool:
     return True
 
 
+def attention(place: Place) -> bool:
+    """Attention beside that of PyTorch, by cuDNN and by FlashAttention, at the shapes that `calibrate` measures and those of the models."""
+    if not python_has("torch"):
+        place.tell(absent="Python's package torch")
+        return True
+    done = run([sys.executable, HERE / "peers/attention.py"], check=False)
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    if not lines:
+        raise Failed(done.stderr[-600:])
+    place.tell(attention=lines, own=own_attention(place))
+    return True
+
+
+def own_attention(place: Place) -> dict[str, dict[str, float]]:
+    """FLOPs per second of graphc's attention, by shape and direction: as the card was calibrated, and in steps that were profiled."""
+    found: dict[str, dict[str, float]] = {}
+    box = boxes(place)["full"]
+    for line in box.read_text().splitlines() if box.exists() else ():
+        match = re.match(r"# attention \w+ +(forward|backward), heads of (\d+), (\d+) keys in the mean +([0-9.]+) GFLOP/s", line)
+        if match:
+            direction, width, keys, rate = match.groups()
+            found.setdefault(f"calibrate, {2 * int(keys)} x {width}", {})[direction] = 1e9 * float(rate)
+    for name, label in (("gpt2", "GPT-2, 1024 x 64"), ("llama", "LLaMA, 2048 x 64")):
+        profile = place.out / f"{name}.profile.json"
+        actors = json.loads(profile.read_text())["programs"][0]["actors"] if profile.exists() else []
+        for kind, direction in (("attention", "forward"), ("attention_grad", "backward")):
+            own = [actor for actor in actors if actor["kind"] == kind]
+            if own:
+                found.setdefault(label, {})[direction] = sum(actor["flops"] for actor in own) / sum(actor["seconds"] for actor in own)
+    return found
+
+
 def predicted(place: Place) -> bool:
     """Plans made again for this card: predicted seconds of a step beside measured ones."""
     box = next((box for box in boxes(place).values() if box.exists()), None)
     if box is None:
         raise Failed("this card was not calibrated")
     place.tell(box=box.name)
-    for name in ("gpt2", "resnet50", "llama"):
+    for name in MODELS:
         if left() < 12:
             place.tell(model=name, skipped="no time is left")
             continue

@@ -52,11 +52,12 @@ PARTS: dict[str, list[Item]] = {
     "fast": [
         Item(fast.machine, 30),
         Item(fast.gpt2, 170, 40),
-        Item(fast.profile, 60, 15),
+        Item(fast.profile, 90, 15),
         Item(fast.resnet50, 140, 40),
         Item(fast.calibrate, 100, 15),
         Item(fast.predicted, 60, 20),
-        Item(fast.llama, 150, 50),
+        Item(fast.attention, 60, 15),
+        Item(fast.llama, 240, 50),
         Item(fast.padded_vocabulary, 40, 15),
     ],
     "why": [

@@ -1,7 +1,8 @@
 """Makes one section of Markdown of what the parts of the kit have found: `table.py OUT... [--into docs/gpu.md]`.
 
 OUT are folders that `run.sh` has filled, in any order; what is missing is said as missing. With `--into` the section stands in that file
-between `<!-- card -->` and `<!-- /card -->`, but never that of a rehearsal, whose figures are of no card.
+between `<!-- card -->` and `<!-- /card -->`, in place of what was found on a card of the same name before, but never that of a rehearsal,
+whose figures are of no card.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ PARTS = {"right": "Right?", "fast": "Fast?", "why": "Why?"}
 TIMED = 20
 """Kernels of which times are shown where nothing else of them is known."""
 MARKS = ["<!-- card -->\n", "<!-- /card -->"]
+HEADING = "## On a card: "
+"""The heading of a section, before the card's name."""
 
 
 class Found:
@@ -127,21 +130,24 @@ def machine(found: dict[str, Found]) -> str:
     """The heading: when, where, with what."""
     parts = list(found.values())
     if not parts:
-        return "## On a card\n\nNothing was found.\n\n"
+        return "Nothing was found.\n\n"
     head = parts[0].head
     day = head.get("begun", "?").split(" ")[0]
     tools = next((part.one("machine", "tools") for part in parts if part.one("machine", "tools")), {})
     python = next((part.one("machine", "python") for part in parts if part.one("machine", "python")), {})
     devices = found["right"].one("devices", "devices") if "right" in found else None
     card = tools.get("nvidia-smi", "no nvidia-smi")
+    name = card.split(",")[0]
     if devices and devices.get("cards"):
         first = devices["cards"][0]
+        name = first["name"]
         card = f"{first['name']}, {first['memory_bytes'] / 2**30:.1f} GiB, {first['multiprocessors']} multiprocessors, architecture {first['architecture']}"
     kit = head.get("kit", {})
-    text = f"## On a card\n\n{card}; {day}; {kit.get('version', 'graphc')} at {kit.get('commit', '?')}"
+    heading = f"{HEADING}{name}"
+    text = f"{heading}\n\n{card}; {day}; {kit.get('version', 'graphc')} at {kit.get('commit', '?')}"
     text += f"; `benchmarks/card/run.sh` {', '.join(part.name for part in parts)}.\n\n"
     if is_rehearsal(found):
-        text = text.replace("## On a card", "## A rehearsal\n\n**Not of a card: small sizes on the double. No figure here says anything of speed.**")
+        text = text.replace(heading, "## A rehearsal\n\n**Not of a card: small sizes on the double. No figure here says anything of speed.**")
     rows: list[list[object]] = [["driver, memory, clocks, power, MIG", tools.get("nvidia-smi")]]
     for library in (devices or {}).get("libraries", []):
         rows.append([library["library"], library.get("version") or library.get("missing") or "no version"])
@@ -189,7 +195,9 @@ def why_wrong(line: dict[str, Any]) -> str:
     """What a trial shows besides numbers."""
     words = [line.get("error", "")]
     words += ["a second run has other bits"] if line.get("repeats") is False else []
-    words += ["other bits in the memory of operands"] if line.get("same_in_place") is False else []
+    if "in_place" in line:
+        other = line["in_place"]
+        words.append(f"in the memory of operands {other['elements']} elements differ by at most {number(other['most'])}: {number(other['share'])} of what is allowed")
     return "; ".join(word for word in words if word)
 
 
@@ -218,23 +226,42 @@ def fast(part: Found) -> str:
         rows.append([result["model"], predicted, milliseconds(measured), ratio])
     box = part.one("predicted", "box") or "box.toml"
     text += table([f"plan made for this card as it was measured ({box})", "predicted step, ms", "measured, ms", "measured/predicted"], rows)
-    kinds = part.one("profile", "kinds")
-    if kinds:
-        every = sorted(kinds["kinds"], key=lambda kind: -kind["measured_seconds"])
-        rows = []
-        for kind in every[:24]:
-            ratio = kind["measured_seconds"] / kind["predicted_seconds"] if kind["predicted_seconds"] else None
-            rows.append([kind["kind"], kind["actions"], kind["predicted_seconds"] * 1e3, kind["measured_seconds"] * 1e3, ratio, kind.get("limit"), percent(kind.get("measured_share"))])
-        text += table(["GPT-2, by kind of op", "actions", "predicted, ms", "measured, ms", "ratio", "bound by", "reached of it"], rows)
+    profiles = {result["model"]: result["kinds"] for result in part.all("profile", "kinds") if result["kinds"]}
+    text += "".join(kinds_of(model, kinds) for model, kinds in profiles.items())
     updates = part.one("gpt2", "updates")
     if updates:
-        own = [kind["measured_seconds"] * 1e3 for kind in (kinds or {}).get("kinds", []) if kind["kind"].startswith("adam")]
+        own = [kind["measured_seconds"] * 1e3 for kind in profiles.get("gpt2", {}).get("kinds", []) if kind["kind"].startswith("adam")]
         text += f"AdamW of GPT-2 alone: PyTorch, fused, {milliseconds(updates)} ms; graphc, in a step, {number(sum(own)) if own else '-'} ms.\n\n"
     memory = part.one("profile", "memory")
     if memory:
         text += f"Memory of GPT-2: the plan has {gigabytes(memory['plan']) or '-'} GB, the driver says {gigabytes(memory['driver']) or '-'} GB.\n\n"
+    text += attention(part)
     cluster = part.one("calibrate", "cluster")
     return text + (f"```toml\n{cluster.strip()}\n```\n\n" if cluster else "")
+
+
+def attention(part: Found) -> str:
+    """Attention beside PyTorch's."""
+    own = part.one("attention", "own") or {}
+    rows: list[list[object]] = []
+    for line in part.one("attention", "attention") or []:
+        theirs = [line.get(direction) for direction in ("forward", "backward")]
+        ours = [own.get(line["shape"], {}).get(direction) for direction in ("forward", "backward")]
+        rates = [rate and rate / 1e12 for rate in (ours[0], theirs[0], ours[1], theirs[1])]
+        shares = [percent(a / b) if a and b else None for a, b in zip(ours, theirs, strict=True)]
+        rows.append([line["shape"], line["backend"], *rates[:2], shares[0], *rates[2:], shares[1], line.get("error")])
+    heads = ["attention, bf16, causal: length x heads' width", "beside", "forward, TFLOP/s: graphc", "it", "share"]
+    return table([*heads, "backward, TFLOP/s: graphc", "it", "share", "failed"], rows)
+
+
+def kinds_of(model: str, kinds: dict[str, Any]) -> str:
+    """Where a step of a model goes."""
+    every = sorted(kinds["kinds"], key=lambda kind: -kind["measured_seconds"])
+    rows: list[list[object]] = []
+    for kind in every[:24]:
+        ratio = kind["measured_seconds"] / kind["predicted_seconds"] if kind["predicted_seconds"] else None
+        rows.append([kind["kind"], kind["actions"], kind["predicted_seconds"] * 1e3, kind["measured_seconds"] * 1e3, ratio, kind.get("limit"), percent(kind.get("measured_share"))])
+    return table([f"{model}, by kind of op", "actions", "predicted, ms", "measured, ms", "ratio", "bound by", "reached of it"], rows)
 
 
 def why(part: Found) -> str:
@@ -303,10 +330,14 @@ def inside(part: Found) -> list[list[object]]:
 
 
 def put(into: Path, text: str) -> None:
-    """Puts the section between the marks of a file."""
+    """Puts the section between the marks of a file, where each card has one; a new card's goes first."""
     before, rest = into.read_text().split(MARKS[0], 1)
-    _, after = rest.split(MARKS[1], 1)
-    into.write_text(f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{after}")
+    held, after = rest.split(MARKS[1], 1)
+    sections = {part.split("\n", 1)[0]: part.rstrip() for part in held.split(HEADING)[1:]}
+    new = text.removeprefix(HEADING)
+    name = new.split("\n", 1)[0]
+    others = "".join(f"{HEADING}{part}\n\n" for part in ({name: new.rstrip()} | sections | {name: new.rstrip()}).values())
+    into.write_text(f"{before}{MARKS[0]}\n{others}{MARKS[1]}{after}")
 
 
 def main() -> int:

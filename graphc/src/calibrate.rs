@@ -1,24 +1,25 @@
 //! Measures this machine for a cluster file, by plans that the runtime executes.
 //!
 //! The figures are those that the planner asks about: the launch of a kernel, matrix products by size and shape,
-//! attention, passes over memory, and links between ranks. Each figure is the slope of step times over the length of
+//! attention, convolutions, passes over memory, and links between ranks. Each figure is the slope of step times over the length of
 //! a chain, so what a step costs by itself drops out. The work of a layer is what the same plans say of it. So bytes
 //! and FLOPs are counted as they are priced.
 //!
-//! `bench` times plans, `products` and `passes` say which, and `file` makes a cluster of the results.
+//! `bench` times plans, `products`, `convolutions` and `passes` say which, and `file` makes a cluster of the results.
 
 use std::collections::BTreeMap;
 
 use graphc_compiler::error::CompileError;
 use graphc_ir::builder::BuildErrors;
 use graphc_ir::mesh::DeviceKind;
-use graphc_ir::op::AttentionShape;
+use graphc_ir::op::{AttentionShape, ConvolutionShape};
 use graphc_runtime::RuntimeError;
 
 use bench::Bench;
 use disturbance::Observer;
 
 mod bench;
+mod convolutions;
 mod disturbance;
 mod file;
 mod passes;
@@ -88,6 +89,19 @@ pub struct AttentionRate {
     pub rate: f64,
 }
 
+/// The speed of convolutions of one shape by windows of 3 by 3.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConvolutionRate {
+    /// The element type.
+    pub dtype: &'static str,
+    /// Its channels and direction.
+    pub shape: ConvolutionShape,
+    /// FLOPs of one op.
+    pub flops: f64,
+    /// FLOPs per second; of the backward pass of both gradients together.
+    pub rate: f64,
+}
+
 /// The measurements, on each rank while all work.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
@@ -109,6 +123,8 @@ pub struct Measured {
     pub shapes: Vec<ProductRate>,
     /// Attention: of each direction that of fewer keys, that of more, and that of wider heads; none where that was not measured.
     pub attention: Vec<AttentionRate>,
+    /// Convolutions: of each direction that of fewer channels, and that of more; none where that was not measured.
+    pub convolution: Vec<ConvolutionRate>,
     /// Bytes per second of kernels that only move memory, by kind; at least one.
     pub passes: Vec<(&'static str, f64)>,
     /// (bytes, seconds) of an all-reduce over all ranks, ascending; none of one rank.
@@ -165,6 +181,7 @@ pub fn calibrate_machine(effort: CalibrationEffort) -> Result<Measured, Calibrat
         launch_anew,
         shapes: products::measure_shapes(bench, &matmul, launch)?,
         attention: products::measure_attention(bench, &matmul, launch)?,
+        convolution: convolutions::measure_convolutions(bench, &matmul, launch)?,
         matmul,
         passes: passes::measure_bandwidths(bench, launch)?,
         all_reduce: if ranks > 1 { passes::all_reduces(bench)? } else { Vec::new() },
@@ -193,7 +210,7 @@ mod tests {
     use graphc_compiler::compile::compile;
     use graphc_ir::builder::GraphBuilder;
     use graphc_ir::ops::Init;
-    use graphc_ir::plan::CompileOptions;
+    use graphc_ir::plan::{CompileOptions, ConvolutionShares};
     use graphc_ir::types::DType;
 
     use super::*;
@@ -207,13 +224,14 @@ mod tests {
         assert!(measured.passes.iter().all(|pass| pass.1 > 1e6), "{measured:?}");
         assert_eq!(measured.all_reduce.len(), 3, "4 KiB, 64 KiB and 1 MiB");
         assert_eq!(measured.attention.len(), 6);
+        assert_eq!(measured.convolution.len(), 4);
         assert_eq!(measured.shapes.len(), 4 * measured.matmul.len());
         let cluster = parse_cluster(&measured.toml()).expect("a file that is read");
         assert_eq!(cluster.device.kind, DeviceKind::Cpu);
         let peak = cluster.device.flops["f32"];
         let known = measured.cluster().device.flops["f32"];
         assert!((peak - known).abs() <= 1e-6 * known);
-        assert!(cluster.device.attention.is_some());
+        assert!(cluster.device.attention.is_some() && cluster.device.convolution.is_some());
         // It plans a model.
         let g = GraphBuilder::new("model");
         let x = g.input("x", DType::F32, [8, 16]);
@@ -251,6 +269,7 @@ mod tests {
             .into(),
             shapes: Vec::new(),
             attention: Vec::new(),
+            convolution: Vec::new(),
             passes: vec![("chains", 1e10), ("updates", 5e9)],
             all_reduce,
             disturbance: Disturbance::NONE,
@@ -343,6 +362,53 @@ mod tests {
             (read.half_keys, known.half_keys),
         ] {
             assert!((found / known - 1.0).abs() < 1e-3, "{found}, not {known}: {text}");
+        }
+    }
+
+    /// Rates that follow the cost model's formula, at the share that products of as many FLOPs reach, give its constants again.
+    #[test]
+    fn convolutions_are_described_by_what_they_reached() {
+        let known = ConvolutionShares { forward: 0.7, backward: 0.4, half_columns: 110.0 };
+        // Products of 1e6 FLOPs reach all of the peak, those of 1e3 a tenth.
+        let of = |(columns, flops, reached, backward)| {
+            let shape = ConvolutionShape { columns, backward };
+            let rate = 1e10 * reached * known.reached_share(&shape);
+            ConvolutionRate { dtype: "bf16", shape, flops, rate }
+        };
+        let shapes = [
+            (64, 1e3, 0.1, false),
+            (64, 1e3, 0.1, true),
+            (256, 1e6, 1.0, false),
+            (256, 1e6, 1.0, true),
+        ];
+        let convolution = shapes.map(of).to_vec();
+        let measured = Measured { convolution, ..measured(1e-6, Vec::new()) };
+        let text = measured.toml();
+        let read = parse_cluster(&text).expect("read").device.convolution.expect("it is there");
+        for (found, known) in [
+            (read.forward, known.forward),
+            (read.backward, known.backward),
+            (read.half_columns, known.half_columns),
+        ] {
+            assert!((found / known - 1.0).abs() < 1e-3, "{found}, not {known}: {text}");
+        }
+    }
+
+    /// What grows with channels faster than the formula can reaches all of a product's rate with endlessly many.
+    #[test]
+    fn convolutions_reach_no_more_than_products() {
+        let of = |(columns, rate, backward)| {
+            let shape = ConvolutionShape { columns, backward };
+            ConvolutionRate { dtype: "bf16", shape, flops: 1e6, rate }
+        };
+        let rates = [(64, 1e9, false), (64, 1e9, true), (256, 4.5e9, false), (256, 4.5e9, true)];
+        let measured =
+            Measured { convolution: rates.map(of).to_vec(), ..measured(1e-6, Vec::new()) };
+        let shares = measured.cluster().device.convolution.expect("it was measured");
+        assert_eq!((shares.forward, shares.backward), (1.0, 1.0));
+        for (columns, rate, backward) in rates {
+            let reached = 1e10 * shares.reached_share(&ConvolutionShape { columns, backward });
+            assert!((0.7..1.4).contains(&(reached / rate)), "{columns}: {reached}");
         }
     }
 

@@ -311,6 +311,7 @@ impl Profile {
             matmul,
             shapes: Vec::new(),
             attention: Vec::new(),
+            convolution: Vec::new(),
             passes: vec![("passes", bandwidth)],
             all_reduce,
             disturbance: Disturbance::NONE,

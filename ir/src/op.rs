@@ -318,6 +318,18 @@ pub enum Arithmetic {
     Products,
     /// The FLOPs of attention without a matrix of scores: products between which exponentials are computed.
     Attention(AttentionShape),
+    /// The FLOPs of a convolution whose windows have several elements: products whose factors are gathered first.
+    Convolution(ConvolutionShape),
+}
+
+/// The sizes that the speed of a convolution by windows of several elements depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConvolutionShape {
+    /// The number of channels that each gathered element is multiplied for: those of a group that the convolution makes, or, in the gradient of
+    /// images, those that it reads.
+    pub columns: usize,
+    /// Whether it is one of the two gradients.
+    pub backward: bool,
 }
 
 /// The sizes that the speed of attention depends on.

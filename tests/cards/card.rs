@@ -484,8 +484,9 @@ fn no_rehearsal_stands_in_a_document() {
     }
     let folder = tempfile::tempdir().expect("a scratch folder");
     let document = folder.path().join("gpu.md");
-    let before = "# Cards\n\n<!-- card -->\nold\n<!-- /card -->\n\nbehind\n";
-    std::fs::write(&document, before).expect("a file");
+    let other = "## On a card: another\n\nkept\n\n";
+    let before = format!("# Cards\n\n<!-- card -->\n\n{other}<!-- /card -->\n\nbehind\n");
+    std::fs::write(&document, &before).expect("a file");
     let put = |results: &Path| table(&[results, Path::new("--into"), &document]);
     assert_eq!(put(&sample().join("right")).status.code(), Some(1));
     assert_eq!(std::fs::read_to_string(&document).expect("a file"), before);
@@ -495,6 +496,9 @@ fn no_rehearsal_stands_in_a_document() {
     std::fs::write(folder.path().join("right.jsonl"), text).expect("a file");
     assert!(put(folder.path()).status.success());
     let after = std::fs::read_to_string(&document).expect("a file");
-    assert!(after.starts_with("# Cards\n\n<!-- card -->\n\n## On a card\n"), "{after}");
-    assert!(after.ends_with("\n<!-- /card -->\n\nbehind\n") && !after.contains("old"), "{after}");
+    assert!(after.starts_with("# Cards\n\n<!-- card -->\n\n## On a card: "), "{after}");
+    assert!(after.ends_with(&format!("\n\n{other}<!-- /card -->\n\nbehind\n")), "{after}");
+    assert!(put(folder.path()).status.success());
+    let again = std::fs::read_to_string(&document).expect("a file");
+    assert_eq!(again, after, "a card's section takes the place of its own alone");
 }

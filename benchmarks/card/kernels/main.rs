@@ -41,7 +41,7 @@ use graphc_runtime::cards::{Workbench, WorkbenchError};
 use serde_json::{Value, json};
 
 use groups::Group;
-use trial::{Oracle, Outcome, Trial};
+use trial::{Oracle, OtherBits, Outcome, Trial};
 
 /// Holds the kernels of a card against what is right.
 #[derive(Parser)]
@@ -166,7 +166,7 @@ fn line(trial: &Trial, result: &Result<Outcome, WorkbenchError>) -> Value {
     let mut line =
         json!({ "trial": trial.name, "op": trial.op, "verdict": verdict, "oracle": oracle });
     match result {
-        Ok(Outcome { worst, repeats, same_in_place }) => {
+        Ok(Outcome { worst, repeats, in_place, .. }) => {
             // Infinity is no number of JSON.
             line["share"] = json!(worst.share.min(1e300));
             if worst.share > 0.0 {
@@ -178,8 +178,9 @@ fn line(trial: &Trial, result: &Result<Outcome, WorkbenchError>) -> Value {
             if !repeats {
                 line["repeats"] = json!(false);
             }
-            if !same_in_place {
-                line["same_in_place"] = json!(false);
+            if let Some(OtherBits { elements, most, share }) = in_place {
+                let [most, share] = [most, share].map(|number| number.min(1e300));
+                line["in_place"] = json!({ "elements": elements, "most": most, "share": share });
             }
         }
         Err(error) => line["error"] = json!(error.to_string()),

@@ -3,7 +3,7 @@
 use graphc_ir::op::{EvalContext, InPlace, Region};
 use graphc_ir::plan::FusedOp;
 use graphc_ir::types::{DType, TensorType};
-use graphc_kernels::cuda::{self, Call};
+use graphc_kernels::cuda::{self, Call, Launch};
 use graphc_runtime::cards::{Content, Workbench, WorkbenchError};
 
 use crate::calls::{self, Executed};
@@ -155,7 +155,8 @@ impl Trial {
         Self { name, op: None, call, case, placed: vec![], shared, right, oracle, cx }
     }
 
-    /// Executes it: apart, again, and with results in the memory of operands, which must give the same bits; products in other ways too.
+    /// Executes it: apart, again, and with results in the memory of operands, which must give the same bits, except that a library may round
+    /// otherwise where a product lies over its summand; products in other ways too.
     ///
     /// # Errors
     /// Returns an error if the card does not execute it.
@@ -163,16 +164,19 @@ impl Trial {
         let found = self.execute(card, &self.call, &self.placed)?;
         let mut worst = self.compare(&found);
         let repeats = self.execute(card, &self.call, &self.placed)? == found;
-        let mut same = true;
+        let mut in_place = None;
         for pairs in &self.shared {
-            same &= self.execute(card, &self.call, pairs)? == found;
+            let again = self.execute(card, &self.call, pairs)?;
+            in_place = in_place.or_else(|| self.compare_in_place(&found, &again));
         }
         // Of products: what is taken where the library refuses one.
         for other in other_ways(&self.call) {
             let other = self.compare(&self.execute(card, &other, &self.placed)?);
             worst = if other.share > worst.share { other } else { worst };
         }
-        Ok(Outcome { worst, repeats, same_in_place: same })
+        let of_library =
+            self.call.launches.iter().any(|launch| matches!(launch, Launch::Product(_)));
+        Ok(Outcome { worst, repeats, in_place, of_library })
     }
 
     fn execute(
@@ -186,6 +190,23 @@ impl Trial {
         let contents: Vec<Content<'_>> = contents.map(|(o, bytes)| (&o.0, &bytes[..])).collect();
         let results: Vec<&Region> = self.case.results.iter().collect();
         card.execute(&self.name, call.clone(), &contents, &results, pairs, &self.cx)
+    }
+
+    /// Compares results in memory of their own with those in the memory of operands; `None` where they have the same bits.
+    fn compare_in_place(&self, apart: &[Vec<u8>], over: &[Vec<u8>]) -> Option<OtherBits> {
+        if apart == over {
+            return None;
+        }
+        let mut other = OtherBits { elements: 0, most: 0.0, share: self.compare(over).share };
+        for ((region, apart), over) in self.case.results.iter().zip(apart).zip(over) {
+            let values = [apart, over].map(|bytes| memory(region.dtype, bytes).values());
+            let away = values[0].iter().zip(&values[1]).map(|(a, b)| (a - b).abs());
+            for away in away.filter(|&away| away != 0.0) {
+                other.elements += 1;
+                other.most = if away.is_nan() { f64::INFINITY } else { other.most.max(away) };
+            }
+        }
+        Some(other)
     }
 
     fn compare(&self, found: &[Vec<u8>]) -> Worst {
@@ -207,8 +228,20 @@ pub struct Outcome {
     pub worst: Worst,
     /// Whether a second run gave the same bits.
     pub repeats: bool,
-    /// Whether results in the memory of operands have the same bits.
-    pub same_in_place: bool,
+    /// How results in the memory of operands differ from those beside it; `None` where they have the same bits.
+    pub in_place: Option<OtherBits>,
+    /// Whether a library makes a part of it.
+    pub of_library: bool,
+}
+
+/// The difference between results in the memory of operands and those in memory of their own.
+pub struct OtherBits {
+    /// The number of elements that differ.
+    pub elements: usize,
+    /// The greatest difference.
+    pub most: f64,
+    /// The error of the results in the memory of operands, as a share of what is allowed.
+    pub share: f64,
 }
 
 impl Outcome {
@@ -216,11 +249,13 @@ impl Outcome {
     pub const NOTHING: Self = Self {
         worst: Worst { share: 0.0, result: 0, element: 0, found: 0.0, right: 0.0 },
         repeats: true,
-        same_in_place: true,
+        in_place: None,
+        of_library: false,
     };
 
     pub fn is_right(&self) -> bool {
-        self.worst.share <= 1.0 && self.repeats && self.same_in_place
+        let may_differ = |other: &OtherBits| self.of_library && other.share <= 1.0;
+        self.worst.share <= 1.0 && self.repeats && self.in_place.as_ref().is_none_or(may_differ)
     }
 }
 

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use graphc_ir::mesh::DeviceKind;
-use graphc_ir::plan::{AttentionShares, AxisLink, Cluster, Device, Framework, Level};
+use graphc_ir::plan::{
+    AttentionShares, AxisLink, Cluster, ConvolutionShares, Device, Framework, Level,
+};
 use graphc_ir::types::DType;
 use serde::Deserialize;
 
@@ -55,6 +57,7 @@ struct FileDevice {
     matmul_efficiency_of: BTreeMap<String, Vec<(f64, f64)>>,
     matmul_unaligned: Option<f64>,
     attention: Option<AttentionShares>,
+    convolution: Option<ConvolutionShares>,
     bandwidth: f64,
     bandwidth_share: Option<f64>,
     launch: f64,
@@ -174,6 +177,7 @@ fn read_device(file: FileDevice) -> Result<Device, ClusterError> {
     }
     Ok(Device {
         attention: file.attention.map(check_attention).transpose()?,
+        convolution: file.convolution.map(check_convolution).transpose()?,
         bandwidth_share: check_share(
             "device.bandwidth_share",
             file.bandwidth_share.unwrap_or(1.0),
@@ -240,6 +244,13 @@ fn check_attention(shares: AttentionShares) -> Result<AttentionShares, ClusterEr
     check_share("device.attention.backward", shares.backward)?;
     not_negative("device.attention.half_width", shares.half_width)?;
     not_negative("device.attention.half_keys", shares.half_keys)?;
+    Ok(shares)
+}
+
+fn check_convolution(shares: ConvolutionShares) -> Result<ConvolutionShares, ClusterError> {
+    check_share("device.convolution.forward", shares.forward)?;
+    check_share("device.convolution.backward", shares.backward)?;
+    not_negative("device.convolution.half_columns", shares.half_columns)?;
     Ok(shares)
 }
 
@@ -385,6 +396,10 @@ mod tests {
         backward = 0.7
         half_width = 30
         half_keys = 150
+        [device.convolution]
+        forward = 0.75
+        backward = 0.5
+        half_columns = 90
         [framework]
         name = "megatron"
         dispatch = 2e-5
@@ -397,6 +412,8 @@ mod tests {
         assert_eq!(cluster.levels[0].size, 8);
         assert_eq!(cluster.device.matmul_efficiency[1], (1e9, 0.6));
         assert_eq!(cluster.device.attention.map(|shares| shares.half_keys), Some(150.0));
+        let convolution = cluster.device.convolution.expect("it is there");
+        assert_eq!((convolution.backward, convolution.half_columns), (0.5, 90.0));
         assert_eq!(cluster.dispatch_seconds(), 2e-5);
         assert!(!cluster.overlaps(), "as the profile says");
     }
@@ -419,6 +436,8 @@ mod tests {
             ("\"cuda\"", "\"tpu\"", "unknown variant `tpu`"),
             ("forward = 0.8", "forward = 1.8", "`device.attention.forward` is 1.8"),
             ("half_width = 30", "half_width = -1", "`device.attention.half_width` is -1"),
+            ("forward = 0.75", "forward = 0.0", "`device.convolution.forward` is 0"),
+            ("half_columns = 90", "half_columns = -1", "`device.convolution.half_columns` is -1"),
             ("launch = 4e-6", "launch = 4e-6\nbandwidth_share = 0.0", "`device.bandwidth_share`"),
             ("launch = 4e-6", "launch = 4e-6\nshared_by = 0", "`device.shared_by` is 0"),
             ("launch = 4e-6", "launch = 4e-6\nmatmul_unaligned = 2", "`device.matmul_unaligned`"),

@@ -17,6 +17,10 @@
 //!   heads leave the units for products idle. So the device has a share for each direction, which falls with narrow
 //!   heads and with few keys (`AttentionShares`). The formula follows the published figures of FlashAttention-2 over
 //!   lengths and widths.
+//! - Convolutions by windows of several elements reach a share of what a product of their FLOPs reaches (or the largest product, if
+//!   that is less), which falls with the number of channels that each gathered element is multiplied for (`ConvolutionShares`). Gathering writes and reads each element once for
+//!   each window, so its time over that of the product is inverse to this number. Convolutions by windows of one element are
+//!   products.
 //! - Elementwise kernels compute at the peak, so their bytes decide. Bytes of all kernels move at `bandwidth_share`
 //!   of the bandwidth.
 
@@ -138,7 +142,7 @@ pub fn roofline_seconds(
 fn traffic_factor(cluster: &Cluster, arithmetic: Arithmetic) -> f64 {
     match arithmetic {
         Arithmetic::Elementwise => cluster.framework.elementwise_traffic,
-        Arithmetic::Products | Arithmetic::Attention(_) => 1.0,
+        Arithmetic::Products | Arithmetic::Attention(_) | Arithmetic::Convolution(_) => 1.0,
     }
 }
 
@@ -183,6 +187,11 @@ fn reached_share(cluster: &Cluster, precision: DType, arithmetic: Arithmetic, fl
         (Arithmetic::Products | Arithmetic::Attention(_), _) => {
             matmul_efficiency(cluster, precision, flops)
         }
+        (Arithmetic::Convolution(shape), _) => {
+            let shares = &cluster.device.convolution;
+            let share = shares.map_or(1.0, |shares| shares.reached_share(&shape));
+            gathered_efficiency(cluster, precision, flops) * share
+        }
     }
 }
 
@@ -194,6 +203,13 @@ pub fn peak_flops(cluster: &Cluster, dtype: DType) -> f64 {
     let half = if dtype == DType::F16 { of(DType::BF16) } else { None };
     let named = of(dtype).or(half).or_else(|| of(DType::F32));
     named.copied().unwrap_or_else(|| flops.values().copied().fold(f64::INFINITY, f64::min))
+}
+
+/// Returns the share of its peak that the product of a convolution of `flops` reaches without the gathering: that of a matmul of as many FLOPs, and no
+/// more than the largest reaches.
+pub fn gathered_efficiency(cluster: &Cluster, precision: DType, flops: f64) -> f64 {
+    let of = |flops| matmul_efficiency(cluster, precision, flops);
+    of(flops).min(of(f64::INFINITY))
 }
 
 /// Returns the share of its peak that a matmul of `flops` reaches in an element type: interpolated in the logarithm of FLOPs, and constant beyond the

@@ -11,8 +11,9 @@ use graphc_ir::plan::{BoxingKind, Cluster};
 use crate::cluster::{AlphaBeta, Link};
 
 pub use compute::{
-    LeastSeconds, NodeWork, ROW_BYTES, chain_seconds, compute_work, has_odd_rows, is_odd_row,
-    least_seconds, matmul_efficiency, node_work, peak_flops, roofline_seconds,
+    LeastSeconds, NodeWork, ROW_BYTES, chain_seconds, compute_work, gathered_efficiency,
+    has_odd_rows, is_odd_row, least_seconds, matmul_efficiency, node_work, peak_flops,
+    roofline_seconds,
 };
 pub use machine::{ActorWork, model_flops, model_flops_utilization, on_cluster};
 

@@ -18,6 +18,7 @@ use super::unsupported::{UnsupportedOp, UnsupportedOps};
 use super::weights::{WeightTensor, Weights};
 use super::{ImportError, ImportOptions, Imported, Symbols};
 
+mod activations;
 mod attention;
 mod attributes;
 mod border;
@@ -236,7 +237,7 @@ impl Decoded {
         options: ImportOptions,
     ) -> Result<Begun, ImportError> {
         let Self { model, metadata } = self;
-        let wire::Metadata { kinds, computed, detached, padded, modules: _ } = metadata;
+        let wire::Metadata { kinds, computed, origins, padded, modules: _ } = metadata;
         let graph = find_graph(model)?;
         let order = model::order_nodes(graph)?;
         let (tensors, copies) = self.read_initializers(graph, base_dir)?;
@@ -265,7 +266,7 @@ impl Decoded {
         let initializers = Initializers { tensors, trained, kept };
         let mut lowering =
             Lowering::new(ops::supported_ops, read_opset(model)?, base_dir, initializers);
-        lowering.detached.clone_from(detached);
+        lowering.origins.clone_from(origins);
         lowering.padded.clone_from(padded);
         lowering.wanted = model::list_graph_reads(graph);
         lowering.element_types = element_types::element_types(graph);

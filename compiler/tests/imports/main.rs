@@ -1,6 +1,7 @@
 //! Imports of ONNX models and of the text form.
 
 mod errors;
+mod kinks;
 mod layers;
 mod ops;
 mod references;

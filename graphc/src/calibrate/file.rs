@@ -6,7 +6,9 @@
 //!   rows in half precision.
 //! - Attention: both halves (`AttentionShares`) from how much more wider heads and longer sequences reach, and each
 //!   direction's share from what reached most.
-//! - Memory: the one share of the bandwidth that half of the kinds of kernels reach.
+//! - Convolutions: the half (`ConvolutionShares`) from how much more of a product's rate many channels reach than few, and each
+//!   direction's share from what reached most.
+//! - Memory: the one share of the bandwidth that half of the kinds of kernels reach, or chains and reductions where these reach less.
 //!
 //! Whatever was measured, a reader accepts the file: numbers and shares are kept within the allowed range.
 
@@ -14,11 +16,12 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use graphc_compiler::cluster::preset;
+use graphc_compiler::cost::gathered_efficiency;
 use graphc_ir::mesh::DeviceKind;
-use graphc_ir::plan::{AttentionShares, Cluster, Device, Framework, Level};
+use graphc_ir::plan::{AttentionShares, Cluster, ConvolutionShares, Device, Framework, Level};
 use graphc_ir::types::DType;
 
-use super::{AttentionRate, Measured, ProductRate};
+use super::{AttentionRate, ConvolutionRate, Measured, ProductRate};
 use crate::median::median;
 
 /// The least and the greatest number of a cluster file.
@@ -53,13 +56,14 @@ impl Measured {
             Some((latency, bandwidth)) => vec![Level { size: 0, latency, bandwidth }],
             None => preset(self.preset()).expect("it is one").levels,
         };
-        Cluster {
+        let mut cluster = Cluster {
             name: "calibrated".into(),
             device: Device {
                 kind: self.device,
                 // What TOML counts up to.
                 memory: self.memory.clamp(1, i64::MAX as u64),
                 attention: self.attention_shares(&flops),
+                convolution: None,
                 flops,
                 matmul_efficiency,
                 matmul_efficiency_of,
@@ -74,7 +78,9 @@ impl Measured {
             levels,
             axes: Vec::new(),
             framework: Framework::default(),
-        }
+        };
+        cluster.device.convolution = self.convolution_shares(&cluster);
+        cluster
     }
 
     /// The preset whose links are taken where none was measured.
@@ -102,7 +108,9 @@ impl Measured {
         let squares = self.matmul.get(dtype).into_iter().flatten().map(|&(_, rate)| rate);
         let shapes = self.shapes.iter().filter(|of| of.dtype == dtype).map(|of| of.rate);
         let attention = self.attention.iter().filter(|of| of.dtype == dtype).map(|of| of.rate);
-        squares.chain(shapes).chain(attention).fold(0.0, f64::max)
+        let convolutions = self.convolution.iter().filter(|of| of.dtype == dtype);
+        let convolutions = convolutions.map(|of| of.rate);
+        squares.chain(shapes).chain(attention).chain(convolutions).fold(0.0, f64::max)
     }
 
     /// The shares of the peak of square products, where a file may have them.
@@ -129,9 +137,15 @@ impl Measured {
         self.passes.iter().map(|pass| pass.1).fold(0.0, f64::max)
     }
 
-    /// The share of that which half of the kinds reach.
+    /// The share of that which half of the kinds reach, and no more than chains and reductions do in the mean: fused kernels, which most of
+    /// the bytes of a training go through, are made of these.
     fn bandwidth_share(&self) -> f64 {
-        limit_share(median(self.passes.iter().map(|pass| pass.1)), self.best_bandwidth())
+        let rates = || self.passes.iter().map(|pass| pass.1);
+        let fused = self.passes.iter().filter(|pass| ["chains", "reductions"].contains(&pass.0));
+        let fused: Vec<f64> = fused.map(|pass| pass.1).collect();
+        let mean = fused.iter().sum::<f64>() / fused.len() as f64;
+        // Without either there is no mean.
+        limit_share(median(rates()).min(mean), self.best_bandwidth())
     }
 
     /// The shares of the peak that attention reaches, by [`AttentionShares`]'s formula: both halves from how much more
@@ -162,6 +176,39 @@ impl Measured {
         let [forward, backward] = directions.each_ref().map(|rates| best(rates, &shares));
         (shares.forward, shares.backward) = (forward, backward);
         Some(shares)
+    }
+
+    /// The shares of a product's rate that convolutions reach, by [`ConvolutionShares`]'s formula, on a machine whose products are known: the half from
+    /// how much more many channels reach than few, forward and backward together, and each direction's share from what reached most. Where that
+    /// would be more than all, it is all, and the half the mean of those that give the rates, by their logarithms.
+    fn convolution_shares(&self, known: &Cluster) -> Option<ConvolutionShares> {
+        let share = |of: &ConvolutionRate| {
+            let dtype: DType = of.dtype.parse().expect("it is the name of one");
+            of.rate / (known.device.flops[of.dtype] * gathered_efficiency(known, dtype, of.flops))
+        };
+        let directions = [false, true].map(|backward| {
+            let of = |rate: &&ConvolutionRate| rate.shape.backward == backward;
+            self.convolution.iter().filter(of).collect::<Vec<_>>()
+        });
+        let [[few, many], [_, _]] = [&directions[0][..], &directions[1][..]] else { return None };
+        let gain = |of: &Vec<&ConvolutionRate>| share(of[1]) / share(of[0]);
+        let gain = (gain(&directions[0]) * gain(&directions[1])).sqrt();
+        let [less, more] = [few, many].map(|rate| rate.shape.columns as f64);
+        let half_columns = half_reached_at(less, more, gain);
+        let formula = ConvolutionShares { forward: 1.0, backward: 1.0, half_columns };
+        let [forward, backward] = directions.map(|rates| {
+            let of = |rate: &&ConvolutionRate| share(rate) / formula.reached_share(&rate.shape);
+            rates.iter().map(of).fold(0.0, f64::max)
+        });
+        if forward.max(backward) <= 1.0 {
+            let [forward, backward] = [forward, backward].map(|best| limit_share(best, 1.0));
+            return Some(ConvolutionShares { forward, backward, half_columns });
+        }
+        let half = |rate: &ConvolutionRate| {
+            (rate.shape.columns as f64 * (1.0 / share(rate) - 1.0)).max(1.0).ln()
+        };
+        let mean = self.convolution.iter().map(half).sum::<f64>() / self.convolution.len() as f64;
+        Some(ConvolutionShares { half_columns: mean.exp(), ..formula })
     }
 
     /// Latency and bandwidth of a ring: the two with which its times are nearest to those of all sizes, by the squares of
@@ -199,6 +246,7 @@ impl Measured {
         self.passes_text(&mut text);
         self.products_text(&mut text);
         self.attention_text(&mut text);
+        self.convolution_text(&mut text);
         for (bytes, seconds) in &self.all_reduce {
             let _ = writeln!(text, "all-reduce   {bytes:>9} bytes   {:.1} us", seconds * 1e6);
         }
@@ -260,6 +308,19 @@ impl Measured {
                 "attention {dtype}   {direction}, heads of {}, {} keys in the mean   {:.1} GFLOP/s   {of_peak}",
                 shape.width,
                 shape.keys,
+                rate / 1e9
+            );
+        }
+    }
+
+    fn convolution_text(&self, text: &mut String) {
+        for ConvolutionRate { dtype, shape, rate, .. } in &self.convolution {
+            let direction = if shape.backward { "backward" } else { "forward" };
+            let of_peak = format_percent(rate / self.peak(dtype));
+            let _ = writeln!(
+                text,
+                "convolution {dtype}   {direction}, windows of 3 x 3, {} channels   {:.1} GFLOP/s   {of_peak}",
+                shape.columns,
                 rate / 1e9
             );
         }
@@ -354,5 +415,10 @@ fn device_toml(text: &mut String, device: &Device) {
         let _ = writeln!(text, "\n[device.attention]");
         let _ = writeln!(text, "forward = {forward:.4}\nbackward = {backward:.4}");
         let _ = writeln!(text, "half_width = {half_width:e}\nhalf_keys = {half_keys:e}");
+    }
+    if let Some(ConvolutionShares { forward, backward, half_columns }) = device.convolution {
+        let _ = writeln!(text, "\n[device.convolution]");
+        let _ = writeln!(text, "forward = {forward:.4}\nbackward = {backward:.4}");
+        let _ = writeln!(text, "half_columns = {half_columns:e}");
     }
 }

@@ -186,10 +186,10 @@ impl Tensor {
         positive.add(&distance.neg().exp().offset(1.0).log())
     }
 
-    /// x where it is at least 0, and `slope` times x elsewhere.
+    /// x where it is positive, and `slope` times x elsewhere.
     #[track_caller]
     pub fn leaky_relu(&self, slope: f64) -> Tensor {
-        self.relu().sub(&self.neg().relu().scale(slope))
+        self.greater(&self.scalar_like(0.0)).select(self, &self.scale(slope))
     }
 
     /// 1 / x

@@ -12,7 +12,8 @@ use super::window::Window;
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::op::{
-    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, check_arity, shape_error,
+    Arithmetic, ConvolutionShape, EvalContext, GradientNode, Op, OpError, Operand, Operation,
+    Region, check_arity, shape_error,
 };
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::sbp::ReduceKind;
@@ -57,6 +58,23 @@ pub struct ConvolutionKernelGrad {
     /// Whether images are `[n, h, w, channels]`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub channels_last: bool,
+}
+
+/// Channels of a group below which a convolution is no product of gathered elements.
+const FEW_COLUMNS: usize = 8;
+
+/// Returns the kind of FLOPs of a convolution by windows of these extents, whose elements are each multiplied for so many channels. One of windows of
+/// one element is a matrix product.
+fn convolution_arithmetic(window: [usize; 2], columns: usize, backward: bool) -> Arithmetic {
+    if window == [1; 2] || columns < FEW_COLUMNS {
+        return Arithmetic::Products;
+    }
+    Arithmetic::Convolution(ConvolutionShape { columns, backward })
+}
+
+/// Returns the extent of a dim, 1 where there is none.
+fn extent_of(of: &TensorType, dim: usize) -> usize {
+    of.shape.get(dim).copied().unwrap_or(1)
 }
 
 /// The index of the factor of the batch; factors are in the order of [`build_rule`].
@@ -239,6 +257,12 @@ impl Operation for Convolution {
         true
     }
 
+    fn arithmetic(&self, operands: &[&TensorType]) -> Arithmetic {
+        let [_, k] = operands else { return Arithmetic::Products };
+        let columns = extent_of(k, 0) / self.groups.max(1);
+        convolution_arithmetic([extent_of(k, 2), extent_of(k, 3)], columns, false)
+    }
+
     fn begins_chain(&self) -> bool {
         self.channels_last
     }
@@ -348,6 +372,11 @@ impl Operation for ConvolutionInputGrad {
         true
     }
 
+    fn arithmetic(&self, operands: &[&TensorType]) -> Arithmetic {
+        let [k, _] = operands else { return Arithmetic::Products };
+        convolution_arithmetic([extent_of(k, 2), extent_of(k, 3)], extent_of(k, 1), true)
+    }
+
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
         let [k, dy] = node.operands else { return Vec::new() };
         let Some(g) = first_gradient(node) else { return vec![None, None] };
@@ -445,6 +474,12 @@ impl Operation for ConvolutionKernelGrad {
 
     fn multiplies_matrices(&self) -> bool {
         true
+    }
+
+    fn arithmetic(&self, operands: &[&TensorType]) -> Arithmetic {
+        let [_, dy] = operands else { return Arithmetic::Products };
+        let channels = extent_of(dy, if self.channels_last { 3 } else { 1 });
+        convolution_arithmetic(self.extents, channels / self.groups.max(1), true)
     }
 
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {

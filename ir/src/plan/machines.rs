@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::options::is_zero;
 use crate::mesh::DeviceKind;
-use crate::op::AttentionShape;
+use crate::op::{AttentionShape, ConvolutionShape};
 
 /// The machines that a plan is made for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -93,6 +93,9 @@ pub struct Device {
     /// The shares of the peak that attention reaches; `None`: that of a matrix product of its FLOPs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attention: Option<AttentionShares>,
+    /// The shares of the rate of matrix products that convolutions by windows of several elements reach; `None`: all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub convolution: Option<ConvolutionShares>,
     /// The bandwidth of device memory, in bytes per second.
     pub bandwidth: f64,
     /// The share of `bandwidth` that kernels reach which only move memory, above 0 and at most 1.
@@ -154,6 +157,33 @@ impl AttentionShares {
         let best = if shape.backward { self.backward } else { self.forward };
         let (width, keys) = (shape.width.max(1) as f64, shape.keys.max(1.0));
         best * width / (width + self.half_width) * keys / (keys + self.half_keys)
+    }
+}
+
+/// The shares of the rate of a matrix product of as many FLOPs that a convolution by windows of several elements reaches. It reaches, of the share of
+/// its direction,
+///
+/// `n / (n + half_columns)`
+///
+/// if each element of a window is multiplied for `n` channels: what windows meet is gathered in memory first, which takes as long for few
+/// channels as for many.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConvolutionShares {
+    /// The share that the convolution itself reaches with endlessly many channels.
+    pub forward: f64,
+    /// The share that its two gradients reach with endlessly many channels.
+    pub backward: f64,
+    /// The number of channels at which half of that share is reached.
+    pub half_columns: f64,
+}
+
+impl ConvolutionShares {
+    /// Returns the share that a convolution of this shape reaches.
+    pub fn reached_share(&self, shape: &ConvolutionShape) -> f64 {
+        let best = if shape.backward { self.backward } else { self.forward };
+        let columns = shape.columns.max(1) as f64;
+        best * columns / (columns + self.half_columns)
     }
 }
 
@@ -263,6 +293,14 @@ mod tests {
         assert!(of(64, 128.0, false) > of(32, 128.0, false));
         assert!(of(64, 1024.0, false) > of(64, 128.0, false));
         assert!(of(1 << 20, 1e12, false) <= 0.8);
+    }
+
+    #[test]
+    fn convolutions_of_few_channels_reach_less() {
+        let shares = ConvolutionShares { forward: 0.8, backward: 0.4, half_columns: 64.0 };
+        let of = |columns, backward| shares.reached_share(&ConvolutionShape { columns, backward });
+        assert!((of(64, false) - 0.4).abs() < 1e-12 && (of(64, true) - 0.2).abs() < 1e-12);
+        assert!(of(512, false) > of(128, false) && of(1 << 30, false) <= 0.8);
     }
 
     #[test]

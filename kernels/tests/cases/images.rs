@@ -88,6 +88,10 @@ pub fn products() -> Vec<Example> {
     let [forward, _, of_k] = operands(DType::BF16, &wide);
     let [_, of_x, _] = operands(DType::BF16, &setting([1, 5, 4, 128], 16, 3, 1));
     each([forward, of_x, of_k], |op, types| to.whole(op, types, 1e-4));
+    // Rows of fewer channels than an access to memory brings, with zeros behind them.
+    let [forward, _, of_k] = operands(DType::F16, &setting([2, 6, 5, 3], 40, 3, 2));
+    let [_, of_x, _] = operands(DType::F16, &setting([2, 6, 5, 40], 3, 3, 1));
+    each([forward, of_x, of_k], |op, types| to.whole(op, types, 1e-4));
     std::mem::take(&mut to.all)
 }
 

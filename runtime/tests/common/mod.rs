@@ -90,6 +90,7 @@ impl Builder {
             matmul_efficiency_of: Default::default(),
             matmul_unaligned: 1.0,
             attention: None,
+            convolution: None,
             bandwidth: 1e9,
             bandwidth_share: 1.0,
             launch: 0.0,

@@ -10,9 +10,11 @@ use graphc_ir::scalar::Scalar;
 use graphc_ir::types::DType;
 use rten_onnx::onnx::DataType;
 
+use super::activations::apply_bound;
 use super::lower::{Lowering, Val};
 use super::node::{NodeCall, Res, fail_with};
 use super::tensor::stored_type;
+use super::wire::Origin;
 
 impl Lowering {
     /// An elementwise function of one operand.
@@ -79,7 +81,7 @@ impl Lowering {
         producer.op == is_not && producer.operands.iter().all(|&operand| operand == value)
     }
 
-    fn scale(&mut self, x: &Val, factor: f64) -> Res<Val> {
+    pub fn scale(&mut self, x: &Val, factor: f64) -> Res<Val> {
         self.apply_unary(UnaryFunction::Scale(Scalar(factor)), x)
     }
 
@@ -94,11 +96,11 @@ impl Lowering {
         self.scale(&sum, 0.5)
     }
 
-    fn mul(&mut self, a: &Val, b: &Val) -> Res<Val> {
+    pub fn mul(&mut self, a: &Val, b: &Val) -> Res<Val> {
         self.apply_binary(BinaryFunction::Mul, a, b)
     }
 
-    fn add(&mut self, a: &Val, b: &Val) -> Res<Val> {
+    pub fn add(&mut self, a: &Val, b: &Val) -> Res<Val> {
         self.apply_binary(BinaryFunction::Add, a, b)
     }
 }
@@ -159,6 +161,22 @@ pub(super) fn lower_variadic(
         result = cx.apply_binary(function, &result, operand)?;
     }
     Ok(vec![result])
+}
+
+/// Lowers the greatest or the least of operands. If the author's program bounds the first by the second (`aten.clamp`), that has the whole
+/// gradient where both are equal, and not half of it.
+pub(super) fn lower_extremum(
+    cx: &mut Lowering,
+    call: NodeCall<'_>,
+    function: BinaryFunction,
+) -> Res<Vec<Val>> {
+    let operands = cx.operands(call)?;
+    match &operands[..] {
+        [x, bound] if cx.origin_of(call) == Some(Origin::Clamp) => {
+            Ok(vec![apply_bound(cx, x, bound, function)?])
+        }
+        _ => lower_variadic(cx, call, function),
+    }
 }
 
 pub(super) fn lower_mean(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
@@ -271,8 +289,7 @@ pub(super) fn lower_where(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>
 /// Passes its operand on; a detached one passes no gradient on (`aten.detach` in the exporter's metadata).
 pub(super) fn lower_identity(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
-    let result = call.proto.output.first().map_or("", String::as_str);
-    let ends = cx.detached.contains(result) && cx.find_foldable(&x).is_none();
+    let ends = cx.origin_of(call) == Some(Origin::Detach) && cx.find_foldable(&x).is_none();
     if ends && !matches!(x, Val::Sequence(_)) && cx.ty(&x)?.dtype.is_float() {
         return Ok(vec![cx.apply_unary(UnaryFunction::Detach, &x)?]);
     }
@@ -295,204 +312,4 @@ pub(super) fn lower_cast_like(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<
     let dtype = cx.ty(&like)?.dtype;
     let wide = call.proto.input.get(1).is_some_and(|name| cx.is_double(name));
     Ok(vec![cx.cast_in_width(&x, dtype, wide)?])
-}
-
-/// Bounds are operands since version 11, attributes before.
-pub(super) fn lower_clip(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
-    let x = cx.operand(call, 0)?;
-    let (low, high) = (cx.optional_operand(call, 1)?, cx.optional_operand(call, 2)?);
-    let (least, most) = (call.float("min", f32::NEG_INFINITY)?, call.float("max", f32::INFINITY)?);
-    let known = |bound: &Option<Val>, default: f64| match bound {
-        None => Some(default),
-        Some(bound) => cx.require_known(bound, "").ok()?.as_splat(),
-    };
-    let float = cx.ty(&x)?.dtype.is_float();
-    if let (true, Some(low), Some(high)) = (float, known(&low, least), known(&high, most)) {
-        // Of bounds that are the wrong way round the greatest counts.
-        let function = UnaryFunction::Clip { low: Scalar(low.min(high)), high: Scalar(high) };
-        return Ok(vec![cx.apply_unary(function, &x)?]);
-    }
-    let mut result = x;
-    for (bound, function) in [(low, BinaryFunction::Max), (high, BinaryFunction::Min)] {
-        if let Some(bound) = bound {
-            result = cx.apply_binary(function, &result, &bound)?;
-        }
-    }
-    Ok(vec![result])
-}
-
-pub(super) fn lower_gelu(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
-    match call.text("approximate", "none")? {
-        "none" => lower_unary(cx, call, UnaryFunction::Gelu),
-        "tanh" => lower_unary(cx, call, UnaryFunction::GeluTanh),
-        other => fail_with(format!("GELU has no approximation `{other}`")),
-    }
-}
-
-/// GELU of the sum of a tensor and, where it is given, a bias.
-pub(super) fn lower_bias_gelu(
-    cx: &mut Lowering,
-    call: NodeCall<'_>,
-    function: UnaryFunction,
-) -> Res<Vec<Val>> {
-    let mut x = cx.operand(call, 0)?;
-    if let Some(bias) = cx.optional_operand(call, 1)? {
-        x = cx.add(&x, &bias)?;
-    }
-    Ok(vec![cx.apply_unary(function, &x)?])
-}
-
-/// x sigmoid(alpha x)
-pub(super) fn lower_swish(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
-    let (x, alpha) = (cx.operand(call, 0)?, call.float("alpha", 1.0)?);
-    if alpha == 1.0 {
-        return Ok(vec![cx.apply_unary(UnaryFunction::Silu, &x)?]);
-    }
-    sigmoid_linear(cx, &x, alpha)
-}
-
-pub(super) fn lower_quick_gelu(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
-    let (x, alpha) = (cx.operand(call, 0)?, call.float("alpha", 1.702)?);
-    sigmoid_linear(cx, &x, alpha)
-}
-
-fn sigmoid_linear(cx: &mut Lowering, x: &Val, alpha: f64) -> Res<Vec<Val>> {
-    let scaled = cx.scale(x, alpha)?;
-    let gate = cx.apply_unary(UnaryFunction::Sigmoid, &scaled)?;
-    Ok(vec![cx.mul(x, &gate)?])
-}
-
-/// max(0, min(1, alpha x + beta))
-pub(super) fn lower_hard_sigmoid(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
-    let x = cx.operand(call, 0)?;
-    Ok(vec![apply_hard_sigmoid(cx, &x, call.float("alpha", 0.2)?, call.float("beta", 0.5)?)?])
-}
-
-pub(super) fn lower_hard_swish(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
-    let x = cx.operand(call, 0)?;
-    let gate = apply_hard_sigmoid(cx, &x, 1.0 / 6.0, 0.5)?;
-    Ok(vec![cx.mul(&x, &gate)?])
-}
-
-fn apply_hard_sigmoid(cx: &mut Lowering, x: &Val, alpha: f64, beta: f64) -> Res<Val> {
-    let line = cx.scale(x, alpha)?;
-    let line = cx.apply_unary(UnaryFunction::Offset(Scalar(beta)), &line)?;
-    cx.apply_unary(UnaryFunction::Clip { low: Scalar(0.0), high: Scalar(1.0) }, &line)
-}
-
-/// max(x, 0) + log(1 + exp(-|x|)), which does not overflow
-pub(super) fn lower_softplus(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
-    let x = cx.operand(call, 0)?;
-    Ok(vec![apply_softplus(cx, &x)?])
-}
-
-fn apply_softplus(cx: &mut Lowering, x: &Val) -> Res<Val> {
-    let mut small = cx.apply_unary(UnaryFunction::Abs, x)?;
-    let steps = [
-        UnaryFunction::Neg,
-        UnaryFunction::Exp,
-        UnaryFunction::Offset(Scalar(1.0)),
-        UnaryFunction::Log,
-    ];
-    for step in steps {
-        small = cx.apply_unary(step, &small)?;
-    }
-    let large = cx.apply_unary(UnaryFunction::Relu, x)?;
-    cx.add(&large, &small)
-}
-
-/// x tanh(softplus(x))
-pub(super) fn lower_mish(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
-    let x = cx.operand(call, 0)?;
-    let plus = apply_softplus(cx, &x)?;
-    let gate = cx.apply_unary(UnaryFunction::Tanh, &plus)?;
-    Ok(vec![cx.mul(&x, &gate)?])
-}
-
-/// x / (1 + |x|)
-pub(super) fn lower_softsign(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
-    let x = cx.operand(call, 0)?;
-    let size = cx.apply_unary(UnaryFunction::Abs, &x)?;
-    let size = cx.apply_unary(UnaryFunction::Offset(Scalar(1.0)), &size)?;
-    Ok(vec![cx.apply_binary(BinaryFunction::Div, &x, &size)?])
-}
-
-pub(super) fn lower_leaky_relu(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
-    let (x, slope) = (cx.operand(call, 0)?, call.float("alpha", 0.01)?);
-    Ok(vec![apply_leaky_relu(cx, &x, slope)?])
-}
-
-/// max(x, 0) - slope max(-x, 0)
-pub(super) fn apply_leaky_relu(cx: &mut Lowering, x: &Val, slope: f64) -> Res<Val> {
-    let (above, below) = split_by_sign(cx, x)?;
-    let below = cx.scale(&below, slope)?;
-    cx.apply_binary(BinaryFunction::Sub, &above, &below)
-}
-
-pub(super) fn lower_prelu(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
-    let (x, slope) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
-    let (above, below) = split_by_sign(cx, &x)?;
-    let below = cx.mul(&below, &slope)?;
-    Ok(vec![cx.apply_binary(BinaryFunction::Sub, &above, &below)?])
-}
-
-/// max(x, 0) and max(-x, 0)
-fn split_by_sign(cx: &mut Lowering, x: &Val) -> Res<(Val, Val)> {
-    let negative = cx.apply_unary(UnaryFunction::Neg, x)?;
-    Ok((cx.apply_unary(UnaryFunction::Relu, x)?, cx.apply_unary(UnaryFunction::Relu, &negative)?))
-}
-
-/// The kinds of exponential linear units.
-pub(super) enum Exponential {
-    Elu,
-    Selu,
-    Celu,
-}
-
-/// gamma (max(x, 0) + alpha (exp(min(x, 0) / beta) - 1))
-pub(super) fn lower_elu(cx: &mut Lowering, call: NodeCall<'_>, kind: Exponential) -> Res<Vec<Val>> {
-    let x = cx.operand(call, 0)?;
-    let (alpha, beta, gamma) = match kind {
-        Exponential::Elu => (call.float("alpha", 1.0)?, 1.0, 1.0),
-        Exponential::Selu => {
-            (call.float("alpha", 1.673_263_2)?, 1.0, call.float("gamma", 1.050_701)?)
-        }
-        Exponential::Celu => (call.float("alpha", 1.0)?, call.float("alpha", 1.0)?, 1.0),
-    };
-    let (above, below) = split_by_sign(cx, &x)?;
-    let mut curve = below;
-    let steps = [
-        UnaryFunction::Scale(Scalar(-1.0 / beta)),
-        UnaryFunction::Exp,
-        UnaryFunction::Offset(Scalar(-1.0)),
-        UnaryFunction::Scale(Scalar(alpha)),
-    ];
-    for step in steps {
-        curve = cx.apply_unary(step, &curve)?;
-    }
-    let sum = cx.add(&above, &curve)?;
-    Ok(vec![if gamma == 1.0 { sum } else { cx.scale(&sum, gamma)? }])
-}
-
-/// x where x > alpha, else 0
-pub(super) fn lower_thresholded_relu(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
-    let x = cx.operand(call, 0)?;
-    let (alpha, zero) = (cx.number_like(&x, call.float("alpha", 1.0)?)?, cx.number_like(&x, 0.0)?);
-    let above = cx.apply_binary(BinaryFunction::Greater, &x, &alpha)?;
-    Ok(vec![cx.apply(Op::Where(Where {}), &[above, x, zero])?])
-}
-
-/// x + bias below -lambd, x - bias above lambd, 0 between.
-pub(super) fn lower_shrink(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
-    let x = cx.operand(call, 0)?;
-    let (bias, bound) = (call.float("bias", 0.0)?, call.float("lambd", 0.5)?);
-    let zero = cx.number_like(&x, 0.0)?;
-    let mut y = zero;
-    for (function, side) in [(BinaryFunction::Less, -1.0), (BinaryFunction::Greater, 1.0)] {
-        let bound = cx.number_like(&x, side * bound)?;
-        let beyond = cx.apply_binary(function, &x, &bound)?;
-        let moved = cx.apply_unary(UnaryFunction::Offset(Scalar(-side * bias)), &x)?;
-        y = cx.apply(Op::Where(Where {}), &[beyond, moved, y])?;
-    }
-    Ok(vec![y])
 }

@@ -165,7 +165,7 @@ fn apply_activation(cx: &mut Lowering, call: NodeCall<'_>, y: &Val) -> Res<Val> 
         }
         "LeakyRelu" => {
             let slope = number(0, "activation_alpha", 0.01)?;
-            return super::elementwise::apply_leaky_relu(cx, y, slope);
+            return super::activations::apply_leaky_relu(cx, y, slope);
         }
         other => return fail_with(format!("the activation `{other}` is not supported")),
     };

@@ -16,6 +16,7 @@ use super::known::{KnownValue, MOST_FOLDED, MOST_KNOWN, fold_op};
 use super::model::{node_title, op_type};
 use super::node::{LoweringProblem, NodeCall, Res, fail_with};
 use super::onnx_source;
+use super::wire::Origin;
 use crate::import::ImportError;
 use crate::import::unsupported::{UnsupportedOp, UnsupportedOps};
 use crate::import::weights::WeightTensor;
@@ -78,8 +79,8 @@ pub(super) struct Lowering {
     asked: Cell<usize>,
     /// The names of computed values that are of DOUBLE.
     pub doubles: BTreeSet<String>,
-    /// The results of nodes at which gradients end.
-    pub detached: BTreeSet<String>,
+    /// The functions of PyTorch that nodes stand for, by the node's first result.
+    pub origins: BTreeMap<String, Origin>,
     /// The results of look-ups in tables, each with the row of the table that learns nothing.
     pub padded: BTreeMap<String, i64>,
     /// The names that are read. An op may lack a result whose name is not among them.
@@ -96,6 +97,11 @@ pub(super) struct Lowering {
 }
 
 impl Lowering {
+    /// Returns the function of PyTorch that a node stands for, if the exporter says it and the ONNX op does not.
+    pub fn origin_of(&self, call: NodeCall<'_>) -> Option<Origin> {
+        self.origins.get(call.proto.output.first()?).copied()
+    }
+
     /// Begins the import of a model of this opset. `table` looks up its ops.
     pub fn new(
         table: Table,
@@ -123,7 +129,7 @@ impl Lowering {
             pieces: BTreeMap::new(),
             names: BTreeSet::new(),
             asked: Cell::new(0),
-            detached: BTreeSet::new(),
+            origins: BTreeMap::new(),
             padded: BTreeMap::new(),
             doubles: BTreeSet::new(),
             wanted: BTreeSet::new(),

@@ -75,12 +75,23 @@ pub(super) struct Metadata {
     pub kinds: Kinds,
     /// The names of buffers that PyTorch does not save, because the model computes them.
     pub computed: BTreeSet<String>,
-    /// The results of nodes at which the author has ended gradients, by `Tensor.detach`.
-    pub detached: BTreeSet<String>,
+    /// The functions of PyTorch that nodes stand for, by the node's first result, where the ONNX op does not say it.
+    pub origins: BTreeMap<String, Origin>,
     /// The results of look-ups in tables of which one row learns nothing (`padding_idx`), with that row.
     pub padded: BTreeMap<String, i64>,
     /// The module of the author's program for each node, by the node's title: its path, and its class if that is known.
     pub modules: BTreeMap<String, String>,
+}
+
+/// A function of PyTorch whose gradient is not that of the ONNX op which stands for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// `Tensor.detach`: an identity that ends gradients.
+    Detach,
+    /// `torch.clamp`: bounds at which the bounded tensor learns.
+    Clamp,
+    /// `torch.nn.functional.hardtanh` and `relu6`: bounds at which nothing is learned.
+    Hardtanh,
 }
 
 /// Checks the encoding of a model and collects its metadata.
@@ -108,7 +119,7 @@ struct OnnxMessageInfo {
     name: Option<String>,
     kind: Option<String>,
     is_computed: bool,
-    is_detached: bool,
+    origin: Option<Origin>,
     padding: Option<i64>,
     /// A node's own name. The field `name` is that of its first result.
     title: Option<String>,
@@ -191,8 +202,8 @@ impl EncodingWalk {
             self.found.modules.insert(title, module);
         }
         match named {
-            OnnxMessageInfo { name: Some(name), is_detached: true, .. } => {
-                self.found.detached.insert(name);
+            OnnxMessageInfo { name: Some(name), origin: Some(origin), .. } => {
+                self.found.origins.insert(name, origin);
             }
             OnnxMessageInfo { name: Some(name), padding: Some(row), .. } => {
                 self.found.padded.insert(name, row);
@@ -229,7 +240,7 @@ impl EncodingWalk {
                     named.is_computed |= is_computed(content);
                 }
                 if inner == OnnxMessage::Entry && message == OnnxMessage::Node {
-                    named.is_detached |= is_detach(content);
+                    named.origin = node_origin(content).or(named.origin);
                     named.padding = padding_row(content).or(named.padding);
                     named.scope = scope(content, "name_scopes").or(named.scope.take());
                     named.class = scope(content, "class_hierarchy").or(named.class.take());
@@ -322,10 +333,16 @@ fn is_computed(entry: &[u8]) -> bool {
     said.is_some_and(|(_, value)| value == "False")
 }
 
-/// Whether an entry of a node says that it stands for `Tensor.detach`.
-fn is_detach(entry: &[u8]) -> bool {
-    let said = entry_pair(entry).filter(|(key, _)| key.ends_with("fx_node"));
-    said.is_some_and(|(_, value)| value.contains("target=torch.ops.aten.detach.default"))
+/// Returns the function of PyTorch that an entry of a node says it stands for: `target=torch.ops.aten.clamp.default`.
+fn node_origin(entry: &[u8]) -> Option<Origin> {
+    let (_, value) = entry_pair(entry).filter(|(key, _)| key.ends_with("fx_node"))?;
+    let (_, target) = value.split_once("target=torch.ops.aten.")?;
+    Some(match target.split('.').next()? {
+        "detach" => Origin::Detach,
+        "clamp" | "clamp_min" | "clamp_max" => Origin::Clamp,
+        "hardtanh" | "relu6" => Origin::Hardtanh,
+        _ => return None,
+    })
 }
 
 /// Returns the path of the innermost module, if an entry of a node lists scopes. They go from the model down to the node, written as a Python list:

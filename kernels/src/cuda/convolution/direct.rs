@@ -1,6 +1,6 @@
 //! A thread for each element of the result, or for as many channels as lie in 16 bytes where each is a group of its own.
 
-use super::{Argument, BUSY, Call, ConvolutionKind, ConvolutionWork, Launch, THREADS};
+use super::{Argument, BUSY, Call, ConvolutionKind, ConvolutionWork, Join, Launch, THREADS};
 
 /// Places that a thread adds up at least before more threads are worth a second pass.
 const EACH: usize = 32;
@@ -57,7 +57,8 @@ fn prepare_sums(work: &ConvolutionWork) -> Call {
     let first =
         Launch::kernel(source, "convolution_sums", blocks, THREADS, arguments).with_rows(chunks);
     let partial = "(((INDEX)(tap) * INPUTS + (c)) * (GROUPS * OUTPUTS) + (o))";
-    let mut call = Call::from_launches(vec![first, work.launch_join(partial, chunks, 0)]);
+    let join = work.launch_join(&Join { partial, chunks, ..work.whole_join(0) });
+    let mut call = Call::from_launches(vec![first, join]);
     call.scratch = chunks * elements * size_of::<f32>();
     call
 }

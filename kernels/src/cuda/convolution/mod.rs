@@ -178,18 +178,42 @@ impl ConvolutionWork {
         }
     }
 
-    /// Joins the chunks of sums of the gradient of kernels, which lie in the memory to work in from `byte` on; `partial` says where in a
-    /// chunk the sum of `o`, `c` and `tap` stands.
-    fn launch_join(&self, partial: &str, chunks: usize, byte: usize) -> Launch {
+    /// Describes the join of sums from a byte of the memory to work in on, of one chunk in the order of kernels, to the result.
+    fn whole_join(&self, from: usize) -> Join<'static> {
+        let (joined, made, to) = ("e", self.dtype, Argument::result(0));
+        Join { partial: "e", chunks: 1, from, joined, made, to }
+    }
+
+    /// Joins the chunks of sums of the gradient of kernels.
+    fn launch_join(&self, join: &Join<'_>) -> Launch {
+        let &Join { partial, chunks, from, joined, made, to } = join;
         let source = self
             .build_source(include_str!("../cu/convolution_join.cu"))
             .define("ELEMENTS", self.kernel_elements())
             .define("CHUNKS", chunks)
-            .define("PARTIAL(o, c, tap)", partial);
+            .define("PARTIAL(o, c, tap)", partial)
+            .define("JOINED(o, c, tap)", joined)
+            .define_element("MADE", made);
         let blocks = self.kernel_elements().div_ceil(THREADS);
-        let arguments = vec![Argument::scratch(byte), Argument::result(0)];
+        let arguments = vec![Argument::scratch(from), to];
         Launch::kernel(source, "convolution_join", blocks, THREADS, arguments)
     }
+}
+
+/// How sums of the gradient of kernels become elements: places are formulas of `o`, `c` and `tap`, or `e`, an element's in the order of
+/// kernels.
+#[derive(Clone, Copy)]
+struct Join<'a> {
+    /// The place of an element's sum in a chunk.
+    partial: &'a str,
+    chunks: usize,
+    /// The byte of the memory to work in at which the first chunk begins.
+    from: usize,
+    /// The place of an element in the result.
+    joined: &'a str,
+    /// The element type of the result.
+    made: DType,
+    to: Argument,
 }
 
 fn describe_convolution(op: &Op) -> Result<(ConvolutionKind, Window, usize, bool), KernelError> {

@@ -4,7 +4,7 @@
 //! The gradient of images goes over places by their remainder modulo the window's steps. So a tile leaves out the elements of the
 //! window that none of its places meets.
 
-use super::{Argument, Call, ConvolutionKind, ConvolutionWork, Launch, THREADS, align_bytes};
+use super::{Argument, Call, ConvolutionKind, ConvolutionWork, Join, Launch, THREADS, align_bytes};
 use crate::cuda::source::KernelSource;
 use graphc_ir::types::DType;
 
@@ -15,32 +15,38 @@ const EACH: usize = 8;
 /// The most blocks along the second and third dim of a grid.
 const MOST: usize = u16::MAX as usize;
 
+/// The place of an element in a chunk of sums of the gradient of kernels.
+pub(super) const PARTIAL: &str = "((INDEX)(o) * (TAPS * INPUTS) + (tap) * INPUTS + (c))";
+
 pub(super) fn prepare_tiles(work: &ConvolutionWork) -> Call {
+    if work.kind == ConvolutionKind::KernelGrad {
+        let (sums, chunks) = launch_kernel_sums(work);
+        let join = work.launch_join(&Join { partial: PARTIAL, chunks, ..work.whole_join(0) });
+        let mut call = Call::from_launches(vec![sums, join]);
+        call.scratch = chunks * work.kernel_elements() * size_of::<f32>();
+        return call;
+    }
     let product = TiledProduct::new(work);
     let mut call = Call::empty();
-    let (a, b) = match work.kind {
-        ConvolutionKind::Forward => (0, 1),
-        ConvolutionKind::InputGrad | ConvolutionKind::KernelGrad => (1, 0),
-    };
+    let [a, b] = if work.kind == ConvolutionKind::Forward { [0, 1] } else { [1, 0] };
     let mut b = Argument::operand(b);
     if product.packs_kernels(work) {
         b = Argument::scratch(0);
         call.launches.push(launch_pack(work));
         call.scratch = align_bytes(work.kernel_elements() * work.dtype.size());
     }
-    let out = match work.kind {
-        ConvolutionKind::KernelGrad => Argument::scratch(0),
-        ConvolutionKind::Forward | ConvolutionKind::InputGrad => Argument::result(0),
-    };
-    let mut arguments = vec![Argument::operand(a), b, out];
+    let mut arguments = vec![Argument::operand(a), b, Argument::result(0)];
     work.first_channel(&mut arguments);
     call.launches.push(product.launch(work, arguments));
-    if work.kind == ConvolutionKind::KernelGrad {
-        call.scratch = product.chunks * work.kernel_elements() * size_of::<f32>();
-        let partial = "((INDEX)(o) * (TAPS * INPUTS) + (tap) * INPUTS + (c))";
-        call.launches.push(work.launch_join(partial, product.chunks, 0));
-    }
     call
+}
+
+/// The launch that sums the gradient of kernels in chunks, which lie in the memory to work in from byte 0 on, and their number.
+pub(super) fn launch_kernel_sums(work: &ConvolutionWork) -> (Launch, usize) {
+    let product = TiledProduct::new(work);
+    let mut arguments = vec![Argument::operand(1), Argument::operand(0), Argument::scratch(0)];
+    work.first_channel(&mut arguments);
+    (product.launch(work, arguments), product.chunks)
 }
 
 /// Extents of the product of one group, and of a block's tiles.

@@ -52,6 +52,16 @@ def elu(x: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 
     return torch.where(x > 0, x * scale, below * (alpha * scale))
 
 
+def hardsigmoid(x: Tensor) -> Tensor:
+    """A line between -3 and 3: nothing is learned beyond, and at its ends."""
+    return functional.hardtanh(x / 6.0 + 0.5, 0.0, 1.0)
+
+
+def hardswish(x: Tensor) -> Tensor:
+    """x times its hard sigmoid."""
+    return x * hardsigmoid(x)
+
+
 def tan(x: Tensor) -> Tensor:
     """The tangent of radians."""
     return torch.sin(x) / torch.cos(x)
@@ -221,8 +231,8 @@ def whole_product(x: Tensor, *, dtype: torch.dtype | None = None) -> Any:
 
 def clamp(x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
     """Bounds that are tensors."""
-    x = x if low is None else torch.maximum(x, low)
-    return x if high is None else torch.minimum(x, high)
+    x = x if low is None else torch.where(x < low, low, x)
+    return x if high is None else torch.where(x > high, high, x)
 
 
 def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, *how: Any) -> Any:
@@ -272,6 +282,8 @@ _TABLE: dict[Any, Callable[..., Any]] = {
     ATEN.expm1.default: expm1,
     ATEN.exp2.default: lambda x: torch.exp(x * math.log(2.0)),
     ATEN.elu.default: elu,
+    ATEN.hardsigmoid.default: hardsigmoid,
+    ATEN.hardswish.default: hardswish,
     ATEN.tan.default: tan,
     ATEN.sinh.default: sinh,
     ATEN.cosh.default: cosh,

@@ -109,9 +109,12 @@ def clamp(call: Call) -> Value:
 
 
 def hardtanh(call: Call) -> Value:
-    """Bounds below and above, as of ReLU6."""
-    clip = {"low": float(call["min_val"]), "high": float(call["max_val"])}
-    return call.writer.unary({"clip": clip}, call.tensor("self", call.dtype))
+    """Bounds below and above, as of ReLU6: nothing is learned at the bounds."""
+    writer, x = call.writer, call.tensor("self", call.dtype)
+    low, high = float(call["min_val"]), float(call["max_val"])
+    bounds = [writer.full(call.dtype, (), bound) for bound in (low, high)]
+    between = writer.binary("and", writer.binary("greater", x, bounds[0]), writer.binary("less", x, bounds[1]))
+    return writer.select(between, x, writer.unary("detach", writer.unary({"clip": {"low": low, "high": high}}, x)))
 
 
 def gelu(call: Call) -> Value:
