@@ -1,6 +1,6 @@
 """Makes one section of Markdown of what the parts of the kit have found: `table.py OUT... [--into docs/gpu.md]`.
 
-OUT are folders that `run.sh` has filled, in any order; what is missing is said as missing. With `--into` the section stands in that file
+OUT are folders that `run.sh` has filled; what is missing is said as missing. With `--into` the section stands in that file
 between `<!-- card -->` and `<!-- /card -->`, in place of what was found on a card of the same name before, but never that of a rehearsal,
 whose figures are of no card.
 """
@@ -49,14 +49,15 @@ class Found:
 
 
 def read(folders: Iterable[Path]) -> dict[str, Found]:
-    """The parts that are in folders; a line that was cut off is left out."""
-    found = {}
+    """The parts that are in folders; a line that was cut off is left out. A part of which several folders have items is one: of an item that
+    several have the last counts."""
+    lines: dict[str, list[dict[str, Any]]] = {}
     for folder in folders:
         for name in PARTS:
             path = folder / f"{name}.jsonl"
             if path.exists():
-                found[name] = Found(name, json_lines(path))
-    return {name: found[name] for name in PARTS if name in found}
+                lines.setdefault(name, []).extend(json_lines(path))
+    return {name: Found(name, lines[name]) for name in PARTS if name in lines}
 
 
 def table(heads: list[str], rows: list[list[object]]) -> str:

@@ -140,6 +140,15 @@ pub enum CalibrateError {
     /// Fewer than one rank.
     #[error("there must be at least one rank")]
     NoRanks,
+    /// A machine that does so much else that longer work takes no longer.
+    #[error(
+        "a chain of {layers} more layers takes no longer than one without them: other processes have the machine, so measure again when it \
+         is idle"
+    )]
+    Disturbed {
+        /// Layers of the longer chain beyond those of the shorter.
+        layers: usize,
+    },
     /// A graph of this module does not fit.
     #[error(transparent)]
     Build(#[from] BuildErrors),

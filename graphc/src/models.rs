@@ -1,18 +1,20 @@
 //! Models by name, and models that transformers has saved.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use graphc_compiler::import::weights::{WeightTensor, WeightsError};
 use graphc_compiler::import::{ImportError, ImportOptions, load_model};
-use graphc_ir::graph::Graph;
+use graphc_ir::graph::{Graph, Node};
 pub use graphc_ir::models::*;
+use graphc_ir::op::Op;
 use graphc_runtime::{HostTensor, TensorError};
 
 /// A model with its weights.
 #[derive(Clone, Debug)]
 pub struct Pretrained {
-    /// The graph, from `input_ids` (i64) `[batch, time]` to `logits`. Variables have the names of transformers.
+    /// The graph, with the file's names of inputs, variables and outputs; of a model that transformers has saved from `input_ids` (i64)
+    /// `[batch, time]` to `logits`.
     pub graph: Graph,
     /// The weights, by the same names.
     pub weights: BTreeMap<String, HostTensor>,
@@ -20,7 +22,7 @@ pub struct Pretrained {
     pub warnings: Vec<String>,
 }
 
-/// The reason that a folder is no model.
+/// The reason that a file or a folder is no model.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PretrainedError {
@@ -70,13 +72,47 @@ pub fn from_hf(
     time: usize,
 ) -> Result<Pretrained, PretrainedError> {
     let path = format!("hf:{}", folder.as_ref().display());
-    let dims = [("batch", batch), ("time", time)].map(|(name, extent)| (name.to_owned(), extent));
-    let imported = load_model(path.as_ref(), &dims.into(), ImportOptions::default())?;
+    load(path, &[("batch", batch), ("time", time)])
+}
+
+/// The model in a file, ONNX or graphc's text form, or in a folder `hf:DIR`, with its weights. `dims` gives symbolic extents their values; that of
+/// `batch` is the number of samples, whatever the model calls it.
+///
+/// ```no_run
+/// use graphc::prelude::*;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let model = models::load("net.onnx", &[("batch", 32)])?;
+/// let options = CompileOptions {
+///     mesh: vec![2],
+///     loss: Some(Loss::CrossEntropy),
+///     optimizer: Some(Optimizer::adamw(1e-3)),
+///     ..CompileOptions::default()
+/// };
+/// let plan = compile(model.graph, &options, &preset("cpu").expect("a preset"), None)?.plan;
+/// let mut session = Session::new(&plan, &model.weights, SessionOptions::default())?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// Returns an error if the file cannot be read or is no model, if an extent has no value, or if the weights are missing.
+pub fn load(path: impl AsRef<Path>, dims: &[(&str, usize)]) -> Result<Pretrained, PretrainedError> {
+    let dims = dims.iter().map(|&(name, extent)| (name.to_owned(), extent)).collect();
+    let imported = load_model(path.as_ref(), &dims, ImportOptions::default())?;
     let read = |(name, tensor): (&String, &WeightTensor)| {
         let bytes = tensor.to_vec(name)?;
         let tensor = HostTensor::new(tensor.dtype, tensor.shape.clone(), bytes)?;
         Ok::<_, PretrainedError>((name.clone(), tensor))
     };
-    let weights = imported.weights.tensors.iter().map(read).collect::<Result<_, _>>()?;
+    let name = |node: &Node| match &node.op {
+        Op::Variable(variable) => Some(variable.name.clone()),
+        _ => None,
+    };
+    let variables: BTreeSet<String> = imported.graph.nodes.iter().filter_map(name).collect();
+    let tensors = imported.weights.tensors.iter();
+    // A file may have more than the graph reads.
+    let weights = tensors.filter(|(name, _)| variables.contains(*name)).map(read);
+    let weights = weights.collect::<Result<_, _>>()?;
     Ok(Pretrained { graph: imported.graph, weights, warnings: imported.warnings })
 }

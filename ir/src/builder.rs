@@ -160,9 +160,20 @@ impl GraphBuilder {
     /// Declares what the graph gives back.
     #[track_caller]
     pub fn output(&self, name: &str, tensor: &Tensor) {
-        if let Some(value) = tensor.id {
+        if let Some(message) = self.describe_stranger(&[tensor]) {
+            self.fail(message);
+        } else if let Some(value) = tensor.id {
             self.0.borrow_mut().graph.outputs.push(Output { name: name.into(), value });
         }
+    }
+
+    /// Describes the first of some tensors that is of another builder, whose numbers of values mean others here.
+    fn describe_stranger(&self, tensors: &[&Tensor]) -> Option<String> {
+        let stranger = tensors.iter().find(|tensor| !Rc::ptr_eq(&self.0, &tensor.builder.0))?;
+        let [own, other] = [self, &stranger.builder].map(|of| of.0.borrow().graph.name.clone());
+        Some(format!(
+            "a tensor of another `GraphBuilder` (`{other}`) is used in `{own}`: make all tensors of a graph by one builder"
+        ))
     }
 
     /// Declares pipeline stage `stage`, on this placement if one is given.
@@ -318,6 +329,10 @@ impl GraphBuilder {
         let Some(ids) = operands.iter().map(|tensor| tensor.id).collect::<Option<Vec<_>>>() else {
             return vec![self.inert_tensor()];
         };
+        if let Some(message) = self.describe_stranger(operands) {
+            self.0.borrow_mut().errors.push(BuildError { place, message });
+            return vec![self.inert_tensor()];
+        }
         let mut state = self.0.borrow_mut();
         match state.graph.push(op, ids, place.clone()) {
             Ok(node) => {

@@ -56,7 +56,10 @@ pub enum KernelError {
     #[error("an integer is divided by 0")]
     DivisionByZero,
     /// An index out of range.
-    #[error("{what} {index} at position {position:?} is out of range: there are 0..{range}")]
+    #[error(
+        "{what} {index} at position {position:?} is out of range: it must be from 0 to {}",
+        range.saturating_sub(1)
+    )]
     Index {
         /// `label`, `row`.
         what: &'static str,

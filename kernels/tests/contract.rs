@@ -486,7 +486,10 @@ fn indices_out_of_range_are_named_by_their_place_in_the_whole() {
     let error = call.launch(&views, &mut results, &mut context(&mut Scratch::new())).unwrap_err();
     let expected = KernelError::Index { what: "label", index: 4, range: 4, position: vec![6] };
     assert_eq!(error, expected);
-    assert_eq!(error.to_string(), "label 4 at position [6] is out of range: there are 0..4");
+    assert_eq!(
+        error.to_string(),
+        "label 4 at position [6] is out of range: it must be from 0 to 3"
+    );
 }
 
 #[test]

@@ -182,7 +182,7 @@ def test_a_disk_that_is_full_is_named(compiled: Callable[..., Path], capsys: pyt
     ("change", "said"),
     [
         (lambda data: data["input"].fill_(float("nan")), "the loss of step 0 is nan, and weights after it are of no use"),
-        (lambda data: data["labels"].fill_(77), "`: label 77 is out of range: there are 0..10"),
+        (lambda data: data["labels"].fill_(77), "`: label 77 is out of range: it must be from 0 to 9"),
     ],
 )
 def test_numbers_that_are_wrong_are_said(

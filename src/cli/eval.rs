@@ -33,6 +33,11 @@ fn evaluate_model(args: &EvalArgs, ranks: &Ranks) -> Result<()> {
     // Outputs, and so scores, are those of the process that leads.
     if ranks.leads() {
         ensure!(
+            scores["samples"] != 0,
+            "no label of {} counts: all are ignored, so there is no loss to print",
+            args.data.path.display()
+        );
+        ensure!(
             !scores["loss"].is_null(),
             "the loss is not finite: weights or samples are not, or the model overflows with them"
         );

@@ -173,7 +173,7 @@ fn a_label_out_of_range_ends_the_job_on_every_mesh() {
     save_safetensors(&path, &tensors).expect("saved");
     for mesh in ["1", "2", "2x2"] {
         let error = fails(train(&model("mlp"), &text(&path), &["--batch", "16", "--mesh", mesh]));
-        names(&error, &["label", "77", "0..10"]);
+        names(&error, &["label", "77", "from 0 to 9"]);
     }
 }
 

@@ -4,7 +4,8 @@ use std::process::{Command, Output, Stdio};
 
 use crate::support;
 use crate::support::{Scratch, fails, graphc, reference, succeeds};
-use graphc::runtime::data::load_safetensors;
+use graphc::runtime::HostTensor;
+use graphc::runtime::data::{load_safetensors, save_safetensors};
 use serde_json::Value;
 
 const SGD: [&str; 8] =
@@ -77,6 +78,21 @@ fn an_evaluation_counts_every_sample_once_on_every_mesh() {
     let command = command.chain(eval(&model, &[&loss[..], &["10"]].concat()));
     let launched = processes.map(String::from).into_iter().chain(command);
     close(&whole, &scores(&succeeds(launched)));
+}
+
+/// There is no loss of nothing.
+#[test]
+fn labels_that_are_all_ignored_are_no_evaluation() {
+    let (files, model) = (Scratch::new(), of_mlp("model.onnx"));
+    let mut data = load_safetensors(of_mlp("data.safetensors").as_ref()).expect("data");
+    let rows = data["labels"].shape()[0];
+    let ignored = HostTensor::from_i64([rows], &vec![-100; rows]).expect("as many");
+    data.insert("labels".into(), ignored);
+    let path = files.path("ignored.safetensors");
+    save_safetensors(path.as_ref(), &data).expect("written");
+    let error =
+        fails(["eval", &model, "--data", &path, "--batch", "16", "--loss", "cross_entropy"]);
+    assert!(error.contains("all are ignored"), "{error}");
 }
 
 #[test]

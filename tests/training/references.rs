@@ -221,6 +221,41 @@ fn near(found: &[f64], expected: &[f64], what: &str) {
     }
 }
 
+/// A file that PyTorch has exported is read with its weights by one call.
+#[test]
+fn a_model_file_is_loaded_with_its_weights() {
+    let folder = reference("mlp");
+    let model = models::load(folder.join("model.onnx"), &[("batch", 16)]).expect("a model");
+    let options = CompileOptions {
+        mesh: vec![2],
+        loss: Some(Loss::CrossEntropy),
+        optimizer: Some(Optimizer::sgd(0.05)),
+        ..CompileOptions::default()
+    };
+    let plan = compile(model.graph, &options, &preset("cpu").expect("a preset"), None);
+    let plan = plan.expect("a plan").plan;
+    let mut session = Session::new(&plan, &model.weights, SessionOptions::default()).expect("fits");
+    let data = load_safetensors(folder.join("data.safetensors").as_ref()).expect("data");
+    // The first 16 samples.
+    let first = |name: &String| {
+        let (whole, shape) = (&data[name], &session.inputs()[name].shape);
+        let elements = shape.iter().product();
+        let tensor = match name.as_str() {
+            "labels" => {
+                HostTensor::from_i64(shape.clone(), &whole.to_i64().expect("i64")[..elements])
+            }
+            _ => HostTensor::from_f32(shape.clone(), &whole.to_f32().expect("f32")[..elements]),
+        };
+        (name.clone(), tensor.expect("as many"))
+    };
+    let feeds = session.inputs().keys().map(first).collect();
+    let step = session.step(feeds).and_then(|step| step.wait()).expect("a step");
+    let loss = step["loss"].to_f64()[0];
+    let expected = Reference::load("mlp").losses[0];
+    assert!((loss - expected).abs() < 1e-5, "{loss}, not {expected}");
+    assert!(models::load(folder.join("nothing.onnx"), &[]).is_err());
+}
+
 #[test]
 fn models_of_transformers_compute_and_learn_what_they_do_there() {
     for name in SAVED {

@@ -104,12 +104,13 @@ fn tensor_kinds(graph: &Graph, phases: &[Phase]) -> Vec<TensorKind> {
     (0..graph.values.len()).map(kind).collect()
 }
 
-/// Returns, for each value, whether it depends on a trained variable through floating-point numbers.
+/// Returns, for each value, whether it depends on a trained variable through floating-point numbers and functions that have a gradient.
 fn find_trained_dependents(graph: &Graph) -> Vec<bool> {
     let mut depends = vec![false; graph.values.len()];
     for node in &graph.nodes {
         let trained = matches!(&node.op, Op::Variable(variable) if variable.trainable);
-        if trained || node.operands.iter().any(|operand| depends[operand.index()]) {
+        let learns = !matches!(&node.op, Op::Unary(unary) if !unary.function.has_gradient());
+        if trained || learns && node.operands.iter().any(|operand| depends[operand.index()]) {
             for result in &node.results {
                 depends[result.index()] = graph.value(*result).ty.dtype.is_float();
             }
@@ -132,6 +133,7 @@ fn differentiate_loss(
     if !depends[loss.index()] {
         return Err(PassError::NothingToTrain { loss: graph.display_name(loss) });
     }
+    check_custom_ops(&graph, &depends, loss)?;
     let nodes = graph.nodes.clone();
     let mut reverse = Reverse {
         contributions: vec![Vec::new(); graph.values.len()],
@@ -163,6 +165,26 @@ fn differentiate_loss(
     let graph =
         reverse.builder.finish().map_err(|errors| PassError::Build { pass: PASS, errors })?;
     Ok((graph, gradients))
+}
+
+/// Checks that the loss depends on no trained variable through an op of the user's without a gradient, which would leave it as it is.
+fn check_custom_ops(graph: &Graph, depends: &[bool], loss: ValueId) -> Result<(), PassError> {
+    let mut read = vec![false; graph.values.len()];
+    read[loss.index()] = true;
+    for node in graph.nodes.iter().rev() {
+        if !node.results.iter().any(|result| read[result.index()]) {
+            continue;
+        }
+        let learning = |value: &&ValueId| depends[value.index()];
+        if let (Op::Custom(custom), Some(&value)) = (&node.op, node.operands.iter().find(learning))
+            && !custom.differentiable
+        {
+            let (op, value) = (custom.name.clone(), graph.display_name(value));
+            return Err(PassError::CustomGradient { op, value, place: node.source.clone() });
+        }
+        node.operands.iter().filter(learning).for_each(|operand| read[operand.index()] = true);
+    }
+    Ok(())
 }
 
 struct Reverse {
@@ -220,5 +242,46 @@ impl Reverse {
         })?;
         self.named.extend(gradient.id());
         Some((variable.id()?, gradient.id()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use graphc_ir::ops::{Custom, UnaryFunction};
+    use graphc_ir::plan::Loss;
+    use graphc_ir::types::DType;
+
+    use super::*;
+
+    /// Differentiates a function of `w x` that is the loss.
+    fn differentiate(of: impl Fn(&GraphBuilder, &Tensor) -> Tensor) -> Result<(), PassError> {
+        let g = GraphBuilder::new("model");
+        let x = g.input("x", DType::F32, [4]);
+        let w = g.variable("w", DType::F32, [4], Init::Fill(1.0.into()));
+        g.output(LOSS, &of(&g, &x.mul(&w)).sum(&[0], false));
+        let options =
+            CompileOptions { loss: Some(Loss::Sum), gradients: true, ..CompileOptions::default() };
+        append_gradients(g.finish().expect("a graph"), &options, false).map(drop)
+    }
+
+    #[test]
+    fn an_op_without_a_gradient_before_the_loss_is_refused() {
+        let op = Custom::new("own", "d -> d");
+        let own = |g: &GraphBuilder, y: &Tensor| g.custom(&op, &[y]).swap_remove(0);
+        let error = differentiate(own).expect_err("it has none").to_string();
+        assert!(error.contains("`own`") && error.contains("differentiable()"), "{error}");
+        let beside = |g: &GraphBuilder, y: &Tensor| y.add(&own(g, &y.detach()));
+        differentiate(beside).expect("nothing is to be learned through it");
+        let op = Custom::new("own", "d -> d").differentiable();
+        let own = |g: &GraphBuilder, y: &Tensor| g.custom(&op, &[y]).swap_remove(0);
+        differentiate(own).expect("it has one");
+    }
+
+    #[test]
+    fn a_loss_of_which_nothing_is_learned_is_refused() {
+        for function in [UnaryFunction::Detach, UnaryFunction::Round, UnaryFunction::Sign] {
+            let found = differentiate(|_, y| y.unary(function));
+            assert!(matches!(found, Err(PassError::NothingToTrain { .. })), "{function:?}");
+        }
     }
 }

@@ -118,6 +118,19 @@ pub enum PassError {
         /// The loss.
         loss: String,
     },
+    /// An op of the user's without a gradient between trained variables and the loss.
+    #[error(
+        "the loss depends on `{value}` through the op `{op}` ({place}), which has no gradient, so nothing before it would learn: say \
+         `differentiable()` of it and give its backward pass, or `detach` what it reads"
+    )]
+    CustomGradient {
+        /// The op's name.
+        op: String,
+        /// The operand that trained variables reach.
+        value: String,
+        /// The place where the user wrote the op.
+        place: Source,
+    },
     /// A graph of updates alone that lacks a gradient.
     #[error(
         "the graph has no input `{name}` ({ty}), which is to be the gradient of a trained variable"

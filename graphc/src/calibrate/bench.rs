@@ -21,6 +21,11 @@ use super::{CalibrateError, CalibrationEffort};
 /// Steps that are timed at the least.
 const FEWEST_STEPS: usize = 5;
 
+/// The number of times that a chain is measured at most.
+const TRIES: usize = 8;
+/// A longer chain takes at least so many times the seconds of the shorter one; less is chance.
+const LEAST_GROWTH: f64 = 1.01;
+
 /// A step's time and work, or that of a layer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TimedWork {
@@ -81,18 +86,23 @@ impl Bench<'_> {
         options: &CompileOptions,
     ) -> Result<TimedWork, CalibrateError> {
         let one = || self.time_step(graph(1)?, options);
-        let before = one()?;
-        let long = self.time_step(graph(1 + layers)?, options)?;
-        let after = one()?;
-        // What else a machine does lengthens the short step too, and would make layers look fast: it had its chance twice.
-        let short = TimedWork { seconds: before.seconds.min(after.seconds), ..after };
-        let of = |long: f64, short: f64| (long - short) / layers as f64;
-        Ok(TimedWork {
-            seconds: of(long.seconds, short.seconds).max(1e-9),
-            kernels: of(long.kernels, short.kernels),
-            flops: of(long.flops, short.flops),
-            bytes: of(long.bytes, short.bytes),
-        })
+        for _ in 0..TRIES {
+            let before = one()?;
+            let long = self.time_step(graph(1 + layers)?, options)?;
+            let after = one()?;
+            // What else a machine does lengthens the short step too, and would make layers look fast: it had its chance twice.
+            let short = TimedWork { seconds: before.seconds.min(after.seconds), ..after };
+            let of = |long: f64, short: f64| (long - short) / layers as f64;
+            if long.seconds > short.seconds * LEAST_GROWTH {
+                return Ok(TimedWork {
+                    seconds: of(long.seconds, short.seconds),
+                    kernels: of(long.kernels, short.kernels),
+                    flops: of(long.flops, short.flops),
+                    bytes: of(long.bytes, short.bytes),
+                });
+            }
+        }
+        Err(CalibrateError::Disturbed { layers })
     }
 
     /// Whether a chain of so many layers is to be measured, of which one is thought to take so many seconds: two steps

@@ -37,7 +37,7 @@ impl Disturbance {
         let reasons: Vec<String> = others.into_iter().chain(spread).collect();
         (!reasons.is_empty()).then(|| {
             let reasons = reasons.join(", and ");
-            format!("this machine was disturbed while it was measured: {reasons}; its figures may be far too low, so measure again when it is idle")
+            format!("this machine was disturbed while it was measured: {reasons}; its figures may be far off, so measure again when it is idle")
         })
     }
 }

@@ -127,6 +127,9 @@ fn measure_updates(bench: Bench<'_>, all: usize) -> Result<TimedWork, CalibrateE
     bench.time_more_layers(2, &graph, &options)
 }
 
+/// The least share of a layer with an all-reduce that this takes.
+const LEAST_SHARE: f64 = 0.02;
+
 /// Bytes and seconds of all-reduces of several sizes: what a chain with them takes beyond one that adds up within ranks.
 pub(super) fn all_reduces(bench: Bench<'_>) -> Result<Vec<(usize, f64)>, CalibrateError> {
     let ranks = bench.effort.ranks;
@@ -148,7 +151,8 @@ pub(super) fn all_reduces(bench: Bench<'_>) -> Result<Vec<(usize, f64)>, Calibra
         let within = |_: &[Tensor], last: &Tensor| last.add(&last.sum(&[1], true).scale(1e-3));
         let with = bench.per_layer(layers, &begin, &across)?.seconds;
         let without = bench.per_layer(layers, &begin, &within)?.seconds;
-        measured.push((bytes, (with - without).max(1e-9)));
+        // What it takes beside other work is never nothing.
+        measured.push((bytes, (with - without).max(with * LEAST_SHARE)));
         rate = Some(with / bytes as f64);
     }
     Ok(measured)

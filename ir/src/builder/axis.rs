@@ -57,11 +57,12 @@ impl Tensor {
         let axis = axis.into();
         let Some(id) = self.id else { return Err(self.clone()) };
         let rank = self.builder.0.borrow().graph.value(id).ty.shape.len();
-        match axis {
-            Axis::At(dim) => Ok(dim),
-            Axis::FromEnd(distance) => rank
-                .checked_sub(distance)
-                .ok_or_else(|| self.builder.fail(format!("{} has no dim -{distance}", self.ty()))),
+        match (axis, axis.resolve_dim(rank)) {
+            (_, Some(dim)) => Ok(dim),
+            // A closure would have another caller.
+            (Axis::At(distance) | Axis::FromEnd(distance), None) => {
+                Err(self.builder.fail(format!("{} has no dim -{distance}", self.ty())))
+            }
         }
     }
 
@@ -103,10 +104,12 @@ mod tests {
     fn a_dim_that_is_not_there_is_reported_once_at_the_callers_line() {
         let g = GraphBuilder::new("axes");
         let x = g.input("x", DType::F32, [2, 3]);
+        let line = line!() + 1;
         let _ = x.sum(&[-3], false).softmax(-1).slice(-9, 0..1);
         let errors = g.finish().expect_err("there are 2 dims").to_string();
         assert!(
-            errors.contains("axis.rs") && errors.ends_with("f32[2, 3] has no dim -3"),
+            errors.contains(&format!("axis.rs:{line}"))
+                && errors.ends_with("f32[2, 3] has no dim -3"),
             "{errors}"
         );
         assert_eq!(errors.lines().count(), 1, "{errors}");

@@ -354,6 +354,21 @@ mod tests {
         g.finish().expect("all fits");
     }
 
+    /// Numbers of values mean others in another graph, or none.
+    #[test]
+    fn tensors_of_two_builders_do_not_meet() {
+        let g = GraphBuilder::new("own");
+        let x = g.input("x", DType::F32, [2, 2]);
+        let h = GraphBuilder::new("other");
+        let y = h.input("y", DType::F32, [2, 2]).relu().exp();
+        g.output("sum", &x.add(&y));
+        g.output("y", &y);
+        let errors = g.finish().expect_err("they are of two graphs").to_string();
+        assert_eq!(errors.matches("(`other`) is used in `own`").count(), 2, "{errors}");
+        h.output("y", &y);
+        h.finish().expect("it is whole");
+    }
+
     #[test]
     fn an_output_is_shown_by_its_name_where_no_other_value_has_it() {
         let g = GraphBuilder::new("names");

@@ -59,7 +59,10 @@ pub enum OpError {
         op: &'static str,
     },
     /// An index out of range.
-    #[error("{what} {index} at position {position:?} is out of range: {op} has 0..{range}")]
+    #[error(
+        "{what} {index} at position {position:?} is out of range: {op} takes 0 to {}",
+        range.saturating_sub(1)
+    )]
     Index {
         /// The op.
         op: &'static str,

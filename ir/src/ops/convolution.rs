@@ -6,14 +6,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::image::ImageDims;
+use super::image::{ImageDims, convolution_arithmetic, extent_of, for_each_place, last_two};
 use super::shards::{fill_shard, first_gradient, one_float, read_element};
 use super::window::Window;
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::op::{
-    Arithmetic, ConvolutionShape, EvalContext, GradientNode, Op, OpError, Operand, Operation,
-    Region, check_arity, shape_error,
+    Arithmetic, EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, check_arity,
+    shape_error,
 };
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::sbp::ReduceKind;
@@ -58,23 +58,6 @@ pub struct ConvolutionKernelGrad {
     /// Whether images are `[n, h, w, channels]`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub channels_last: bool,
-}
-
-/// Channels of a group below which a convolution is no product of gathered elements.
-const FEW_COLUMNS: usize = 8;
-
-/// Returns the kind of FLOPs of a convolution by windows of these extents, whose elements are each multiplied for so many channels. One of windows of
-/// one element is a matrix product.
-fn convolution_arithmetic(window: [usize; 2], columns: usize, backward: bool) -> Arithmetic {
-    if window == [1; 2] || columns < FEW_COLUMNS {
-        return Arithmetic::Products;
-    }
-    Arithmetic::Convolution(ConvolutionShape { columns, backward })
-}
-
-/// Returns the extent of a dim, 1 where there is none.
-fn extent_of(of: &TensorType, dim: usize) -> usize {
-    of.shape.get(dim).copied().unwrap_or(1)
 }
 
 /// The index of the factor of the batch; factors are in the order of [`build_rule`].
@@ -528,26 +511,10 @@ fn kernel_grad(how: ConvolutionParameters, x: &Tensor, k: &Tensor, dy: &Tensor) 
     dy.builder().apply(Op::ConvolutionKernelGrad(op), &[x, dy])
 }
 
-/// Returns the height and width of an image of this shape.
-fn last_two(shape: &[usize], dims: ImageDims) -> [usize; 2] {
-    shape.try_into().map_or([0; 2], |shape| {
-        let [_, _, h, w] = dims.to_channels_first::<usize>(shape);
-        [h, w]
-    })
-}
-
 /// Returns the range of a dim that a shard covers.
 fn shard_range(region: &Region, dim: usize) -> std::ops::Range<usize> {
     let start = region.rect.origin[dim];
     start..start + region.rect.extent[dim]
-}
-
-fn for_each_place(shape: &[usize], mut body: impl FnMut([usize; 2])) {
-    for row in 0..shape[2] {
-        for column in 0..shape[3] {
-            body([row, column]);
-        }
-    }
 }
 
 /// The pairs of an element of an image and an element of a kernel that a window multiplies.

@@ -179,7 +179,7 @@ mod tests {
         let op = Op::Embedding(EmbeddingOp {});
         let operands = [(DType::F32, table()), (DType::I64, ids)];
         let error = evaluate(op.clone(), &operands).expect_err("row 3 of 3").to_string();
-        assert_eq!(error, "row 3 at position [1] is out of range: embedding has 0..3");
+        assert_eq!(error, "row 3 at position [1] is out of range: embedding takes 0 to 2");
 
         let shard = Array::new([1, 2], vec![5., 6.]);
         let rect = Rect { origin: vec![2, 0], extent: vec![1, 2] };

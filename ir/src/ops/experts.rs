@@ -447,6 +447,6 @@ mod tests {
         let chosen = (DType::I64, Array::new([1, 1, 1], vec![2.]));
         let op = Op::Dispatch(Dispatch { experts: 2, capacity: 2 });
         let error = evaluate(op, &[x, chosen]).expect_err("2 of 0..2").to_string();
-        assert_eq!(error, "expert 2 at position [0, 0, 0] is out of range: dispatch has 0..2");
+        assert_eq!(error, "expert 2 at position [0, 0, 0] is out of range: dispatch takes 0 to 1");
     }
 }

@@ -228,7 +228,7 @@ mod tests {
     fn a_place_out_of_range_is_an_error() {
         let x = (DType::I64, Array::new([2, 2, 1], vec![1., 2., 3., 4.]));
         let error = evaluate(Op::Gather(Gather {}), &[x, places()]).expect_err("2 of 2");
-        let expected = "index 2 at position [0, 0] is out of range: gather has 0..2";
+        let expected = "index 2 at position [0, 0] is out of range: gather takes 0 to 1";
         assert_eq!(error.to_string(), expected);
     }
 

@@ -1,10 +1,11 @@
 //! The dims of an image: `[n, c, h, w]`, or with channels last `[n, h, w, c]`.
 //!
-//! Ops of images are written once, for the first order, and bring dims of the second to it and back.
+//! Ops of images are written once, for the first order, and bring dims of the second to it and back. Besides, what the speed of convolutions depends on.
 
 use crate::array::Array;
-use crate::op::{OpError, Operand, Region};
+use crate::op::{Arithmetic, ConvolutionShape, OpError, Operand, Region};
 use crate::shard::Rect;
+use crate::types::TensorType;
 
 /// The order of an image's dims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +82,44 @@ fn permute_dims(array: &Array, dims: [usize; 4]) -> Array {
             from[dim] = at;
         }
         array.element_at(&from)
+    })
+}
+
+/// Channels of a group below which a convolution is no product of gathered elements.
+const FEW_COLUMNS: usize = 8;
+
+/// Returns the kind of FLOPs of a convolution by windows of these extents, whose elements are each multiplied for so many channels. One of windows of
+/// one element is a matrix product.
+pub(super) fn convolution_arithmetic(
+    window: [usize; 2],
+    columns: usize,
+    backward: bool,
+) -> Arithmetic {
+    if window == [1; 2] || columns < FEW_COLUMNS {
+        return Arithmetic::Products;
+    }
+    Arithmetic::Convolution(ConvolutionShape { columns, backward })
+}
+
+/// Returns the extent of a dim, 1 where there is none.
+pub(super) fn extent_of(of: &TensorType, dim: usize) -> usize {
+    of.shape.get(dim).copied().unwrap_or(1)
+}
+
+/// Runs `body` for each row and column of an image `[n, c, h, w]`.
+pub(super) fn for_each_place(shape: &[usize], mut body: impl FnMut([usize; 2])) {
+    for row in 0..shape[2] {
+        for column in 0..shape[3] {
+            body([row, column]);
+        }
+    }
+}
+
+/// Returns the height and width of an image of this shape.
+pub(super) fn last_two(shape: &[usize], dims: ImageDims) -> [usize; 2] {
+    shape.try_into().map_or([0; 2], |shape| {
+        let [_, _, h, w] = dims.to_channels_first::<usize>(shape);
+        [h, w]
     })
 }
 

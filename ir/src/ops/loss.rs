@@ -428,7 +428,7 @@ mod tests {
             let operands = [padded(DType::F32), label(2.0)];
             evaluate(op, &operands).expect_err("2 of 0..2").to_string()
         };
-        let of = |op: &str| format!("label 2 at position [0] is out of range: {op} has 0..2");
+        let of = |op: &str| format!("label 2 at position [0] is out of range: {op} takes 0 to 1");
         let smoothing = Scalar(0.0);
         assert_eq!(
             error(Op::CrossEntropy(CrossEntropy { smoothing, classes })),
@@ -459,7 +459,7 @@ mod tests {
     fn a_label_outside_the_classes_is_an_error_with_its_place() {
         let op = Op::CrossEntropy(CrossEntropy::default());
         let error = evaluate(op, &[scores(), labels([0., 2.])]).expect_err("2 of 0..2").to_string();
-        assert_eq!(error, "label 2 at position [1] is out of range: cross_entropy has 0..2");
+        assert_eq!(error, "label 2 at position [1] is out of range: cross_entropy takes 0 to 1");
         let op = Op::Pick(Pick::default());
         assert!(evaluate(op, &[scores(), labels([0., -1.])]).is_err());
     }

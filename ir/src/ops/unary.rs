@@ -157,6 +157,13 @@ impl UnaryFunction {
         }
     }
 
+    /// Returns whether anything is learned of the operand: not of one through which no gradient goes, nor of a function that is the same number
+    /// almost everywhere near a place.
+    pub fn has_gradient(self) -> bool {
+        use UnaryFunction::*;
+        !matches!(self, Sign | Detach | Not | Floor | Ceil | Round)
+    }
+
     /// Returns the gradient of the operand x from that of the result y; `None` where it is zero everywhere.
     fn gradient(self, x: &Tensor, y: &Tensor, g: &Tensor) -> Option<Tensor> {
         Some(match self {

@@ -32,7 +32,7 @@ def checked(what: str, places: Tensor, count: int, ignored: int | None = None) -
         wrong = wrong & (places != ignored) if ignored is not None else wrong
         if bool(wrong.any()):
             value = int(places[wrong][0])
-            raise RunError(f"{what} {value} is out of range: there are 0..{count}")
+            raise RunError(f"{what} {value} is out of range: it must be from 0 to {count - 1}")
 
     return check
 

@@ -7,7 +7,7 @@ use graphc_ir::op::Op;
 use graphc_ir::ops::{BinaryFunction, UnaryFunction, Where};
 use graphc_ir::scalar::Scalar;
 
-use super::elementwise::lower_unary;
+use super::elementwise::{apply_bound, apply_clip, lower_unary};
 use super::lower::{Lowering, Val};
 use super::node::{NodeCall, Res, fail_with};
 use super::wire::Origin;
@@ -42,36 +42,6 @@ pub(super) fn lower_clip(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>>
         }
     }
     Ok(vec![result])
-}
-
-fn apply_clip(cx: &mut Lowering, x: &Val, low: f64, high: f64) -> Res<Val> {
-    cx.apply_unary(UnaryFunction::Clip { low: Scalar(low), high: Scalar(high) }, x)
-}
-
-/// Bounds a tensor by another from below (`Max`) or above (`Min`): what lies at the bound is the tensor's.
-pub(super) fn apply_bound(
-    cx: &mut Lowering,
-    x: &Val,
-    bound: &Val,
-    function: BinaryFunction,
-) -> Res<Val> {
-    let is_float = cx.ty(x)?.dtype.is_float();
-    let known = cx.require_known(bound, "").ok().and_then(|bound| bound.as_splat());
-    let (compared, clip) = match function {
-        BinaryFunction::Max => (BinaryFunction::Less, known.map(|low| (low, f64::INFINITY))),
-        _ => (BinaryFunction::Greater, known.map(|high| (f64::NEG_INFINITY, high))),
-    };
-    if !is_float {
-        return cx.apply_binary(function, x, bound);
-    }
-    // A number beside a larger tensor is part of the op; other bounds are compared element by element.
-    let (of_bound, of_x) = (cx.ty(bound)?.shape, cx.ty(x)?.shape);
-    let is_number = of_bound.len() <= of_x.len() && of_bound.iter().all(|&extent| extent == 1);
-    if let (Some((low, high)), true) = (clip, is_number) {
-        return apply_clip(cx, x, low, high);
-    }
-    let beyond = cx.apply_binary(compared, x, bound)?;
-    cx.apply(Op::Where(Where {}), &[beyond, bound.clone(), x.clone()])
 }
 
 /// Bounds a tensor from both sides, as `torch.nn.functional.hardtanh` does: nothing is learned at the bounds.

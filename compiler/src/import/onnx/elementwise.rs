@@ -10,7 +10,6 @@ use graphc_ir::scalar::Scalar;
 use graphc_ir::types::DType;
 use rten_onnx::onnx::DataType;
 
-use super::activations::apply_bound;
 use super::lower::{Lowering, Val};
 use super::node::{NodeCall, Res, fail_with};
 use super::tensor::stored_type;
@@ -312,4 +311,34 @@ pub(super) fn lower_cast_like(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<
     let dtype = cx.ty(&like)?.dtype;
     let wide = call.proto.input.get(1).is_some_and(|name| cx.is_double(name));
     Ok(vec![cx.cast_in_width(&x, dtype, wide)?])
+}
+
+pub(super) fn apply_clip(cx: &mut Lowering, x: &Val, low: f64, high: f64) -> Res<Val> {
+    cx.apply_unary(UnaryFunction::Clip { low: Scalar(low), high: Scalar(high) }, x)
+}
+
+/// Bounds a tensor by another from below (`Max`) or above (`Min`): what lies at the bound is the tensor's.
+pub(super) fn apply_bound(
+    cx: &mut Lowering,
+    x: &Val,
+    bound: &Val,
+    function: BinaryFunction,
+) -> Res<Val> {
+    let is_float = cx.ty(x)?.dtype.is_float();
+    let known = cx.require_known(bound, "").ok().and_then(|bound| bound.as_splat());
+    let (compared, clip) = match function {
+        BinaryFunction::Max => (BinaryFunction::Less, known.map(|low| (low, f64::INFINITY))),
+        _ => (BinaryFunction::Greater, known.map(|high| (f64::NEG_INFINITY, high))),
+    };
+    if !is_float {
+        return cx.apply_binary(function, x, bound);
+    }
+    // A number beside a larger tensor is part of the op; other bounds are compared element by element.
+    let (of_bound, of_x) = (cx.ty(bound)?.shape, cx.ty(x)?.shape);
+    let is_number = of_bound.len() <= of_x.len() && of_bound.iter().all(|&extent| extent == 1);
+    if let (Some((low, high)), true) = (clip, is_number) {
+        return apply_clip(cx, x, low, high);
+    }
+    let beyond = cx.apply_binary(compared, x, bound)?;
+    cx.apply(Op::Where(Where {}), &[beyond, bound.clone(), x.clone()])
 }

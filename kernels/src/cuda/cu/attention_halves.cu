@@ -29,8 +29,7 @@ extern "C" __global__ void OF_THREADS(128) attention(const T* q, const T* k, con
     wait();
     bring<TILE_KEYS>(values, all_values + first * pitch, pitch, KEYS - first);
     Sums<TILE_KEYS> scores;
-    scores.clear();
-    scores.add_turned(own, keys);
+    scores.begin_turned(own, keys);
     finish<0>();
     scores.settled();
     auto weigh = [&](auto whole) {

@@ -143,11 +143,10 @@ template <u32 N> struct Sums {
     settle(at);
 #endif
   }
-  // Begins to add the products of a warp's 16 rows with a tile of N rows.
-  template <class Own> __device__ __forceinline__ void add_turned(const Own& own, Row* rows) {
+  // Begins the products of a warp's 16 rows with a tile of N rows, whatever the sums were.
+  template <class Own> __device__ __forceinline__ void begin_turned(const Own& own, Row* rows) {
 #if GROUPED
     u32 nothing = read_zero();
-    settle(at);
     begin_products();
 #pragma unroll
     for (u32 k = 0; k < DEPTH / 16; ++k) {
@@ -158,10 +157,13 @@ template <u32 N> struct Sums {
         settle(at);
         begin_products();
       }
-      multiply_add_group<0>(at, own.of_group(k, nothing), matrix_at(rows + k / 4 * N) + k % 4 * 2, T{});
+      u64 columns = matrix_at(rows + k / 4 * N) + k % 4 * 2;
+      if (k == 0) multiply_add_group<0, 0>(at, own.of_group(k, nothing), columns, T{});
+      else multiply_add_group<0, 1>(at, own.of_group(k, nothing), columns, T{});
     }
     end_products();
 #else
+    clear();
 #pragma unroll
     for (u32 k = 0; k < DEPTH / 16; ++k) {
       u32 a[4];
@@ -196,7 +198,7 @@ template <u32 N> struct Sums {
     for (u32 k = 0; k < M; ++k) {
 #pragma unroll
       for (u32 panel = 0; panel < PANELS; ++panel) {
-        multiply_add_group<1>((float(&)[8][4])at[panel * 8], weights[k], matrix_at(rows + panel * M * 16 + k * 16), T{});
+        multiply_add_group<1, 1>((float(&)[8][4])at[panel * 8], weights[k], matrix_at(rows + panel * M * 16 + k * 16), T{});
       }
     }
     end_products();

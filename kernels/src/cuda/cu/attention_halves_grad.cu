@@ -14,6 +14,9 @@
 #endif
 #if __CUDA_ARCH__ < 900
 #define BOUNDS_OVER_KEYS __launch_bounds__(128, 1)
+#elif GROUPED && DEPTH == 64
+// Three blocks have room on a multiprocessor: while one waits for its products, another computes exponentials.
+#define BOUNDS_OVER_KEYS __launch_bounds__(128, 3)
 #else
 #define BOUNDS_OVER_KEYS BOUNDS
 #endif
@@ -53,7 +56,13 @@ extern "C" __global__ void BOUNDS of_keys(const T* q, const T* k, const T* v, co
                                           const float* shifts, T* dk, T* dv BIAS ORIGINS) {
   __shared__ alignas(ROW_ALIGNMENT) Row room[BUFFERS][2 * TILE_QUERIES * PANELS];
   __shared__ float rows[BUFFERS][TILE_QUERIES], own_shifts[BUFFERS][TILE_QUERIES];
-#if BUFFERS == 2
+#if GROUPED && BUFFERS == 2
+  // Keys are in registers before anything else comes; values lie where products read them.
+  __shared__ alignas(ROW_ALIGNMENT) Row values[64];
+  Row* keys = room[0];
+  Held own_keys;
+  Lying own_values;
+#elif BUFFERS == 2
   // They are in registers before anything else comes.
   Row *keys = room[0], *values = room[0] + 64;
   Held own_keys, own_values;
@@ -105,10 +114,8 @@ extern "C" __global__ void BOUNDS of_keys(const T* q, const T* k, const T* v, co
     [[maybe_unused]] u32 head = shared * SHARING + step / steps;
     Row *queries = room[step % BUFFERS], *outputs = queries + TILE_QUERIES * PANELS;
     Sums<TILE_QUERIES> weights, of_scores;
-    weights.clear();
-    of_scores.clear();
-    weights.add_turned(own_keys, queries);
-    of_scores.add_turned(own_values, outputs);
+    weights.begin_turned(own_keys, queries);
+    of_scores.begin_turned(own_values, outputs);
     finish<1>();
     weights.settled();
     [[maybe_unused]] Sums<CAPPED ? TILE_QUERIES : 16> products;
@@ -160,15 +167,23 @@ extern "C" __global__ void BOUNDS_OVER_KEYS of_queries(const T* q, const T* k, c
   u32 tile = tiles - 1 - blockIdx.x / (HEADS * BATCH), head = blockIdx.x % HEADS, batch = blockIdx.x / HEADS % BATCH;
   u32 start = tile * 64, count = QUERIES - start < 64 ? QUERIES - start : 64;
   u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#if GROUPED && BUFFERS == 2
+  // They lie where products read them: with registers for them two blocks would have room on a multiprocessor.
+  __shared__ alignas(ROW_ALIGNMENT) Row of_outputs[64];
+  Held own;
+  Lying outputs;
+#else
+  Row* of_outputs = room[0];
   Held own, outputs;
+#endif
   INDEX from = query_row(batch, start, head) * WIDTH;
   bring<64>(room[0], q + from, HEADS * WIDTH, count);
   wait();
   own.take(room[0]);
   __syncthreads();
-  bring<64>(room[0], of_o + from, HEADS * WIDTH, count);
+  bring<64>(of_outputs, of_o + from, HEADS * WIDTH, count);
   wait();
-  outputs.take(room[0]);
+  outputs.take(of_outputs);
   __syncthreads();
   u32 row = start + warp * 16 + lane / 4, sees[2] = {seen(row, AHEAD), seen(row + 8, AHEAD)};
   u32 before[2] = {passed(row, AHEAD), passed(row + 8, AHEAD)};
@@ -199,10 +214,8 @@ extern "C" __global__ void BOUNDS_OVER_KEYS of_queries(const T* q, const T* k, c
     if (BUFFERS == 2 && first + TILE_KEYS < end) bring_keys(first + TILE_KEYS);
     Row *keys = room[first / TILE_KEYS % BUFFERS], *values = keys + TILE_KEYS * PANELS;
     Sums<TILE_KEYS> weights, of_scores;
-    weights.clear();
-    of_scores.clear();
-    weights.add_turned(own, keys);
-    of_scores.add_turned(outputs, values);
+    weights.begin_turned(own, keys);
+    of_scores.begin_turned(outputs, values);
     finish<1>();
     weights.settled();
     [[maybe_unused]] Sums<CAPPED ? TILE_KEYS : 16> products;

@@ -23,31 +23,32 @@ template <int LEFT> __device__ __forceinline__ void await_products() { asm volat
 #define PLACES_OF_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define PLACES_OF_64 PLACES_OF_32 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 
-// sums [64, N] += a [64, 16] b [16, N], of N / 8 columns of four sums. ACROSS, whether the 16 are the rows of b's matrix, otherwise they are
-// elements of its rows. F to L are the places behind those of the sums.
-#define GROUP_PRODUCT(N, COLUMNS, ELEMENT, NAME, F, G, H, I, K, L)                                                                     \
-  template <int ACROSS>                                                                                                               \
+// sums [64, N] += a [64, 16] b [16, N], of N / 8 columns of four sums; where it ADDS nothing, sums = a b, whatever they were. ACROSS, whether
+// the 16 are the rows of b's matrix, otherwise they are elements of its rows. F to M are the places behind those of the sums.
+#define GROUP_PRODUCT(N, COLUMNS, ELEMENT, NAME, F, G, H, I, K, L, M)                                                                  \
+  template <int ACROSS, int ADDS>                                                                                                     \
   __device__ __forceinline__ void multiply_add_group(float (&sums)[COLUMNS][4], const u32 (&a)[4], u64 b, ELEMENT) {                  \
     asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {" PLACES_OF_##N "}, {" F ", " G ", " H ", " I "}, " K \
-                 ", 1, 1, 1, " L ";"                                                                                                  \
+                 ", " M ", 1, 1, " L ";"                                                                                              \
                  : SUMS_OF_##N                                                                                                        \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(ACROSS));                                                  \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(ACROSS), "n"(ADDS));                                       \
   }                                                                                                                                   \
-  template <int ACROSS> __device__ __forceinline__ void multiply_add_group(float (&sums)[COLUMNS][4], u64 a, u64 b, ELEMENT) {        \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {" PLACES_OF_##N "}, " F ", " G ", 1, 1, 1, 0, " H ";" \
+  template <int ACROSS, int ADDS>                                                                                                     \
+  __device__ __forceinline__ void multiply_add_group(float (&sums)[COLUMNS][4], u64 a, u64 b, ELEMENT) {                              \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {" PLACES_OF_##N "}, " F ", " G ", " I ", 1, 1, 0, " H ";" \
                  : SUMS_OF_##N                                                                                                        \
-                 : "l"(a), "l"(b), "n"(ACROSS));                                                                                      \
+                 : "l"(a), "l"(b), "n"(ACROSS), "n"(ADDS));                                                                           \
   }
-GROUP_PRODUCT(32, 4, bfloat_t, "bf16", "%16", "%17", "%18", "%19", "%20", "%21")
-GROUP_PRODUCT(32, 4, half_t, "f16", "%16", "%17", "%18", "%19", "%20", "%21")
-GROUP_PRODUCT(64, 8, bfloat_t, "bf16", "%32", "%33", "%34", "%35", "%36", "%37")
-GROUP_PRODUCT(64, 8, half_t, "f16", "%32", "%33", "%34", "%35", "%36", "%37")
+GROUP_PRODUCT(32, 4, bfloat_t, "bf16", "%16", "%17", "%18", "%19", "%20", "%21", "%22")
+GROUP_PRODUCT(32, 4, half_t, "f16", "%16", "%17", "%18", "%19", "%20", "%21", "%22")
+GROUP_PRODUCT(64, 8, bfloat_t, "bf16", "%32", "%33", "%34", "%35", "%36", "%37", "%38")
+GROUP_PRODUCT(64, 8, half_t, "f16", "%32", "%33", "%34", "%35", "%36", "%37", "%38")
 
 // A first factor that no other product reads.
 struct Copy { u32 at[4]; };
-template <int ACROSS, int COLUMNS, class Element>
+template <int ACROSS, int ADDS, int COLUMNS, class Element>
 __device__ __forceinline__ void multiply_add_group(float (&sums)[COLUMNS][4], const Copy& a, u64 b, Element element) {
-  multiply_add_group<ACROSS>(sums, a.at, b, element);
+  multiply_add_group<ACROSS, ADDS>(sums, a.at, b, element);
 }
 
 // Sums are used behind this, not before.
