@@ -58,7 +58,7 @@ def hardsigmoid(x: Tensor) -> Tensor:
 
 
 def hardswish(x: Tensor) -> Tensor:
-    """x times its hard sigmoid."""
+    """A hard sigmoid that weighs its own argument."""
     return x * hardsigmoid(x)
 
 
