@@ -312,7 +312,7 @@ fn what_a_kernel_finds_is_said() {
     let output = machine.command(&args).output().expect("graphc starts");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert!(stderr.contains("label 77") && stderr.contains("0..10"), "{stderr}");
+    assert!(stderr.contains("label 77") && stderr.contains("from 0 to 9"), "{stderr}");
 }
 
 /// Messages name what is missing without NVIDIA's libraries, and what to do.
