@@ -220,7 +220,10 @@ fn no_label_leads_to_padding() {
     save_safetensors(folder.path("data").as_ref(), &data).expect("a file");
     for extra in [&["--steps", "1"][..], &["--steps", "1", "--mesh", "2"]] {
         let error = fails(folder.arguments("tied.gir", "cpu.toml", extra));
-        assert!(error.contains("label 1013") && error.contains("from 0 to 1012"), "{extra:?}: {error}");
+        assert!(
+            error.contains("label 1013") && error.contains("from 0 to 1012"),
+            "{extra:?}: {error}"
+        );
     }
 }
 
