@@ -364,12 +364,15 @@ mod tests {
         let measured = Measured { attention, ..measured(1e-6, Vec::new()) };
         let text = measured.toml();
         let read = parse_cluster(&text).expect("read").device.attention.expect("it is there");
-        for (found, known) in [
-            (read.forward, known.forward),
-            (read.backward, known.backward),
-            (read.half_width, known.half_width),
-            (read.half_keys, known.half_keys),
-        ] {
+        let all = |of: graphc_ir::plan::AttentionShares| {
+            [of.forward, of.backward, of.half_width, of.half_keys]
+        };
+        check_near(&all(read), &all(known), &text);
+    }
+
+    /// Constants that a file has, of which it writes four digits.
+    fn check_near(found: &[f64], known: &[f64], text: &str) {
+        for (found, known) in found.iter().zip(known) {
             assert!((found / known - 1.0).abs() < 1e-3, "{found}, not {known}: {text}");
         }
     }
@@ -394,13 +397,8 @@ mod tests {
         let measured = Measured { convolution, ..measured(1e-6, Vec::new()) };
         let text = measured.toml();
         let read = parse_cluster(&text).expect("read").device.convolution.expect("it is there");
-        for (found, known) in [
-            (read.forward, known.forward),
-            (read.backward, known.backward),
-            (read.half_columns, known.half_columns),
-        ] {
-            assert!((found / known - 1.0).abs() < 1e-3, "{found}, not {known}: {text}");
-        }
+        let all = |of: ConvolutionShares| [of.forward, of.backward, of.half_columns];
+        check_near(&all(read), &all(known), &text);
     }
 
     /// What grows with channels faster than the formula can reaches all of a product's rate with endlessly many.

@@ -55,7 +55,9 @@ fn check_is_no_model(path: &Path) -> Result<()> {
 pub fn load_plan(path: &Path) -> Result<Plan> {
     check_is_no_model(path)?;
     let text = read_text(path, LONGEST_PLAN, "plan ")?;
-    let mut plan = read_plan(&text).with_context(|| format!("{} is no plan", path.display()))?;
+    let mut plan = read_plan(&text).with_context(|| {
+        format!("{} is no plan (`graphc compile MODEL -o plan.json` writes one)", path.display())
+    })?;
     find_model_beside(path, &mut plan);
     if Seal::from_text(&text) == Seal::Broken {
         let path = path.display();

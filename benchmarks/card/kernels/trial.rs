@@ -163,20 +163,27 @@ impl Trial {
     pub fn run(&self, card: &Workbench) -> Result<Outcome, WorkbenchError> {
         let found = self.execute(card, &self.call, &self.placed)?;
         let mut worst = self.compare(&found);
-        let repeats = self.execute(card, &self.call, &self.placed)? == found;
+        let mut repeats = self.execute(card, &self.call, &self.placed)? == found;
         let mut in_place = None;
         for pairs in &self.shared {
-            let again = self.execute(card, &self.call, pairs)?;
-            in_place = in_place.or_else(|| self.compare_in_place(&found, &again));
+            let over = self.execute(card, &self.call, pairs)?;
+            if let Some(other) = self.compare_in_place(&found, &over) {
+                // Whatever they are, they are the same each time.
+                repeats &= self.execute(card, &self.call, pairs)? == over;
+                in_place = in_place.or(Some(other));
+            }
         }
         // Of products: what is taken where the library refuses one.
         for other in other_ways(&self.call) {
             let other = self.compare(&self.execute(card, &other, &self.placed)?);
             worst = if other.share > worst.share { other } else { worst };
         }
-        let of_library =
-            self.call.launches.iter().any(|launch| matches!(launch, Launch::Product(_)));
-        Ok(Outcome { worst, repeats, in_place, of_library })
+        let adds = |launch: &Launch| match launch {
+            Launch::Product(product) => product.epilogue.added.is_some(),
+            _ => false,
+        };
+        let may_round_otherwise = self.call.launches.iter().any(adds);
+        Ok(Outcome { worst, repeats, in_place, may_round_otherwise })
     }
 
     fn execute(
@@ -230,8 +237,8 @@ pub struct Outcome {
     pub repeats: bool,
     /// How results in the memory of operands differ from those beside it; `None` where they have the same bits.
     pub in_place: Option<OtherBits>,
-    /// Whether a library makes a part of it.
-    pub of_library: bool,
+    /// Whether a library adds a summand, over which the result may lie.
+    pub may_round_otherwise: bool,
 }
 
 /// The difference between results in the memory of operands and those in memory of their own.
@@ -250,11 +257,11 @@ impl Outcome {
         worst: Worst { share: 0.0, result: 0, element: 0, found: 0.0, right: 0.0 },
         repeats: true,
         in_place: None,
-        of_library: false,
+        may_round_otherwise: false,
     };
 
     pub fn is_right(&self) -> bool {
-        let may_differ = |other: &OtherBits| self.of_library && other.share <= 1.0;
+        let may_differ = |other: &OtherBits| self.may_round_otherwise && other.share <= 1.0;
         self.worst.share <= 1.0 && self.repeats && self.in_place.as_ref().is_none_or(may_differ)
     }
 }

@@ -18,9 +18,9 @@
 //!   heads and with few keys (`AttentionShares`). The formula follows the published figures of FlashAttention-2 over
 //!   lengths and widths.
 //! - Convolutions by windows of several elements reach a share of what a product of their FLOPs reaches (or the largest product, if
-//!   that is less), which falls with the number of channels that each gathered element is multiplied for (`ConvolutionShares`). Gathering writes and reads each element once for
-//!   each window, so its time over that of the product is inverse to this number. Convolutions by windows of one element are
-//!   products.
+//!   that is less), which falls with the number of channels that each gathered element is multiplied for
+//!   (`ConvolutionShares`). Gathering writes and reads each element once for each window, so its time over that of the
+//!   product is inverse to this number. Convolutions by windows of one element are products.
 //! - Elementwise kernels compute at the peak, so their bytes decide. Bytes of all kernels move at `bandwidth_share`
 //!   of the bandwidth.
 

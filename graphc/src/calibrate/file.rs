@@ -152,10 +152,7 @@ impl Measured {
     /// wider heads and longer sequences reach, forward and backward together, and each direction's share from what
     /// reached most.
     fn attention_shares(&self, flops: &BTreeMap<String, f64>) -> Option<AttentionShares> {
-        let directions = [false, true].map(|backward| {
-            let of = |rate: &&AttentionRate| rate.shape.backward == backward;
-            self.attention.iter().filter(of).collect::<Vec<_>>()
-        });
+        let directions = split_directions(&self.attention, |rate| rate.shape.backward);
         let [[short, long, wide], [_, _, _]] = [&directions[0][..], &directions[1][..]] else {
             return None;
         };
@@ -186,10 +183,7 @@ impl Measured {
             let dtype: DType = of.dtype.parse().expect("it is the name of one");
             of.rate / (known.device.flops[of.dtype] * gathered_efficiency(known, dtype, of.flops))
         };
-        let directions = [false, true].map(|backward| {
-            let of = |rate: &&ConvolutionRate| rate.shape.backward == backward;
-            self.convolution.iter().filter(of).collect::<Vec<_>>()
-        });
+        let directions = split_directions(&self.convolution, |rate| rate.shape.backward);
         let [[few, many], [_, _]] = [&directions[0][..], &directions[1][..]] else { return None };
         let gain = |of: &Vec<&ConvolutionRate>| share(of[1]) / share(of[0]);
         let gain = (gain(&directions[0]) * gain(&directions[1])).sqrt();
@@ -301,7 +295,7 @@ impl Measured {
 
     fn attention_text(&self, text: &mut String) {
         for AttentionRate { dtype, shape, rate } in &self.attention {
-            let direction = if shape.backward { "backward" } else { "forward" };
+            let direction = direction_name(shape.backward);
             let of_peak = format_percent(rate / self.peak(dtype));
             let _ = writeln!(
                 text,
@@ -315,7 +309,7 @@ impl Measured {
 
     fn convolution_text(&self, text: &mut String) {
         for ConvolutionRate { dtype, shape, rate, .. } in &self.convolution {
-            let direction = if shape.backward { "backward" } else { "forward" };
+            let direction = direction_name(shape.backward);
             let of_peak = format_percent(rate / self.peak(dtype));
             let _ = writeln!(
                 text,
@@ -341,6 +335,16 @@ impl Measured {
         }
         text
     }
+}
+
+/// Splits rates by their direction: those of the forward pass, and those of the backward pass.
+fn split_directions<R>(rates: &[R], is_backward: impl Fn(&R) -> bool) -> [Vec<&R>; 2] {
+    [false, true]
+        .map(|backward| rates.iter().filter(|rate| is_backward(rate) == backward).collect())
+}
+
+fn direction_name(is_backward: bool) -> &'static str {
+    if is_backward { "backward" } else { "forward" }
 }
 
 fn format_percent(share: f64) -> String {

@@ -1,6 +1,7 @@
 //! The dims of an image: `[n, c, h, w]`, or with channels last `[n, h, w, c]`.
 //!
-//! Ops of images are written once, for the first order, and bring dims of the second to it and back. Besides, what the speed of convolutions depends on.
+//! Ops of images are written once, for the first order, and bring dims of the second to it and back. The kind of a convolution's arithmetic
+//! follows from its window and channels, and is said here as well.
 
 use crate::array::Array;
 use crate::op::{Arithmetic, ConvolutionShape, OpError, Operand, Region};
