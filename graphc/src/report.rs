@@ -6,6 +6,7 @@ use std::fmt::Write;
 
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
+use graphc_compiler::lower::collective_counts;
 use graphc_compiler::passes::loss_scale::has_loss_scale;
 use graphc_compiler::passes::padding::PADDED;
 use graphc_compiler::planner::{WaitingWay, Waits};
@@ -68,10 +69,10 @@ pub fn summary(plan: &Plan) -> String {
         let layers: Vec<String> = choice.layers.iter().map(usize::to_string).collect();
         let _ = writeln!(
             text,
-            "pipeline: chosen for {} per step (bound {}), layers by stage {}",
+            "pipeline: layers by stage {}, objective {} per step (bound {})",
+            layers.join("+"),
             format_seconds(choice.seconds),
             format_seconds(choice.bound_seconds),
-            layers.join("+"),
         );
     }
     text.push_str(&precision_lines(plan));
@@ -236,10 +237,17 @@ fn boxing_lines(plan: &Plan) -> String {
         *sum =
             (sum.0.saturating_add(times), sum.1.saturating_add(times.saturating_mul(entry.bytes)));
     }
-    let parts: Vec<String> = sums
-        .iter()
-        .map(|(&kind, (count, sum))| format!("{count} x {} ({})", kind.name(), format_bytes(*sum)))
-        .collect();
+    let messages = collective_counts(plan);
+    let describe = |(kind, (count, sum)): (&BoxingKind, &(u64, u64))| {
+        let in_messages = match messages.get(kind) {
+            Some(&fewer) if (fewer as u64) < *count => {
+                format!(" in {}", number_of(fewer, "message", "messages"))
+            }
+            _ => String::new(),
+        };
+        format!("{count} x {}{in_messages} ({})", kind.name(), format_bytes(*sum))
+    };
+    let parts: Vec<String> = sums.iter().map(describe).collect();
     let parts = if parts.is_empty() { "none".into() } else { parts.join(", ") };
     format!("boxing per step: {parts}\n")
 }

@@ -156,3 +156,11 @@ pub fn row_major_strides(shape: &[usize]) -> Vec<usize> {
     }
     strides
 }
+/// Writes bytes of memory in the largest unit of which there is at least one.
+pub fn format_bytes(bytes: u64) -> String {
+    const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    let unit = UNITS.iter().find(|(_, unit)| bytes >= *unit);
+    unit.map_or(format!("{bytes} B"), |(name, unit)| {
+        format!("{:.2} {name}", bytes as f64 / *unit as f64)
+    })
+}

@@ -23,9 +23,21 @@ from .layout import Layout
 from .ops import TORCH
 from .plan import Plan, Samples, WeightsSource
 
+#: Element types of files that plans lack, and what they are read as.
+_READ_AS = {
+    torch.float64: torch.float32,
+    torch.int8: torch.int32,
+    torch.int16: torch.int32,
+    torch.uint16: torch.int32,
+    torch.uint32: torch.int64,
+}
+
 
 def load_tensors(path: str | Path) -> dict[str, Tensor]:
     """All tensors of a safetensors file, by name.
+
+    Element types that plans lack are read as one that they have, as the Rust engine reads them: float64 as float32, narrow integers as
+    wider ones.
 
     Raises:
         FeedError: where it cannot be read.
@@ -37,7 +49,7 @@ def load_tensors(path: str | Path) -> dict[str, Tensor]:
         raise FeedError(f"cannot read {path}: {reason(error)}") from error
     if not tensors:
         raise FeedError(f"{path} holds no tensors")
-    return tensors
+    return {name: tensor.to(_READ_AS.get(tensor.dtype, tensor.dtype)) for name, tensor in tensors.items()}
 
 
 def save_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from world import root
 
 from graphc_torch.cli import main
-from graphc_torch.data import Batches
+from graphc_torch.data import Batches, load_tensors
 from graphc_torch.epochs import Epochs
 from graphc_torch.errors import FeedError
 from graphc_torch.layout import Layout, Ranks, Sbp
@@ -107,3 +108,17 @@ def test_an_epoch_takes_every_sample_once_but_for_part_batches() -> None:
         Epochs(2, 3, None)
     with pytest.raises(FeedError, match="no inputs to feed with samples, so there are no epochs"):
         Epochs(0, 0, None)
+
+
+def test_elements_of_other_types_are_read_as_those_of_plans(tmp_path: Path) -> None:
+    path = tmp_path / "t.safetensors"
+    tensors = {
+        "floats": torch.tensor([0.1, -2.5], dtype=torch.float64),
+        "words": torch.tensor([-1, 300], dtype=torch.int16),
+        "bytes": torch.tensor([-1, 127], dtype=torch.int8),
+        "ids": torch.tensor([3, 4]),
+    }
+    save_file(tensors, str(path))
+    found = load_tensors(path)
+    assert [found[name].dtype for name in tensors] == [torch.float32, torch.int32, torch.int32, torch.int64]
+    assert all(torch.equal(found[name], tensors[name].to(found[name].dtype)) for name in tensors)

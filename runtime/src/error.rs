@@ -1,6 +1,6 @@
 //! Errors of plans that are loaded or run.
 
-use graphc_ir::types::TensorType;
+use graphc_ir::types::{TensorType, format_bytes};
 use graphc_kernels::KernelError;
 
 use crate::tensor::TensorError;
@@ -43,8 +43,9 @@ pub enum RuntimeError {
     },
     /// A card has not the memory.
     #[error(
-        "rank {rank} needs {bytes} bytes of its card's memory for the plan's tensors, and {free} are free: compile for less memory \
-         (--memory), for a smaller batch, with more microbatches, or with activations computed again"
+        "rank {rank} needs {} of its card's memory for the plan's tensors, and {} are free: compile for less memory \
+         (--memory), for a smaller batch, with more microbatches, or with activations computed again",
+        format_bytes(*.bytes), format_bytes(*.free)
     )]
     CardMemory {
         /// The rank.
@@ -187,9 +188,10 @@ pub enum RuntimeError {
     },
     /// The system has not the memory.
     #[error(
-        "rank {rank} needs {bytes} bytes of memory for the plan's tensors, the ranks of this machine so far {together} \
-         together, and {available} are available: compile for less memory, for a smaller batch, with more microbatches, \
-         or with activations computed again, or use more machines"
+        "rank {rank} needs {} of memory for the plan's tensors, the ranks of this machine so far {} together, and {} are \
+         available: compile for less memory, for a smaller batch, with more microbatches, or with activations computed \
+         again, or use more machines",
+        format_bytes(*.bytes), format_bytes(*.together), format_bytes(*.available)
     )]
     Memory {
         /// The rank.
@@ -203,8 +205,9 @@ pub enum RuntimeError {
     },
     /// The system did not give the memory, although it has it.
     #[error(
-        "rank {rank} was not given {bytes} bytes of memory for the plan's tensors: others use it, or a limit (ulimit -v) is \
-         set; free some, or compile for less memory"
+        "rank {rank} was not given {} of memory for the plan's tensors: others use it, or a limit (ulimit -v) is set; \
+         free some, or compile for less memory",
+        format_bytes(*.bytes)
     )]
     NoMemory {
         /// The rank.

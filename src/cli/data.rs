@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use graphc_compiler::import::Symbols;
 use graphc_compiler::import::weights::Weights;
 use graphc_ir::plan::Plan;
@@ -14,7 +14,8 @@ use graphc_runtime::data::{TensorFile, load_safetensors, read_file};
 /// The text of a file of at most so many bytes; `what` it is, for the error.
 pub fn read_text(path: &Path, most: u64, what: &str) -> Result<String> {
     let bytes = read_file(path, most).map_err(anyhow::Error::new);
-    let text = bytes.and_then(|bytes| Ok(String::from_utf8(bytes)?));
+    let text = bytes
+        .and_then(|bytes| String::from_utf8(bytes).map_err(|_| anyhow!("it is no text in UTF-8")));
     text.with_context(|| format!("cannot read {what}{}", path.display()))
 }
 

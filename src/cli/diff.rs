@@ -40,7 +40,7 @@ fn render_text(difference: &Difference) -> String {
         let _ = writeln!(text, "{name}: {} -> {}{change}", form(before), form(after));
     }
     for (kind, before, after) in &difference.collectives {
-        let _ = writeln!(text, "{kind} per step: {before} -> {after}");
+        let _ = writeln!(text, "messages of {kind} per step: {before} -> {after}");
     }
     let show = |place: &Option<String>| place.clone().unwrap_or_else(|| "none".into());
     for (name, before, after) in &difference.tensors {

@@ -25,6 +25,7 @@ mod export;
 mod feeding;
 mod helps;
 mod inspect;
+mod interruption;
 mod kernels;
 mod launch;
 mod numbers;
@@ -50,7 +51,7 @@ mod world;
 use args::Command;
 pub use launch::hand_over;
 
-/// Runs a command. The status is 0 but where a launch was interrupted.
+/// Runs a command. The status is 0 but where a launch or a training was interrupted.
 pub fn run_command(command: Command) -> Result<ExitCode> {
     output::expect_full_disks()?;
     check_threads()?;
@@ -88,7 +89,7 @@ fn execute_command(command: Command) -> Result<ExitCode> {
         Command::Report(args) => report::run_report(&args)?,
         Command::Calibrate(args) => calibrate::run_calibrate(&args)?,
         Command::Run(args) => run::run_inference(&args)?,
-        Command::Train(args) => train::run_train(&args)?,
+        Command::Train(args) => return train::run_train(&args),
         Command::Eval(args) => eval::run_eval(&args)?,
         Command::Export(args) => export::run_export(&args)?,
         Command::Data(args) => synth::run_data(&args)?,

@@ -31,7 +31,7 @@ pub struct Ranks {
 
 impl Ranks {
     /// Meets the other processes and runs `work`; where it fails, it fails on all of them.
-    pub fn run_on_all(work: impl FnOnce(&Self) -> Result<()>) -> Result<()> {
+    pub fn run_on_all<T>(work: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
         let several = world_size()?.is_some_and(|world| world > 1);
         let job = if several { Job::from_environment()? } else { None };
         let ranks = Self { job };
@@ -83,6 +83,17 @@ impl Ranks {
     pub fn decide(&self, own: bool) -> Result<bool> {
         let Some(job) = &self.job else { return Ok(own) };
         Ok(job.from_rank_0(&[u8::from(own)])? == [1])
+    }
+
+    /// Whether this process was started alone.
+    pub fn is_alone(&self) -> bool {
+        self.job.is_none()
+    }
+
+    /// Gives the value of rank 0 to all ranks.
+    pub fn share<T: Serialize + DeserializeOwned>(&self, own: T) -> Result<T> {
+        let Some(job) = &self.job else { return Ok(own) };
+        Ok(serde_json::from_slice(&job.from_rank_0(&serde_json::to_vec(&own)?)?)?)
     }
 
     /// Makes the plan, on rank 0 alone; the others read its weights.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::path::Path;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail, ensure};
@@ -24,6 +25,7 @@ use super::data::{ModelWeights, Types};
 use super::diagnosis::Diagnosis;
 use super::evaluation::{Watch, plan_of};
 use super::feeding::{Feeder, Training};
+use super::interruption::{Interrupted, Interruption, tell_interruption};
 use super::output::{check_distinct, print_escaped, print_message};
 use super::planning::{PlannedModel, compile_inputs, plan_model};
 use super::plans::{is_plan, load_sound_plan, plan_weights};
@@ -39,11 +41,13 @@ use super::start;
 const DEPTH: usize = 4;
 
 /// Runs the command.
-pub fn run_train(args: &TrainArgs) -> Result<()> {
-    Ranks::run_on_all(|ranks| train_model(args, ranks))
+pub fn run_train(args: &TrainArgs) -> Result<ExitCode> {
+    let interrupted = Ranks::run_on_all(|ranks| train_model(args, ranks))?;
+    Ok(interrupted.map_or(ExitCode::SUCCESS, Interrupted::exit_code))
 }
 
-fn train_model(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
+/// Trains, and returns the signal that ended it before its last step, if one did.
+fn train_model(args: &TrainArgs, ranks: &Ranks) -> Result<Option<Interrupted>> {
     let options = session_options(&args.runtime);
     check_files(args)?;
     ensure!(
@@ -109,20 +113,31 @@ fn train_model(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
         finished,
         fetched,
         ends_early,
+        interruption: Interruption::listen(ranks.is_alone(), first_step)?,
     };
-    if let Err(error) = way.take_steps(first_step..steps) {
-        let Some(diverged) = error.downcast_ref::<Diverged>() else { return Err(error) };
-        let diagnosis = Diagnosis { args, ranks, plan: &plan, options, resumed: checkpoint };
-        return Err(way.explain_divergence(&diagnosis, diverged)?);
-    }
+    let interrupted = match way.take_steps(first_step..steps) {
+        Ok(interrupted) => interrupted,
+        Err(error) => {
+            let Some(diverged) = error.downcast_ref::<Diverged>() else { return Err(error) };
+            let diagnosis = Diagnosis { args, ranks, plan: &plan, options, resumed: checkpoint };
+            return Err(way.explain_divergence(&diagnosis, diverged)?);
+        }
+    };
     way.finished.clear();
+    if let Some((signal, done)) = interrupted {
+        if ranks.leads() {
+            tell_interruption(done, steps, args.checkpoints.save.as_deref());
+        }
+        ranks.barrier()?;
+        return Ok(Some(signal));
+    }
     write_results(args, &plan, (&mut way.session, ranks), &way.finished.outputs)?;
     // The others must not leave before rank 0 has what it writes.
     ranks.barrier()?;
     if args.metrics.is_none() && first_step < steps && ranks.leads() {
         print_escaped(&(way.finished.line() + "\n"))?;
     }
-    Ok(())
+    Ok(None)
 }
 
 /// Prepares the evaluation that `--eval-data` asks for.
@@ -182,6 +197,7 @@ struct TrainingUnderWay<'a> {
     fetched: FetchedOutputs,
     /// Whether an evaluation may be the end, as patience is limited.
     ends_early: bool,
+    interruption: Interruption,
 }
 
 /// The outputs that steps are asked for, by name.
@@ -203,8 +219,9 @@ impl FetchedOutputs {
 }
 
 impl TrainingUnderWay<'_> {
-    /// Takes the steps, some of them at once; evaluates and saves where it is due.
-    fn take_steps(&mut self, steps: Range<u64>) -> Result<()> {
+    /// Takes the steps, some of them at once; evaluates and saves where it is due. A signal of the user ends it: the signal, and the
+    /// number of steps that were made until then.
+    fn take_steps(&mut self, steps: Range<u64>) -> Result<Option<(Interrupted, u64)>> {
         let mut under_way: VecDeque<UnderWay> = VecDeque::new();
         for step in steps.clone() {
             let begun = Instant::now();
@@ -248,12 +265,23 @@ impl TrainingUnderWay<'_> {
             if ends && !is_last {
                 self.tell_end(done);
                 self.tell_profile(done);
-                return Ok(());
+                return Ok(None);
+            }
+            if !is_last && let Some(signal) = self.interruption.after_step(done, self.ranks)? {
+                self.wait_for_all(under_way)?;
+                if !saves {
+                    self.save()?;
+                }
+                self.tell_profile(done);
+                return Ok(Some((signal, done)));
             }
         }
-        under_way
-            .into_iter()
-            .try_for_each(|step| self.finished.wait_for_step(step, false).map(drop))
+        self.wait_for_all(under_way)?;
+        Ok(None)
+    }
+
+    fn wait_for_all(&mut self, steps: VecDeque<UnderWay>) -> Result<()> {
+        steps.into_iter().try_for_each(|step| self.finished.wait_for_step(step, false).map(drop))
     }
 
     /// Takes what a step took into the profile, and writes that when it is whole.

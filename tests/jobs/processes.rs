@@ -368,6 +368,41 @@ fn a_launched_training_whose_rank_dies_goes_on_from_its_checkpoint() {
     assert!(losses == train_reference("gpt", &["--mesh", "2"]), "other losses than uninterrupted");
 }
 
+/// Sends a signal to a training of 3,000 steps on two ranks, as threads or launched, and lets it go on from what it has saved.
+#[test]
+fn a_training_that_is_interrupted_saves_and_goes_on() {
+    let steps = |args: &[&str]| {
+        let common = ["--loss", "cross_entropy", "--optimizer", "adam", "--mesh", "2"];
+        training("mlp", &[&common[..], &["--steps", "3000", "--metrics"], args].concat())
+    };
+    let graphc = env!("CARGO_BIN_EXE_graphc");
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    support::succeeds(steps(&[&at("whole.jsonl")]));
+    let whole = std::fs::read(at("whole.jsonl")).expect("metrics");
+    let launched = ["launch", "--standalone", "--nproc-per-node", "2", "--", graphc];
+    for (start, signal, status) in
+        [(&[][..], Signal::INT, 130), (&[], Signal::TERM, 143), (&launched, Signal::INT, 130)]
+    {
+        let _ = std::fs::remove_dir_all(at("saved"));
+        let _ = std::fs::remove_file(at("losses.jsonl"));
+        let args = steps(&[&at("losses.jsonl"), "--save", &at("saved"), "--resume", &at("saved")]);
+        let mut command = Command::new(graphc);
+        command.args(start).args(&args).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut ranks = Processes(vec![command.spawn().expect("graphc starts")]);
+        wait_for_losses(folder.path(), 20);
+        ranks.signal(0, signal);
+        let (code, said) = ranks.end(0);
+        assert_eq!(code, Some(status), "{start:?} {signal:?}: {said}");
+        let done = count_losses(folder.path());
+        let note = format!("note: interrupted after {done} of 3000 steps: go on with --resume");
+        assert!((20..3000).contains(&done) && said.contains(&note), "{start:?}: {said}");
+        support::succeeds(&args);
+        let losses = std::fs::read(at("losses.jsonl")).expect("metrics");
+        assert!(losses == whole, "{start:?} {signal:?}: other losses than uninterrupted");
+    }
+}
+
 #[test]
 fn ranks_that_were_started_otherwise_are_told_so_before_the_first_step() {
     let folder = tempfile::tempdir().expect("a scratch folder");

@@ -10,6 +10,7 @@ mod diverged;
 mod epochs;
 mod exported;
 mod fetching;
+mod flattened;
 mod options;
 mod own_weights;
 mod precision_training;

@@ -5,8 +5,7 @@ use std::fmt;
 use graphc_ir::ids::ValueId;
 use graphc_ir::plan::{Pin, Strategy};
 use graphc_ir::sbp::NdSbp;
-
-use crate::planner::format_bytes;
+use graphc_ir::types::format_bytes;
 
 /// Something that the user asks for.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,6 +1,7 @@
 //! The errors of a compilation: those of all its parts, as one type.
 
 use graphc_ir::check::PlanErrors;
+use graphc_ir::types::format_bytes;
 
 use crate::lower::LowerError;
 use crate::null_device::NullDeviceError;
@@ -40,9 +41,9 @@ pub enum CompileError {
     Invariants(#[from] PlanErrors),
     /// The arena of a rank does not fit in its memory.
     #[error(
-        "rank {rank} needs {needed} bytes, but has {limit}, {} too few: take more ranks or microbatches, or raise the limit; its \
+        "rank {rank} needs {} of memory but has {}, {} too little: take more ranks or microbatches, or raise the limit; its \
          largest tensors are {}",
-        needed - limit, format_tensors(.largest)
+        format_bytes(*.needed), format_bytes(*.limit), format_bytes(.needed - .limit), format_tensors(.largest)
     )]
     Memory {
         /// The rank.
@@ -118,6 +119,6 @@ impl CompileError {
 }
 
 fn format_tensors(largest: &[(String, u64)]) -> String {
-    let name = |(name, bytes): &(String, u64)| format!("`{name}` of {bytes} bytes");
+    let name = |(name, bytes): &(String, u64)| format!("`{name}` {}", format_bytes(*bytes));
     largest.iter().map(name).collect::<Vec<_>>().join(", ")
 }

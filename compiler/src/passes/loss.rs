@@ -8,12 +8,13 @@ use graphc_ir::types::{DType, Samples, TensorType};
 
 use super::LOSS;
 use super::fetched::keep_fetched;
-use super::samples::samples_of;
+use super::samples::{rows_of_sample, samples_of};
 use crate::passes::error::PassError;
 
 const PASS: &str = "loss";
 
-/// Adds the loss as the output `loss`, and the input that it needs: `labels` (i64, all dims of the scores but that of classes) or `target`. Classes
+/// Adds the loss as the output `loss`, and the input that it needs: `labels` (i64, all dims of the scores but that of classes) or `target`. Where
+/// a sample has several rows of the output, as in scores `[batch * time, classes]`, they are `[batch, time]` in that input. Classes
 /// are the last dim of scores of rank 2 and 3, and dim 1 of those of higher rank. If no loss is asked for, the first output of a graph that trains is
 /// the loss. Metrics become outputs of their names. Other outputs stay if they are asked for ([`CompileOptions::fetch`]).
 ///
@@ -122,11 +123,12 @@ fn append_loss(graph: Graph, loss: Loss, options: &CompileOptions) -> Result<Gra
         Samples::Dim(dim) => Samples::Dim(dim),
         Samples::First | Samples::Whole => Samples::First,
     };
+    let rows = rows_of_sample(&graph, value);
     let builder = GraphBuilder::from_graph(graph);
     let output = builder.tensor(value);
     match loss.has_labels() {
         true => {
-            let (scores, labels) = add_labels(&builder, &output, samples);
+            let (scores, labels) = add_labels(&builder, &output, (samples, rows));
             let scalar = match loss {
                 Loss::Nll => scores.nll(&labels),
                 _ => scores.smoothed_cross_entropy(&labels, options.label_smoothing),
@@ -135,7 +137,7 @@ fn append_loss(graph: Graph, loss: Loss, options: &CompileOptions) -> Result<Gra
             add_metrics(&builder, &scores, &labels, options);
         }
         false => {
-            let scalar = of_target(&builder, &output, loss, options, (&ty, samples));
+            let scalar = of_target(&builder, &split_rows(&output, rows), loss, options, samples);
             let named = if scalar.id() == Some(value) { scalar } else { scalar.named(LOSS) };
             builder.output(LOSS, &named);
         }
@@ -153,9 +155,13 @@ fn input_of(loss: Loss) -> Option<&'static str> {
 }
 
 /// Scores with classes last, and the input of their labels, whose samples lie along the dim of the output's.
-fn add_labels(builder: &GraphBuilder, output: &Tensor, samples: Samples) -> (Tensor, Tensor) {
+fn add_labels(
+    builder: &GraphBuilder,
+    output: &Tensor,
+    (samples, rows): (Samples, Option<usize>),
+) -> (Tensor, Tensor) {
     let rank = output.shape().len();
-    let scores = classes_last(output, rank);
+    let scores = split_rows(&classes_last(output, rank), rows);
     let mut shape = scores.shape();
     shape.pop();
     let moved = |dim: usize| order_with_classes_last(rank).iter().position(|&from| from == dim);
@@ -167,6 +173,13 @@ fn add_labels(builder: &GraphBuilder, output: &Tensor, samples: Samples) -> (Ten
     };
     let labels = Input { samples, ..Input::new("labels", TensorType::new(DType::I64, shape)) };
     (scores, builder.input_of(labels))
+}
+
+/// Gives the rows of a sample a dim of their own: `[batch * rows, ..]` becomes `[batch, rows, ..]`.
+fn split_rows(tensor: &Tensor, rows: Option<usize>) -> Tensor {
+    let Some(rows) = rows else { return tensor.clone() };
+    let shape = tensor.shape();
+    tensor.reshape(&[&[shape[0] / rows, rows], &shape[1..]].concat())
 }
 
 /// Metrics as outputs.
@@ -194,8 +207,9 @@ fn of_target(
     output: &Tensor,
     loss: Loss,
     options: &CompileOptions,
-    (ty, samples): (&TensorType, Samples),
+    samples: Samples,
 ) -> Tensor {
+    let ty = output.ty();
     let target = || builder.input_of(Input { samples, ..Input::new("target", ty.clone()) });
     let all: Vec<usize> = (0..ty.shape.len()).collect();
     let errors = match loss {

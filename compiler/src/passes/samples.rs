@@ -45,6 +45,17 @@ pub fn common_batch(graph: &Graph) -> usize {
     graph.nodes.iter().filter_map(batch_of).fold(0, greatest_common_divisor).max(1)
 }
 
+/// Returns the rows of a value that each sample has in turn, where they lie along the dim of samples: 16 in `[batch * 16, classes]`. It is
+/// `None` where a sample has one row, or where inputs differ in the number of samples.
+pub fn rows_of_sample(graph: &Graph, value: ValueId) -> Option<usize> {
+    let mut batches = graph.nodes.iter().filter_map(batch_of);
+    let batch = batches.next()?;
+    let is_batch_first = samples_of(graph, &[value])[0] == Samples::First;
+    let rows = *graph.value(value).ty.shape.first()?;
+    let divides = batch > 0 && rows > batch && rows.is_multiple_of(batch);
+    (is_batch_first && divides && batches.all(|other| other == batch)).then(|| rows / batch)
+}
+
 fn greatest_common_divisor(a: usize, b: usize) -> usize {
     if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }

@@ -2,6 +2,7 @@
 
 use graphc_ir::graph::Source;
 use graphc_ir::sbp::NdSbp;
+use graphc_ir::types::format_bytes;
 
 /// The error of the planner.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -139,8 +140,13 @@ fn format_choices(candidates: &[NdSbp]) -> String {
     if candidates.is_empty() {
         return "it has no layout there".into();
     }
-    let names: Vec<String> = candidates.iter().map(|sbp| format!("({sbp})")).collect();
-    format!("it can be {}", names.join(", "))
+    const MOST: usize = 9;
+    let names: Vec<String> = candidates.iter().take(MOST).map(|sbp| format!("({sbp})")).collect();
+    let more = match candidates.len() - names.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("it can be {}{more}", names.join(", "))
 }
 
 fn format_tensors(largest: &[(String, u64)]) -> String {
@@ -154,14 +160,5 @@ fn format_proof(least: Option<u64>) -> String {
             " (no plan needs less than {} where each tensor has memory of its own)",
             format_bytes(least)
         )
-    })
-}
-
-/// Writes bytes in the largest unit of which there is at least one.
-pub fn format_bytes(bytes: u64) -> String {
-    const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
-    let unit = UNITS.iter().find(|(_, unit)| bytes >= *unit);
-    unit.map_or(format!("{bytes} B"), |(name, unit)| {
-        format!("{:.2} {name}", bytes as f64 / *unit as f64)
     })
 }

@@ -54,7 +54,7 @@ use graphc_ir::sbp::NdSbp;
 
 use crate::decisions::{Decisions, NodeSharding, Sharding};
 
-pub use error::{PlannerError, format_bytes};
+pub use error::PlannerError;
 pub use reference::{Account, RepricedSharding, account_by_node, reprice_sharding};
 
 pub use encoding::lead::{Before, Lead};

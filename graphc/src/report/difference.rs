@@ -13,9 +13,10 @@ pub struct Difference {
     pub inputs: Vec<(String, Value, Value)>,
     /// Figures, by name: bytes of memory, else seconds.
     pub figures: Vec<(&'static str, f64, f64)>,
-    /// Collectives per step, by kind.
+    /// Messages of collectives per step, by kind: tensors that travel in one message count once.
     pub collectives: Vec<(&'static str, usize, usize)>,
-    /// Tensors that lie in other ways: name and where they lie, `None` where a plan has none of that name.
+    /// Tensors that lie in other ways: name and where they lie, `None` where a plan has none of that name. Those that a graph numbers
+    /// (`%12`) are left out, as another graph's numbers are other tensors.
     pub tensors: Vec<(String, Option<String>, Option<String>)>,
 }
 
@@ -80,7 +81,8 @@ fn compare_collectives(before: &Plan, after: &Plan) -> Vec<(&'static str, usize,
 
 fn compare_tensors(before: &Plan, after: &Plan) -> Vec<(String, Option<String>, Option<String>)> {
     let places = |plan: &Plan| -> BTreeMap<String, String> {
-        plan.tensors.iter().map(|tensor| (tensor.name.clone(), describe_place(tensor))).collect()
+        let named = plan.tensors.iter().filter(|tensor| !tensor.name.starts_with('%'));
+        named.map(|tensor| (tensor.name.clone(), describe_place(tensor))).collect()
     };
     let (old, new) = (places(before), places(after));
     let mut names: Vec<&String> = old.keys().chain(new.keys()).collect();

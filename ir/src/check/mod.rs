@@ -87,8 +87,19 @@ impl fmt::Debug for VerifiedPlan {
 
 /// All errors of a plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+#[error("{}", list_errors(.0))]
 pub struct PlanErrors(pub Vec<PlanError>);
+
+/// Errors that are listed in a text: the others are mostly what follows from them.
+const MOST_LISTED: usize = 12;
+
+fn list_errors(errors: &[PlanError]) -> String {
+    let mut lines: Vec<String> = errors.iter().take(MOST_LISTED).map(ToString::to_string).collect();
+    if errors.len() > MOST_LISTED {
+        lines.push(format!("and {} more", errors.len() - MOST_LISTED));
+    }
+    lines.join("\n")
+}
 
 /// One thing that is wrong, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

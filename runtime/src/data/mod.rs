@@ -5,6 +5,7 @@ mod files;
 mod metrics;
 mod pieces;
 mod rows;
+mod stored;
 mod tensors;
 
 pub use batches::Batches;

@@ -8,7 +8,7 @@ use std::path::Path;
 use graphc_ir::types::TensorType;
 use safetensors::tensor::Metadata;
 
-use super::tensors::dtype_of;
+use super::stored::StoredElements;
 use super::{DataError, Pieces, open_file};
 use crate::tensor::HostTensor;
 
@@ -21,12 +21,20 @@ pub struct TensorFile {
     path: String,
     file: File,
     tensors: BTreeMap<String, TensorType>,
-    /// The offset in the file at which each of them begins, in bytes.
-    begins: BTreeMap<String, u64>,
+    places: BTreeMap<String, Place>,
+}
+
+/// The place of a tensor in a file.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// The offset at which it begins, in bytes.
+    begin: u64,
+    elements: StoredElements,
 }
 
 impl TensorFile {
-    /// Opens a file and reads its header. Tensors of element types that graphc lacks are left aside.
+    /// Opens a file and reads its header. Tensors of element types that graphc lacks are read as one that it has (binary64 as binary32,
+    /// narrow integers as wider ones), or left aside where there is none.
     ///
     /// # Errors
     /// Where the file cannot be read, or is no safetensors file of the length that its header says.
@@ -35,14 +43,16 @@ impl TensorFile {
         let file = open_file(path).map_err(|e| fail(e.to_string()))?;
         let (metadata, data) = read_header(&file)
             .map_err(|reason| fail(format!("it is no valid safetensors file: {reason}")))?;
-        let (mut tensors, mut begins) = (BTreeMap::new(), BTreeMap::new());
+        let (mut tensors, mut places) = (BTreeMap::new(), BTreeMap::new());
         for (name, info) in metadata.tensors() {
-            if let Some(dtype) = dtype_of(info.dtype) {
-                tensors.insert(name.clone(), TensorType { dtype, shape: info.shape.clone() });
-                begins.insert(name, data + info.data_offsets.0 as u64);
+            if let Some(elements) = StoredElements::of_file(info.dtype) {
+                let ty = TensorType { dtype: elements.dtype, shape: info.shape.clone() };
+                let begin = data + info.data_offsets.0 as u64;
+                tensors.insert(name.clone(), ty);
+                places.insert(name, Place { begin, elements });
             }
         }
-        Ok(Self { path: path.display().to_string(), file, tensors, begins })
+        Ok(Self { path: path.display().to_string(), file, tensors, places })
     }
 
     /// Returns the tensors, by name.
@@ -60,16 +70,16 @@ impl TensorFile {
         (dim, row): (usize, usize),
         into: &mut [u8],
     ) -> Result<(), DataError> {
-        let (ty, begin) = self.find_tensor(name)?;
+        let (ty, place) = self.find_tensor(name)?;
         let rows = ty.shape.get(dim).copied().unwrap_or(0);
         if row >= rows || ty.bytes() / rows != into.len() {
             let text = format!("`{name}` is {ty}: no row {row} of {} bytes", into.len());
             return Err(self.read_error(text));
         }
         let bytes = Pieces::along_dim(ty, dim).bytes;
+        let elements = bytes / ty.dtype.size();
         for (block, piece) in into.chunks_exact_mut(bytes.max(1)).enumerate() {
-            let at = begin + ((block * rows + row) * bytes) as u64;
-            self.file.read_exact_at(piece, at).map_err(|e| self.read_error(e.to_string()))?;
+            self.read_elements(place, (block * rows + row) * elements, piece)?;
         }
         Ok(())
     }
@@ -79,16 +89,30 @@ impl TensorFile {
     /// # Errors
     /// Where there is none of that name, or the file cannot be read.
     pub fn read(&self, name: &str) -> Result<HostTensor, DataError> {
-        let (ty, begin) = self.find_tensor(name)?;
+        let (ty, place) = self.find_tensor(name)?;
         let mut tensor = HostTensor::zeros(ty.dtype, ty.shape.clone());
-        let read = self.file.read_exact_at(tensor.bytes_mut(), begin);
-        read.map_err(|e| self.read_error(e.to_string()))?;
+        self.read_elements(place, 0, tensor.bytes_mut())?;
         Ok(tensor)
     }
 
-    /// Finds a tensor's type, and where it begins.
-    fn find_tensor(&self, name: &str) -> Result<(&TensorType, u64), DataError> {
-        let known = self.tensors.get(name).zip(self.begins.get(name).copied());
+    /// Reads elements of a tensor, of which `first` is the first, until `into` is full.
+    fn read_elements(&self, place: Place, first: usize, into: &mut [u8]) -> Result<(), DataError> {
+        let Place { begin, elements } = place;
+        let at = begin + (first * elements.size()) as u64;
+        let read = if elements.are_same() {
+            self.file.read_exact_at(into, at)
+        } else {
+            let mut stored = vec![0; into.len() / elements.dtype.size() * elements.size()];
+            let read = self.file.read_exact_at(&mut stored, at);
+            elements.convert(&stored, into);
+            read
+        };
+        read.map_err(|e| self.read_error(e.to_string()))
+    }
+
+    /// Finds a tensor's type, and where it lies.
+    fn find_tensor(&self, name: &str) -> Result<(&TensorType, Place), DataError> {
+        let known = self.tensors.get(name).zip(self.places.get(name).copied());
         known.ok_or_else(|| self.read_error(format!("it has no tensor `{name}`")))
     }
 
@@ -150,6 +174,45 @@ mod tests {
         let column = HostTensor::new(DType::F32, [3], column.into()).expect("3");
         assert_eq!(column.to_f64(), [1.0, 3.0, 5.0]);
         assert_eq!(file.read("x").expect("it is there").to_f64(), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
+    }
+
+    /// Elements of types that graphc lacks keep their values, but for the rounding of binary64.
+    #[test]
+    fn elements_of_other_types_are_read_as_those_of_graphc() {
+        use safetensors::tensor::{Dtype, TensorView};
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("t.safetensors");
+        let floats: Vec<u8> =
+            [0.1f64, -2.5, 1e300, 4.0].iter().flat_map(|v| v.to_le_bytes()).collect();
+        let words: Vec<u8> = [-1i16, 300, -32768, 7].iter().flat_map(|v| v.to_le_bytes()).collect();
+        let unsigned: Vec<u8> = [u32::MAX, 1, 2, 3].iter().flat_map(|v| v.to_le_bytes()).collect();
+        let view = |dtype, bytes| TensorView::new(dtype, vec![2, 2], bytes).expect("it fits");
+        let tensors = [
+            ("floats", view(Dtype::F64, &floats[..])),
+            ("words", view(Dtype::I16, &words)),
+            ("wide", view(Dtype::U16, &words)),
+            ("bytes", view(Dtype::I8, &[255, 1, 128, 127])),
+            ("unsigned", view(Dtype::U32, &unsigned)),
+            ("far", view(Dtype::U64, &floats)),
+        ];
+        safetensors::serialize_to_file(tensors, None, &path).expect("it is writable");
+        let file = TensorFile::open(&path).expect("it is whole");
+        assert!(!file.tensors().contains_key("far"));
+        for (name, ty, values) in [
+            ("floats", "f32[2, 2]", [f64::from(0.1f32), -2.5, f64::INFINITY, 4.0]),
+            ("words", "i32[2, 2]", [-1.0, 300.0, -32768.0, 7.0]),
+            ("wide", "i32[2, 2]", [65535.0, 300.0, 32768.0, 7.0]),
+            ("bytes", "i32[2, 2]", [-1.0, 1.0, -128.0, 127.0]),
+            ("unsigned", "i64[2, 2]", [4_294_967_295.0, 1.0, 2.0, 3.0]),
+        ] {
+            let found = file.read(name).expect("it is there");
+            assert_eq!((found.ty().to_string().as_str(), &found.to_f64()[..]), (ty, &values[..]));
+            let mut row = HostTensor::zeros(found.ty().dtype, [2]);
+            file.read_row(name, (1, 1), row.bytes_mut()).expect("there are 2");
+            assert_eq!(row.to_f64(), [values[1], values[3]], "{name}");
+        }
+        let loaded = crate::data::load_safetensors(&path).expect_err("u64 has no type");
+        assert!(loaded.to_string().contains("`far` has elements of U64"), "{loaded}");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use graphc_ir::types::{DType, TensorType};
 use memmap2::Mmap;
 use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorInfo};
 
+use super::stored::StoredElements;
 use super::{DataError, open_file, write_with};
 use crate::tensor::HostTensor;
 
@@ -35,37 +36,30 @@ fn parse_tensors(
         .map_err(|e| read(format!("it is no valid safetensors file: {e}")))?;
     let mut tensors = BTreeMap::new();
     for (name, view) in file.iter() {
-        let dtype = dtype_of(view.dtype()).ok_or_else(|| DataError::DType {
+        let elements = StoredElements::of_file(view.dtype()).ok_or_else(|| DataError::DType {
             path: path.display().to_string(),
             name: name.to_owned(),
             dtype: format!("{:?}", view.dtype()),
         })?;
-        let tensor = HostTensor::new(dtype, view.shape(), copy_bytes(view.data()).map_err(&read)?);
+        let bytes = copy_elements(elements, view.data()).map_err(&read)?;
+        let tensor = HostTensor::new(elements.dtype, view.shape(), bytes);
         tensors.insert(name.to_owned(), tensor.map_err(|e| read(e.to_string()))?);
     }
     Ok(tensors)
 }
 
-/// Copies the bytes to memory of their own. The file may claim more than there is.
-fn copy_bytes(bytes: &[u8]) -> Result<Vec<u8>, String> {
+/// Reads elements into memory of their own. The file may claim more than there is.
+fn copy_elements(elements: StoredElements, bytes: &[u8]) -> Result<Vec<u8>, String> {
+    let size = bytes.len() / elements.size() * elements.dtype.size();
     let mut copy = Vec::new();
-    copy.try_reserve_exact(bytes.len()).map_err(|e| format!("{} bytes: {e}", bytes.len()))?;
-    copy.extend_from_slice(bytes);
+    copy.try_reserve_exact(size).map_err(|e| format!("{size} bytes: {e}"))?;
+    if elements.are_same() {
+        copy.extend_from_slice(bytes);
+    } else {
+        copy.resize(size, 0);
+        elements.convert(bytes, &mut copy);
+    }
     Ok(copy)
-}
-
-/// Returns the element type that a name in files means.
-pub(super) fn dtype_of(dtype: Dtype) -> Option<DType> {
-    Some(match dtype {
-        Dtype::F32 => DType::F32,
-        Dtype::F16 => DType::F16,
-        Dtype::BF16 => DType::BF16,
-        Dtype::I64 => DType::I64,
-        Dtype::I32 => DType::I32,
-        Dtype::U8 => DType::U8,
-        Dtype::BOOL => DType::Bool,
-        _ => return None,
-    })
 }
 
 /// Returns the element type's name in files.

@@ -25,7 +25,7 @@ pub struct ClustersArgs {
 /// `graphc doctor`
 #[derive(Args)]
 pub struct DoctorArgs {
-    /// The device; default cuda
+    /// The device; default cuda where NVIDIA's driver is there, else cpu
     #[arg(long, value_enum)]
     pub device: Option<DeviceName>,
     /// Leave out the speeds

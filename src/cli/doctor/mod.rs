@@ -28,11 +28,16 @@ struct DoctorLine {
 
 /// Runs the command.
 pub fn run_doctor(args: &DoctorArgs) -> Result<()> {
-    let device: DeviceKind = args.device.unwrap_or(DeviceName::Cuda).into();
-    let mut lines = Vec::new();
-    if device == DeviceKind::Cuda {
-        lines.extend(check_libraries());
-    }
+    let has_driver = !matches!(Library::Driver.find(), Err(NotFound::Nowhere { .. }));
+    let found = if has_driver { DeviceName::Cuda } else { DeviceName::Cpu };
+    let device: DeviceKind = args.device.unwrap_or(found).into();
+    let mut lines = match device {
+        DeviceKind::Cuda => check_libraries(),
+        DeviceKind::Cpu if has_driver => Vec::new(),
+        DeviceKind::Cpu => vec![examine_item("cards", || {
+            Ok("none, as NVIDIA's driver (libcuda) is not there: ranks run on the processor".into())
+        })],
+    };
     let devices = match device {
         DeviceKind::Cpu => std::thread::available_parallelism().map_or(1, usize::from),
         DeviceKind::Cuda => list_cards().map_or(0, |cards| cards.len()),
