@@ -83,7 +83,8 @@ impl FiniteCheck {
     pub fn from_plan(plan: &Plan) -> Result<Self, CompileError> {
         let graph = text::parse_graph(&plan.graph.join("\n"))
             .map_err(|error| PassError::PlanGraph { error: error.to_string() })?;
-        let (graph, tensors) = add_counts(attach_loss(graph, &plan.options)?)?;
+        let own = CompileOptions { gradients_of: Vec::new(), ..plan.options.clone() };
+        let (graph, tensors) = add_counts(attach_loss(graph, &own)?)?;
         let options = derive_options(plan, &graph);
         let with = |strategy: Strategy| {
             let options = CompileOptions { strategy, ..options.clone() };
@@ -123,6 +124,7 @@ fn derive_options(plan: &Plan, graph: &Graph) -> CompileOptions {
         fetch: Vec::new(),
         optimizer: None,
         gradients: true,
+        gradients_of: Vec::new(),
         skip_non_finite: false,
         ema: None,
         lr_schedule: LrSchedule::default(),

@@ -29,8 +29,8 @@ use agreed::{agree_on_options, agree_on_variables, assign_buckets, on_any, varia
 use checkpoint::CheckpointRecord;
 use graphc_compiler::cluster::preset;
 use graphc_compiler::compile::compile;
+use graphc_compiler::passes::GRADIENT;
 use graphc_compiler::passes::autocast::scales_loss;
-use graphc_compiler::passes::autodiff::GRADIENT;
 use graphc_ir::graph::Graph;
 use graphc_ir::ops::Variable;
 use graphc_ir::plan::CompileOptions;

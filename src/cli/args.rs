@@ -329,6 +329,9 @@ pub struct SharedArgs {
     /// --loss, else all
     #[arg(long, value_name = "PATTERN")]
     pub fetch: Vec<String>,
+    /// Tensors by pattern, inputs say, whose gradients of the loss are outputs grad.NAME; with run, of --loss
+    #[arg(long, value_name = "PATTERN")]
+    pub gradients_of: Vec<String>,
     /// Optimizer
     #[arg(long, value_enum)]
     pub optimizer: Option<OptimizerName>,

@@ -166,6 +166,10 @@ fn check_graph(given: &Given<'_>, plan: &Plan, args: &SharedArgs) -> Result<()> 
     {
         given.refuse_option("--fetch", pattern, "without such an output")?;
     }
+    let gradients = &plan.options.gradients_of;
+    if let Some(pattern) = args.gradients_of.iter().find(|pattern| !gradients.contains(pattern)) {
+        given.refuse_option("--gradients-of", pattern, "without this gradient")?;
+    }
     // The plan's graph says which weights are trained, not by which patterns.
     for (option, patterns) in [("--freeze", &args.freeze), ("--train", &args.train)] {
         if let Some(pattern) = patterns.first() {

@@ -70,6 +70,7 @@ fn options_of(training: &CompileOptions) -> Result<CompileOptions> {
         skip_non_finite: false,
         ema: None,
         gradients: false,
+        gradients_of: Vec::new(),
         lr_schedule: LrSchedule::default(),
         clip_norm: None,
         clip_value: None,

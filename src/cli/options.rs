@@ -33,6 +33,7 @@ pub fn compile_options(args: &SharedArgs, dims: BTreeMap<String, usize>) -> Resu
         optimizer: choose_optimizer(args)?,
         ema: args.ema,
         gradients: false,
+        gradients_of: args.gradients_of.clone(),
         strategy: args.strategy.unwrap_or(Strategy::Auto),
         recompute: args.recompute.unwrap_or_default(),
         cross_entropy: CrossEntropyForm::Auto,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, bail, ensure};
 use graphc::profile::measure_session;
 use graphc_compiler::import::weights::Weights;
+use graphc_compiler::passes::LOSS;
 use graphc_ir::check::VerifiedPlan;
 use graphc_runtime::data::{Batches, Pieces, save_safetensors};
 use graphc_runtime::{HostTensor, Session, SessionOptions};
@@ -70,7 +71,10 @@ fn all_batches(
     };
     let outputs = session.outputs().clone();
     let mut whole: BTreeMap<String, (usize, HostTensor)> = BTreeMap::new();
-    for (name, ty) in &outputs {
+    // The loss of a batch says nothing of the whole.
+    let of_samples =
+        outputs.iter().filter(|(name, _)| args.shared.gradients_of.is_empty() || *name != LOSS);
+    for (name, ty) in of_samples {
         let dim = session.output_samples()[name].dim(ty.shape.len());
         let dim = dim.filter(|&dim| ty.shape[dim] == batch);
         ensure!(
@@ -106,9 +110,13 @@ fn load_plan(args: &RunArgs, data: &Types) -> Result<(VerifiedPlan, Weights)> {
         let weights = plan_weights(&plan)?;
         return Ok((plan, weights));
     }
-    if args.shared.loss.is_some() || args.shared.optimizer.is_some() {
-        bail!("run does inference: --loss and --optimizer belong to train");
+    if args.shared.optimizer.is_some() {
+        bail!("run does inference: --optimizer belongs to train");
     }
+    ensure!(
+        args.shared.loss.is_none() || !args.shared.gradients_of.is_empty(),
+        "run does inference: --loss belongs to train, or to --gradients-of NAME, which gives the gradient of the loss by an input"
+    );
     let PlannedModel { plan, weights, .. } =
         plan_model(&args.model, (&args.shared, args.runtime.device), Some(data), false)?;
     Ok((plan, weights))

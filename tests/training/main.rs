@@ -23,4 +23,5 @@ mod statistics;
 mod streams;
 #[path = "../support/mod.rs"]
 mod support;
+mod wanted;
 mod weights;

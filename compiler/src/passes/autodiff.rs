@@ -13,9 +13,9 @@ use graphc_ir::op::{GradientNode, Op};
 use graphc_ir::ops::Init;
 use graphc_ir::plan::{CompileOptions, TensorKind};
 
-use super::loss::name_is_free;
 use super::loss_scale::{LOSS_SCALE, SKIPPED, add_scale_variable};
-use super::{LOSS, find_output};
+use super::wanted::{WantedGradient, find_wanted};
+use super::{GRADIENT, LOSS, find_output, name_is_free};
 use crate::decisions::{Phase, TrainingGraph};
 use crate::passes::error::PassError;
 
@@ -23,7 +23,8 @@ const PASS: &str = "autodiff";
 
 /// Appends the gradient of the loss by every trained variable on which it depends, named `grad.<variable>`. A variable on which the loss does not
 /// depend has no gradient and is not updated. In inference the graph stays as it is. With `scales` the gradients are those of the loss times its
-/// scale, which is a variable. If the graph is to have updates alone, its gradients are inputs.
+/// scale, which is a variable. If the graph is to have updates alone, its gradients are inputs. Gradients by other tensors that are asked for
+/// ([`CompileOptions::gradients_of`]) take the places of outputs, and are never scaled.
 ///
 /// # Errors
 /// Returns an error if nothing can be trained, an op has no gradient, or an input that is to be a gradient is missing.
@@ -37,9 +38,13 @@ pub fn append_gradients(
     let loss = find_output(&graph, LOSS).filter(|_| has_loss);
     let forward = graph.nodes.len();
     let (graph, gradients) = match loss.filter(|_| training) {
-        Some(loss) if options.optimizer.is_some() => differentiate_loss(graph, loss, scales)?,
+        Some(loss) if options.optimizer.is_some() => {
+            differentiate_loss(graph, loss, options, scales)?
+        }
         // Nothing updates the variables: who compiles wants the gradients themselves.
-        Some(loss) => (output_gradients(differentiate_loss(graph, loss, false)?), Vec::new()),
+        Some(loss) => {
+            (output_gradients(differentiate_loss(graph, loss, options, false)?), Vec::new())
+        }
         None if options.updates_alone => take_given_gradients(graph)?,
         None => (graph, Vec::new()),
     };
@@ -53,9 +58,6 @@ pub fn append_gradients(
     let kinds = tensor_kinds(&graph, &phases);
     Ok(TrainingGraph { graph, phases, kinds, loss, gradients })
 }
-
-/// The prefix of a variable's name in that of its gradient.
-pub const GRADIENT: &str = "grad.";
 
 /// Takes inputs of the graph as the gradients of its trained variables.
 fn take_given_gradients(graph: Graph) -> Result<(Graph, Gradients), PassError> {
@@ -104,11 +106,13 @@ fn tensor_kinds(graph: &Graph, phases: &[Phase]) -> Vec<TensorKind> {
     (0..graph.values.len()).map(kind).collect()
 }
 
-/// Returns, for each value, whether it depends on a trained variable through floating-point numbers and functions that have a gradient.
-fn find_trained_dependents(graph: &Graph) -> Vec<bool> {
+/// Returns, for each value, whether it depends on a wanted value, or on a variable if these are trained, through floating-point numbers and
+/// functions that have a gradient.
+fn find_dependents(graph: &Graph, wanted: &[WantedGradient], trains: bool) -> Vec<bool> {
     let mut depends = vec![false; graph.values.len()];
+    wanted.iter().for_each(|gradient| depends[gradient.tensor.index()] = true);
     for node in &graph.nodes {
-        let trained = matches!(&node.op, Op::Variable(variable) if variable.trainable);
+        let trained = trains && is_trained(node);
         let learns = !matches!(&node.op, Op::Unary(unary) if !unary.function.has_gradient());
         if trained || learns && node.operands.iter().any(|operand| depends[operand.index()]) {
             for result in &node.results {
@@ -119,51 +123,65 @@ fn find_trained_dependents(graph: &Graph) -> Vec<bool> {
     depends
 }
 
+fn is_trained(node: &Node) -> bool {
+    matches!(&node.op, Op::Variable(variable) if variable.trainable)
+}
+
 type Gradients = Vec<(ValueId, ValueId)>;
 
 fn differentiate_loss(
     graph: Graph,
     loss: ValueId,
+    options: &CompileOptions,
     scales: bool,
 ) -> Result<(Graph, Gradients), PassError> {
-    let depends = find_trained_dependents(&graph);
+    let (wanted, trains) = (find_wanted(&graph, options), options.trains_variables());
+    let depends = find_dependents(&graph, &wanted, trains);
     for name in [LOSS_SCALE, SKIPPED].iter().filter(|_| scales) {
         name_is_free(PASS, &graph, name)?;
     }
-    if !depends[loss.index()] {
+    if trains && !find_dependents(&graph, &[], true)[loss.index()] {
         return Err(PassError::NothingToTrain { loss: graph.display_name(loss) });
     }
     check_custom_ops(&graph, &depends, loss)?;
-    let nodes = graph.nodes.clone();
+    let (nodes, name) = (graph.nodes.clone(), graph.display_name(loss));
     let mut reverse = Reverse {
         contributions: vec![Vec::new(); graph.values.len()],
         builder: GraphBuilder::from_graph(graph),
         depends,
         named: BTreeSet::new(),
+        scale: None,
     };
-    let mut gradients = Vec::new();
+    let (mut gradients, mut found) = (Vec::new(), Vec::new());
     for node in nodes.iter().rev() {
         if node.results.contains(&loss) {
             let first = reverse.builder.beside_node(node, || {
                 let of = reverse.builder.tensor(loss);
                 if scales {
-                    add_scale_variable(&reverse.builder).cast(of.ty().dtype)
+                    let scale = add_scale_variable(&reverse.builder);
+                    reverse.scale = Some(scale.clone());
+                    scale.cast(of.ty().dtype)
                 } else {
                     of.full_like(1.0)
                 }
             });
             reverse.contributions[loss.index()].push(first);
         }
+        for wanted in wanted.iter().filter(|wanted| node.results.contains(&wanted.tensor)) {
+            let gradient = reverse.of_wanted(node, wanted);
+            found.push((wanted, gradient.ok_or_else(|| wanted.unreached(name.clone()))?));
+        }
         match &node.op {
-            Op::Variable(variable) if variable.trainable => {
+            Op::Variable(variable) if variable.trainable && trains => {
                 gradients.extend(reverse.of_variable(node, &variable.name));
             }
             _ => reverse.visit_node(node),
         }
     }
     gradients.reverse();
-    let graph =
+    let mut graph =
         reverse.builder.finish().map_err(|errors| PassError::Build { pass: PASS, errors })?;
+    found.into_iter().for_each(|(wanted, gradient)| wanted.set_output(&mut graph, gradient));
     Ok((graph, gradients))
 }
 
@@ -194,6 +212,8 @@ struct Reverse {
     depends: Vec<bool>,
     /// The gradients that have names.
     named: BTreeSet<ValueId>,
+    /// The factor of the loss that is differentiated, where it has one.
+    scale: Option<Tensor>,
 }
 
 impl Reverse {
@@ -228,6 +248,19 @@ impl Reverse {
     fn sum_contributions(&self, value: ValueId) -> Option<Tensor> {
         let contributions = self.contributions[value.index()].iter().cloned();
         contributions.reduce(|sum, gradient| sum.add(&gradient))
+    }
+
+    /// Returns the gradient by a tensor that is asked for, if the loss depends on it.
+    fn of_wanted(&self, node: &Node, wanted: &WantedGradient) -> Option<ValueId> {
+        let gradient = self.builder.beside_node(node, || {
+            let gradient = self.sum_contributions(wanted.tensor)?;
+            let gradient = match &self.scale {
+                Some(scale) => gradient.cast(scale.ty().dtype).div(scale),
+                None => gradient,
+            };
+            Some(wanted.copy_gradient(&self.builder, &gradient))
+        })?;
+        gradient.id()
     }
 
     /// Returns a variable with its gradient, which gets a name.

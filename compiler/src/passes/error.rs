@@ -216,6 +216,22 @@ pub enum PassError {
         /// The name most like it.
         nearest: Option<String>,
     },
+    /// A gradient of something that the graph does not have.
+    #[error("no tensor of floating-point numbers has a name like `{pattern}`, whose gradient is to be an output{}", suggest_name(.nearest))]
+    GradientUnknown {
+        /// The pattern.
+        pattern: String,
+        /// The name most like it.
+        nearest: Option<String>,
+    },
+    /// A gradient of something of which the loss is not computed.
+    #[error("the loss `{loss}` does not depend on `{tensor}`, whose gradient is to be an output")]
+    GradientUnreached {
+        /// The tensor.
+        tensor: String,
+        /// The loss.
+        loss: String,
+    },
     /// An output that the graph does not have.
     #[error("no output has a name like `{pattern}`, which is to be fetched: the outputs are {}", outputs.join(", "))]
     OutputUnknown {

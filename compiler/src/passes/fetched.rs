@@ -30,7 +30,7 @@ pub(super) fn keep_fetched(
         let outputs = names().map(str::to_owned).collect();
         return Err(PassError::OutputUnknown { pattern: pattern.clone(), outputs });
     }
-    let trains_on_loss = options.loss.is_some() && options.differentiates_loss();
+    let trains_on_loss = options.loss.is_some() && options.trains_variables();
     if options.fetch.is_empty() && !trains_on_loss {
         return Ok(graph);
     }

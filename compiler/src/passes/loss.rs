@@ -6,9 +6,10 @@ use graphc_ir::ops::Input;
 use graphc_ir::plan::{CompileOptions, Loss, Metric, ROW_LOSSES, SAMPLES};
 use graphc_ir::types::{DType, Samples, TensorType};
 
-use super::LOSS;
 use super::fetched::keep_fetched;
 use super::samples::{rows_of_sample, samples_of};
+use super::wanted::hold_places;
+use super::{LOSS, name_is_free};
 use crate::passes::error::PassError;
 
 const PASS: &str = "loss";
@@ -16,11 +17,12 @@ const PASS: &str = "loss";
 /// Adds the loss as the output `loss`, and the input that it needs: `labels` (i64, all dims of the scores but that of classes) or `target`. Where
 /// a sample has several rows of the output, as in scores `[batch * time, classes]`, they are `[batch, time]` in that input. Classes
 /// are the last dim of scores of rank 2 and 3, and dim 1 of those of higher rank. If no loss is asked for, the first output of a graph that trains is
-/// the loss. Metrics become outputs of their names. Other outputs stay if they are asked for ([`CompileOptions::fetch`]).
+/// the loss. Metrics become outputs of their names. Other outputs stay if they are asked for ([`CompileOptions::fetch`]). Tensors
+/// whose gradients are asked for become outputs, in whose place gradients come later.
 ///
 /// # Errors
-/// Returns an error if the first output does not fit the loss, the loss does not fit the options, a name is taken, or an output is asked for that the
-/// graph lacks.
+/// Returns an error if the first output does not fit the loss, the loss does not fit the options, a name is taken, or an output or a gradient is
+/// asked for that the graph lacks.
 pub fn attach_loss(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
     check_options(options)?;
     let own: Vec<String> = graph.outputs.iter().map(|output| output.name.clone()).collect();
@@ -29,7 +31,7 @@ pub fn attach_loss(graph: Graph, options: &CompileOptions) -> Result<Graph, Pass
         None if options.differentiates_loss() => declare_loss(graph)?,
         None => graph,
     };
-    keep_fetched(graph, &own, options)
+    hold_places(keep_fetched(graph, &own, options)?, options)
 }
 
 /// Moves an output before all others, so that a training without a loss of graphc's own minimises it. If it has several numbers, their mean takes its
@@ -242,14 +244,4 @@ fn order_with_classes_last(rank: usize) -> Vec<usize> {
         0..4 => (0..rank).collect(),
         _ => [0].into_iter().chain(2..rank).chain([1]).collect(),
     }
-}
-
-/// Checks that no value and no output has a name.
-pub(super) fn name_is_free(pass: &'static str, graph: &Graph, name: &str) -> Result<(), PassError> {
-    let output = graph.outputs.iter().find(|output| output.name == name);
-    let Some(value) = graph.find(name).or(output.map(|output| output.value)) else {
-        return Ok(());
-    };
-    let source_of = graph.producer(value).source.clone();
-    Err(PassError::NameTaken { pass, name: name.into(), source_of })
 }

@@ -7,6 +7,8 @@
 use graphc_ir::graph::Graph;
 use graphc_ir::ids::ValueId;
 
+use error::PassError;
+
 mod append;
 pub mod attention;
 pub mod autocast;
@@ -41,11 +43,25 @@ pub mod staging;
 pub mod statistics;
 pub mod training_mode;
 mod views;
+mod wanted;
 
 /// The output that is the loss of a graph which [`loss::attach_loss`] has seen.
 pub const LOSS: &str = "loss";
 
+/// The prefix of a tensor's name in that of its gradient.
+pub const GRADIENT: &str = "grad.";
+
 /// The value of an output.
 fn find_output(graph: &Graph, name: &str) -> Option<ValueId> {
     graph.outputs.iter().find(|output| output.name == name).map(|output| output.value)
+}
+
+/// Checks that no value and no output has a name.
+fn name_is_free(pass: &'static str, graph: &Graph, name: &str) -> Result<(), PassError> {
+    let output = graph.outputs.iter().find(|output| output.name == name);
+    let Some(value) = graph.find(name).or(output.map(|output| output.value)) else {
+        return Ok(());
+    };
+    let source_of = graph.producer(value).source.clone();
+    Err(PassError::NameTaken { pass, name: name.into(), source_of })
 }

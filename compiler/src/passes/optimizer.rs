@@ -17,8 +17,8 @@ use graphc_ir::types::{DType, TensorType};
 use super::append::{push_node, push_state, push_value};
 use super::clipping::{GRAD_NORM, clip_norm};
 use super::groups::group_of;
-use super::loss::name_is_free;
 use super::loss_scale::{SKIPPED, Scaled, check_gradients};
+use super::name_is_free;
 use super::skipping::{StepGuard, push_guard};
 use crate::decisions::TrainingGraph;
 use crate::passes::error::PassError;
@@ -37,7 +37,7 @@ pub fn append_updates(
 ) -> Result<TrainingGraph, PassError> {
     check_numbers(options)?;
     let names = [(GRAD_NORM, options.clip_norm.is_some()), (SKIPPED, options.skip_non_finite)];
-    for (name, _) in names.iter().filter(|(_, given)| *given && options.differentiates_loss()) {
+    for (name, _) in names.iter().filter(|(_, given)| *given && options.trains_variables()) {
         name_is_free(PASS, &training.graph, name)?;
     }
     append_all(&mut training, options).map_err(|error| PassError::Op { pass: PASS, error })?;
@@ -121,7 +121,7 @@ impl Scalars {
 }
 
 fn append_all(training: &mut TrainingGraph, options: &CompileOptions) -> Result<(), OpError> {
-    let guard = if options.differentiates_loss() { push_guard(training, options)? } else { None };
+    let guard = if options.trains_variables() { push_guard(training, options)? } else { None };
     let scaled = match options.optimizer {
         Some(_) => check_gradients(training, guard)?,
         None => None,

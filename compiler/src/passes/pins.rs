@@ -6,7 +6,7 @@ use graphc_ir::plan::{CompileOptions, Pin};
 use graphc_ir::sbp::NdSbp;
 use graphc_ir::text::nearest_name;
 
-use crate::passes::autodiff::GRADIENT;
+use crate::passes::GRADIENT;
 use crate::passes::error::PassError;
 use crate::pattern::matches_pattern;
 
@@ -48,7 +48,7 @@ pub fn check_pins(graphs: &[&Graph], options: &CompileOptions) -> Result<(), Pas
 }
 
 /// A name that is close to a pattern: one that has one of its parts, or is written alike.
-fn find_close_name<'a>(pattern: &str, names: &[&'a str]) -> Option<&'a str> {
+pub(super) fn find_close_name<'a>(pattern: &str, names: &[&'a str]) -> Option<&'a str> {
     let longest = pattern.split('*').max_by_key(|part| part.len()).unwrap_or("");
     // Gradients where the pattern is of one, and what the user wrote where it is not.
     let gradients = pattern.starts_with(GRADIENT);

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use graphc_compiler::import::ImportOptions;
 use graphc_compiler::import::onnx::import_onnx;
-use graphc_compiler::passes::autodiff::GRADIENT;
+use graphc_compiler::passes::GRADIENT;
 use graphc_compiler::pipeline::prepare_until;
 use graphc_ir::array::Array;
 use graphc_ir::evaluate::evaluate_outputs;

@@ -18,6 +18,7 @@ use super::{DataParallelError, gradient_of, open_session};
 pub(super) fn gradient_options(training: &CompileOptions) -> CompileOptions {
     CompileOptions {
         gradients: true,
+        gradients_of: Vec::new(),
         optimizer: None,
         lr_schedule: LrSchedule::default(),
         clip_norm: None,

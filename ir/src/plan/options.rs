@@ -82,6 +82,10 @@ pub struct CompileOptions {
     /// output `grad.<variable>`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub gradients: bool,
+    /// Tensors, by name pattern, whose gradients of the loss are outputs `grad.<tensor>`: inputs, named results of ops or variables. Without an
+    /// optimizer the model is in the mode of inference, and `gradients` is of no matter to it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gradients_of: Vec<String>,
     /// Whether, with an optimizer, nothing is differentiated and the gradient of each trained variable is fed as the input `grad.<variable>`. It is a
     /// plan of updates alone, for gradients that are made elsewhere.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -133,6 +137,7 @@ impl Default for CompileOptions {
             skip_non_finite: false,
             ema: None,
             gradients: false,
+            gradients_of: Vec::new(),
             updates_alone: false,
             strategy: Strategy::Auto,
             recompute: Recompute::None,
@@ -154,6 +159,11 @@ impl CompileOptions {
 
     /// Returns whether the loss is differentiated.
     pub fn differentiates_loss(&self) -> bool {
+        self.trains_variables() || !self.gradients_of.is_empty()
+    }
+
+    /// Returns whether the loss is differentiated by trained variables, with the model in the mode of training.
+    pub fn trains_variables(&self) -> bool {
         (self.optimizer.is_some() && !self.updates_alone) || self.gradients
     }
 
