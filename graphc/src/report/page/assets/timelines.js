@@ -54,7 +54,8 @@ function showEvent(one, wanted, level = "event") {
     if (!event) continue;
     const found = { lane, event, level };
     const [from, to] = one.extent(found);
-    const air = Math.max(to - from, 1) * (level === "event" ? 4 : 0.05);
+    // What is very short is shown with what is around it, a hundredth of the step at least.
+    const air = Math.max((to - from) * (level === "event" ? 4 : 0.05), one.view.whole / one.tick / 200);
     one.view.set((from - air) * one.tick, (to + air) * one.tick);
     one.choose(found);
     return address.show("when");
