@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::support;
 use crate::support::{fails, graphc, losses, succeeds};
+use graphc::runtime::data::load_safetensors;
 
 fn export(name: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/exports").join(name).display().to_string()
@@ -235,6 +236,58 @@ fn a_turned_copy_of_a_weight_is_that_weight() {
     succeeds([&own[..], &options].concat());
     let found = losses(&std::fs::read(metrics).expect("metrics"));
     are_those_of_pytorch(&found, &expected[3..]);
+}
+
+/// Weights that the exporter's optimizer has turned, moved, repeated or raised learn as in PyTorch, have PyTorch's names where they are whole, and go
+/// back into the model's file.
+#[test]
+fn what_the_exporter_has_folded_learns_as_it_would_have() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let data = export("folded.safetensors");
+    for (name, moved) in
+        [("folded", ["embedding_1", "expand_1"]), ("folded_dynamic", ["positions.weight", "first"])]
+    {
+        let model = export(&format!("{name}.onnx"));
+        let (metrics, weights, trained) = (path("metrics"), path("weights"), path("trained.onnx"));
+        for mesh in [&["--mesh", "1"][..], &["--mesh", "2", "--stages", "2", "--microbatches", "2"]]
+        {
+            let own =
+                ["train", &model, "--data", &data, "--metrics", &metrics, "--weights", &weights];
+            let options = "--batch 4 --loss cross_entropy --optimizer sgd --lr 0.5 --steps 6";
+            let all: Vec<&str> =
+                own.into_iter().chain(options.split(' ')).chain(mesh.iter().copied()).collect();
+            succeeds(all);
+            let found = losses(&std::fs::read(&metrics).expect("metrics"));
+            are_those_of_pytorch(&found, &[2.77100, 2.74875, 2.42719, 2.48369, 2.40234, 2.49952]);
+        }
+        let written = load_safetensors(weights.as_ref()).expect("weights");
+        for own in
+            ["head.weight", "inner.weight", "scale", "permute", "select_1"].iter().chain(&moved)
+        {
+            assert!(written.contains_key(*own), "{own} of {name}: {:?}", written.keys());
+        }
+        assert_eq!(written["inner.weight"].shape(), [6, 6]);
+        let scale = written["scale"].to_f64()[0];
+        assert!((scale + 0.27394).abs() < 1e-5, "{scale}");
+        // The model with these weights computes what the weights do.
+        succeeds(["export", &weights, "--model", &model, "-o", &trained]);
+        let run = |model: &str, more: &[&str]| {
+            let outputs = path("outputs");
+            let own = ["run", model, "--inputs", &data, "--outputs", &outputs, "--batch", "4"];
+            succeeds([&own[..], more].concat());
+            load_safetensors(outputs.as_ref()).expect("outputs")["y"].to_f64()
+        };
+        let (of_model, of_weights) =
+            (run(&trained, &[]), run(&model, &["--weights-from", &weights]));
+        let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-6 * b.abs().max(1.0);
+        assert!(of_model.iter().zip(&of_weights).all(near), "{of_model:?} is not {of_weights:?}");
+        assert!(of_model != run(&model, &[]), "the weights have changed");
+    }
+    let said = said_of("folded.onnx", &["--loss", "cross_entropy"]);
+    let left = "3 parameters are not in the file, as another name has the same weight, nothing uses them, or the optimizer left them out: \
+                `lost.bias`, `lost.weight`, `tokens.weight`";
+    assert!(said.contains(left), "{said}");
 }
 
 /// Returns the standard error of the command that compiles a model for training.

@@ -304,7 +304,7 @@ pub fn model_with_weights(path: &Path, weights: &Weights) -> Result<onnx::Rewrit
             // What has not changed stays as it is written, in whatever element type.
             let own = decoded.read_tensors(parent_folder(path))?;
             let mut changed = weights.clone();
-            decoded.add_turned(parent_folder(path), &mut changed)?;
+            decoded.write_as_exported(parent_folder(path), &mut changed)?;
             changed.tensors.retain(|name, tensor| own.get(name) != Some(tensor));
             let rewritten = onnx::onnx_with_weights(&model, &changed)?;
             let parameters = decoded.list_parameters(parent_folder(path))?;

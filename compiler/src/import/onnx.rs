@@ -7,10 +7,9 @@ use std::path::Path;
 use graphc_ir::graph::{Graph, Node, Output, Source};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
-use graphc_ir::ops::{Init, Input};
-use graphc_ir::types::TensorType;
+use graphc_ir::ops::Init;
 use graphc_ir::verify::verify_graph;
-use rten_onnx::onnx::{DataType, GraphProto, ModelProto, ValueInfoProto};
+use rten_onnx::onnx::{GraphProto, ModelProto};
 
 use super::refused::{MOST_REFUSED, Refused};
 use super::trained::TrainedPatterns;
@@ -28,12 +27,14 @@ mod double;
 mod einsum;
 mod element_types;
 mod elementwise;
+mod folded;
 mod fourier;
 mod fused;
 mod gather;
 mod grid;
 mod heads;
 mod image;
+mod inputs;
 mod integers;
 mod inverse;
 mod known;
@@ -65,14 +66,13 @@ mod uses;
 mod volumes;
 mod wire;
 
+use folded::{FoldedWeights, first_sample, repeat_samples};
+use inputs::{add_inputs, collect_described_types, collect_symbols, fixed_batch};
 use lower::{Initializers, Lowering, Val};
 
 /// The names of initializers that are copies, and of what.
 type Copies = BTreeMap<String, String>;
 pub use rewrite::{Rewritten, onnx_with_weights};
-
-/// The name that stands for the number of samples, whatever the model calls it.
-const BATCH: &str = "batch";
 
 /// Imports an ONNX model. Files of weights are looked for in `base_dir`, and read only when their bytes are needed. `dims` gives the values of
 /// symbolic extents. Its value for `batch` is that of the symbol that counts samples, whatever the name of that symbol.
@@ -153,24 +153,58 @@ impl Decoded {
         Ok(self.read_initializers(find_graph(&self.model)?, base_dir)?.0)
     }
 
-    fn read_roles(&self, base_dir: &Path) -> Result<roles::Roles, ImportError> {
-        let graph = find_graph(&self.model)?;
-        let order = model::order_nodes(graph)?;
-        let (tensors, copies) = self.read_initializers(graph, base_dir)?;
-        Ok(roles::find_trained(graph, &order, &self.metadata.kinds, &tensors, &copies))
+    /// Finds the roles of initializers, and what the exporter's optimizer has made of parameters. Parameters that it has turned are added to the
+    /// initializers.
+    fn find_roles(
+        &self,
+        graph: &GraphProto,
+        order: &[usize],
+        tensors: &mut BTreeMap<String, WeightTensor>,
+        copies: &Copies,
+    ) -> (roles::Roles, FoldedWeights) {
+        let batch = fixed_batch(graph, tensors);
+        let folded = FoldedWeights::of_model(graph, &self.metadata, tensors, batch);
+        folded.add_absent(tensors);
+        let marks = (&self.metadata.kinds, &folded);
+        (roles::find_trained(graph, order, marks, tensors, copies), folded)
     }
 
-    /// Adds to weights the matrices of the file that the exporter has made by turning one of them, turned anew.
+    fn read_roles(&self, base_dir: &Path) -> Result<(roles::Roles, FoldedWeights), ImportError> {
+        let graph = find_graph(&self.model)?;
+        let order = model::order_nodes(graph)?;
+        let (mut tensors, copies) = self.read_initializers(graph, base_dir)?;
+        Ok(self.find_roles(graph, &order, &mut tensors, &copies))
+    }
+
+    /// Brings weights into the form that the file has them in: adds what the exporter has made of one of them, in the place of that one where the file
+    /// does not have it, and repeats what it has repeated.
     ///
     /// # Errors
     /// Returns an error if the model's structure or its tensors are damaged, or a weight cannot be read.
-    pub fn add_turned(&self, base_dir: &Path, weights: &mut Weights) -> Result<(), ImportError> {
-        for (copy, source) in self.read_roles(base_dir)?.tied {
-            if let (Some(weight), false) =
-                (weights.tensors.get(&source), weights.tensors.contains_key(&copy))
-            {
-                let turned = shared::turn_matrix(&source, weight)?;
-                weights.tensors.insert(copy, turned);
+    pub fn write_as_exported(
+        &self,
+        base_dir: &Path,
+        weights: &mut Weights,
+    ) -> Result<(), ImportError> {
+        let (roles, folded) = self.read_roles(base_dir)?;
+        for (copy, source) in &roles.tied {
+            let weight = weights.tensors.get(source).filter(|weight| weight.shape.len() == 2);
+            if let (Some(weight), false) = (weight, weights.tensors.contains_key(copy)) {
+                let turned = weight.turn();
+                weights.tensors.insert(copy.clone(), turned);
+            }
+        }
+        for (made, exponential) in &folded.exponentials {
+            let parameter = weights.tensors.get(&exponential.parameter);
+            if let Some(tensor) = parameter.and_then(|own| exponential.of_parameter(own)) {
+                weights.tensors.insert(made.clone(), tensor);
+            }
+        }
+        weights.tensors.retain(|name, _| !folded.absent.contains(name));
+        let batch = fixed_batch(find_graph(&self.model)?, &BTreeMap::<String, ()>::new());
+        for (name, batch) in folded.repeated.iter().filter_map(|name| Some((name, batch?))) {
+            if let Some(weight) = weights.tensors.get_mut(name) {
+                *weight = repeat_samples(name, weight, batch)?;
             }
         }
         Ok(())
@@ -182,12 +216,16 @@ impl Decoded {
     /// Returns an error if the model's structure or its tensors are damaged.
     pub fn list_parameters(&self, base_dir: &Path) -> Result<BTreeSet<String>, ImportError> {
         let graph = find_graph(&self.model)?;
-        let mut trained = self.read_roles(base_dir)?.trained;
+        let (mut roles, folded) = self.read_roles(base_dir)?;
         let outputs = graph.output.iter().filter_map(|output| output.name.as_deref());
-        let read: BTreeSet<&str> =
+        let mut read: BTreeSet<&str> =
             graph.node.iter().flat_map(model::list_node_reads).chain(outputs).collect();
-        trained.retain(|name| read.contains(name.as_str()));
-        Ok(trained)
+        let raised = folded.exponentials.iter().map(|(made, of)| (made, &of.parameter));
+        let made = roles.tied.iter().chain(raised).filter(|(made, _)| read.contains(made.as_str()));
+        let sources: Vec<&str> = made.map(|(_, source)| source.as_str()).collect();
+        read.extend(sources);
+        roles.trained.retain(|name| read.contains(name.as_str()));
+        Ok(roles.trained)
     }
 
     /// Imports the model; see [`import_onnx`].
@@ -237,14 +275,19 @@ impl Decoded {
         options: ImportOptions,
     ) -> Result<Begun, ImportError> {
         let Self { model, metadata } = self;
-        let wire::Metadata { kinds, computed, origins, padded, modules: _ } = metadata;
+        let wire::Metadata { kinds, computed, origins, padded, .. } = metadata;
         let graph = find_graph(model)?;
         let order = model::order_nodes(graph)?;
-        let (tensors, copies) = self.read_initializers(graph, base_dir)?;
+        let (mut tensors, copies) = self.read_initializers(graph, base_dir)?;
         let symbols = collect_symbols(graph, &tensors);
-        let mut roles = roles::find_trained(graph, &order, kinds, &tensors, &copies);
+        let (mut roles, folded) = self.find_roles(graph, &order, &mut tensors, &copies);
         let is_pytorch = model.producer_name.as_deref() == Some("pytorch");
-        let authored = roles::find_authored(kinds, &tensors, is_pytorch);
+        let mut authored = roles::find_authored(kinds, &tensors, is_pytorch);
+        authored.extend(folded.absent.iter().cloned());
+        for name in &folded.repeated {
+            let first = first_sample(name, &tensors[name])?;
+            tensors.insert(name.clone(), first);
+        }
         let mut patterns = TrainedPatterns::new(&options);
         let mut trained = BTreeSet::new();
         for (name, tensor) in &tensors {
@@ -273,6 +316,12 @@ impl Decoded {
         lowering.described = collect_described_types(graph, dims, &symbols);
         for (copy, source) in &roles.tied {
             lowering.tie_weights(copy, source)?;
+        }
+        for (made, exponential) in &folded.exponentials {
+            lowering.raise_weight(made, exponential)?;
+        }
+        for name in &folded.repeated {
+            lowering.repeat_weight(name, fixed_batch(graph, lowering.tensors()).unwrap_or(1))?;
         }
         register_doubles(&mut lowering, graph, base_dir)?;
         register_folded(&mut lowering);
@@ -310,29 +359,6 @@ fn list_unsupported_ops(graph: &GraphProto) -> UnsupportedOps {
     missing
 }
 
-/// The floating-point values whose type the file says, as far as its extents have values.
-fn collect_described_types(
-    graph: &GraphProto,
-    dims: &BTreeMap<String, usize>,
-    symbols: &Symbols,
-) -> BTreeMap<String, TensorType> {
-    let ty = |name: &str, info: &ValueInfoProto| {
-        let tensor = info.r#type.as_ref()?.tensor_type.as_ref()?;
-        let dtype = tensor::stored_type(tensor.elem_type?)?.dtype;
-        tensor.shape.as_ref()?;
-        let bound = read_extents(name, info)
-            .into_iter()
-            .map(|e| bind_extent(&e, false, dims, symbols).ok());
-        let ty = TensorType::new(dtype, bound.collect::<Option<Vec<_>>>()?);
-        dtype.is_float().then_some(ty)
-    };
-    let named = graph.value_info.iter().filter_map(|info| {
-        let name = info.name.as_deref()?;
-        Some((name.to_owned(), ty(name, info)?))
-    });
-    named.collect()
-}
-
 /// The versions of the standard operators that are read: the first in which ops broadcast as they do today, and the last there is.
 const OPSETS: std::ops::RangeInclusive<i64> = 7..=28;
 
@@ -349,82 +375,6 @@ fn read_opset(model: &ModelProto) -> Result<i64, ImportError> {
     let (first, last) = (OPSETS.start(), OPSETS.end());
     let reason = format!("{found}; graphc reads versions {first} to {last}");
     Err(ImportError::Structure { reason })
-}
-
-/// Inputs without those that an old file lists although they are initializers.
-fn fed_inputs<'a, T>(
-    graph: &'a GraphProto,
-    tensors: &BTreeMap<String, T>,
-) -> impl Iterator<Item = (&'a str, &'a ValueInfoProto)> {
-    let inputs = graph.input.iter().map(|info| (info.name.as_deref().unwrap_or(""), info));
-    inputs.filter(|(name, _)| !tensors.contains_key(*name))
-}
-
-/// The extents of an input: a number, or a name. A dim without either has the name of its place.
-fn read_extents(name: &str, info: &ValueInfoProto) -> Vec<Result<i64, String>> {
-    let tensor = info.r#type.as_ref().and_then(|ty| ty.tensor_type.as_ref());
-    let shape = tensor.and_then(|tensor| tensor.shape.as_ref());
-    let dims = shape.map_or(&[][..], |shape| &shape.dim);
-    dims.iter()
-        .enumerate()
-        .map(|(index, dim)| match (&dim.dim_param, dim.dim_value) {
-            (Some(symbol), _) if !symbol.is_empty() => Err(symbol.clone()),
-            (_, Some(extent)) => Ok(extent),
-            _ => Err(format!("{name}.{index}")),
-        })
-        .collect()
-}
-
-fn collect_symbols<T>(graph: &GraphProto, tensors: &BTreeMap<String, T>) -> Symbols {
-    let named = |(name, info): (&str, &ValueInfoProto)| {
-        let dims = read_extents(name, info).into_iter().map(Result::err).collect();
-        (name.to_owned(), dims)
-    };
-    Symbols::new(fed_inputs(graph, tensors).map(named).collect(), Vec::new())
-}
-
-fn add_inputs(
-    lowering: &mut Lowering,
-    graph: &GraphProto,
-    dims: &BTreeMap<String, usize>,
-    symbols: &Symbols,
-) -> Result<(), ImportError> {
-    let fed: Vec<_> = fed_inputs(graph, lowering.tensors()).collect();
-    check_values(&fed, dims, symbols)?;
-    let mut types = Vec::new();
-    for (position, (name, info)) in fed.into_iter().enumerate() {
-        let tensor = info.r#type.as_ref().and_then(|ty| ty.tensor_type.as_ref());
-        let stored =
-            tensor.and_then(|tensor| tensor.elem_type).map(|ty| (ty, tensor::stored_type(ty)));
-        let reason = match stored {
-            Some((_, Some(_))) => String::new(),
-            Some((data_type, None)) => format!("the element type {data_type} is not supported"),
-            None => "it is no tensor".into(),
-        };
-        let Some((_, Some(stored))) = stored else {
-            return Err(ImportError::Tensor { name: name.into(), reason });
-        };
-        if tensor.is_some_and(|tensor| tensor.shape.is_none()) {
-            let reason = "the model does not say its shape".into();
-            return Err(ImportError::Tensor { name: name.into(), reason });
-        }
-        let mut shape = Vec::new();
-        for (dim, extent) in read_extents(name, info).into_iter().enumerate() {
-            let first = position == 0 && dim == 0;
-            let extent = bind_extent(&extent, first, dims, symbols)
-                .map_err(|reason| ImportError::Dim { input: name.into(), dim, reason })?;
-            shape.push(extent);
-        }
-        if tensor.and_then(|tensor| tensor.elem_type) == Some(DataType::DOUBLE) {
-            lowering.doubles.insert(name.to_owned());
-        }
-        types.push((name.to_owned(), stored.dtype, shape));
-    }
-    let shapes: Vec<Vec<usize>> = types.iter().map(|(_, _, shape)| shape.clone()).collect();
-    for ((name, dtype, shape), samples) in types.into_iter().zip(symbols.samples(&shapes)) {
-        lowering.add_input(Input { name, ty: TensorType::new(dtype, shape), samples })?;
-    }
-    Ok(())
 }
 
 /// Initializers of DOUBLE: those that ops may be computed with on import are known as they are.
@@ -471,63 +421,6 @@ fn register_folded(lowering: &mut Lowering) {
             lowering.mark_read(&name);
             lowering.values.insert(name, Val::Known(value));
         }
-    }
-}
-
-/// Refuses inputs several of whose symbolic extents have no value; where it is one, [`bind_extent`] says so.
-fn check_values(
-    fed: &[(&str, &ValueInfoProto)],
-    dims: &BTreeMap<String, usize>,
-    symbols: &Symbols,
-) -> Result<(), ImportError> {
-    let mut missing: Vec<(String, String, usize)> = Vec::new();
-    for (position, (input, info)) in fed.iter().enumerate() {
-        for (dim, extent) in read_extents(input, info).into_iter().enumerate() {
-            let Err(name) = extent else { continue };
-            let known = missing.iter().any(|(other, ..)| *other == name);
-            let first = position == 0 && dim == 0;
-            let extent = Err(name.clone());
-            let has_value = dims.contains_key(&name)
-                || dims.contains_key(BATCH) && is_batch(&extent, first, symbols);
-            if !known && !has_value {
-                missing.push((name, (*input).to_owned(), dim));
-            }
-        }
-    }
-    let batch = symbols.batch.clone();
-    if missing.len() < 2 { Ok(()) } else { Err(ImportError::Dims { dims: missing, batch }) }
-}
-
-/// Whether an extent counts samples: it is the symbol of the batch, or, where there is none, the first of all.
-fn is_batch(extent: &Result<i64, String>, first: bool, symbols: &Symbols) -> bool {
-    match (extent, &symbols.batch) {
-        (Err(name), Some(batch)) => name == batch,
-        (_, None) => first,
-        (Ok(_), Some(_)) => false,
-    }
-}
-
-/// The value of an extent. What `batch` says counts for the symbol of the batch, and where there is none for the first extent.
-fn bind_extent(
-    extent: &Result<i64, String>,
-    first: bool,
-    dims: &BTreeMap<String, usize>,
-    symbols: &Symbols,
-) -> Result<usize, String> {
-    let batch = dims.get(BATCH).filter(|_| is_batch(extent, first, symbols));
-    let extent = match extent {
-        Err(name) => *dims.get(name).or(batch).ok_or_else(|| {
-            let option = if symbols.batch.as_ref() == Some(name) { "--batch or " } else { "" };
-            format!("the extent `{name}` has no value: give it with {option}--dim {name}=VALUE")
-        })?,
-        Ok(extent) => usize::try_from(*extent).map_err(|_| format!("{extent} is no extent"))?,
-    };
-    match batch {
-        Some(&batch) if extent != batch && !symbols.all.iter().any(|name| name == BATCH) => {
-            Err(format!("the model has {extent}, and the batch is {batch}"))
-        }
-        _ if extent > 1 << 40 => Err(format!("{extent} is too large")),
-        _ => Ok(extent),
     }
 }
 

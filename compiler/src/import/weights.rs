@@ -47,6 +47,8 @@ pub enum WeightData {
         /// The folder that must hold the file, links followed; `None` if it may be anywhere.
         folder: Option<PathBuf>,
     },
+    /// A matrix with the columns of another one as rows.
+    Turned(Arc<WeightTensor>),
 }
 
 /// An error of reading weights.
@@ -115,7 +117,7 @@ impl WeightTensor {
     pub fn bytes(&self, name: &str) -> Result<Arc<[u8]>, WeightsError> {
         match &self.data {
             WeightData::Bytes(bytes) => Ok(bytes.clone()),
-            WeightData::File { .. } => Ok(self.to_vec(name)?.into()),
+            WeightData::File { .. } | WeightData::Turned(_) => Ok(self.to_vec(name)?.into()),
         }
     }
 
@@ -134,7 +136,29 @@ impl WeightTensor {
                     reason: error.to_string(),
                 })
             }
+            WeightData::Turned(matrix) => {
+                let bytes = matrix.bytes(name)?;
+                let ([rows, columns], size) = ([self.shape[1], self.shape[0]], self.dtype.size());
+                let places = (0..rows * columns).map(|at| at % rows * columns + at / rows);
+                Ok(places.flat_map(|at| &bytes[at * size..][..size]).copied().collect())
+            }
         }
+    }
+
+    /// Returns a matrix with its columns as rows. Its bytes are turned when they are asked for.
+    ///
+    /// # Panics
+    /// If it has another number of dims than two.
+    #[must_use]
+    pub fn turn(&self) -> Self {
+        let [rows, columns] = self.shape[..] else { panic!("{} is no matrix", self.ty()) };
+        let data = match &self.data {
+            WeightData::Turned(matrix) => matrix.data.clone(),
+            WeightData::Bytes(_) | WeightData::File { .. } => {
+                WeightData::Turned(Arc::new(self.clone()))
+            }
+        };
+        Self { dtype: self.dtype, shape: vec![columns, rows], data }
     }
 
     /// Returns the elements as `f64`, whatever the element type.

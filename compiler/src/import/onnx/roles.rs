@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rten_onnx::onnx::{GraphProto, NodeProto};
 
+use super::folded::FoldedWeights;
 use super::model::op_type;
 use super::shared;
 use super::uses::{InitializerUses, running_statistics};
@@ -25,17 +26,18 @@ pub(super) struct Roles {
 
 /// Finds the initializers that are trained.
 ///
-/// With metadata, they are those that it marks PARAMETER, and unmarked floats that a matmul, convolution or gather takes as its weight, because the
-/// exporter's optimizer folds and renames weights. Without metadata, they are all that are used as parameters.
+/// With metadata, they are those that it marks PARAMETER, what the exporter's optimizer has only moved of one, and other unmarked floats that a
+/// matmul, convolution or gather takes as its weight, because the optimizer folds and renames weights. Without metadata, they are all that are used
+/// as parameters.
 pub(super) fn find_trained(
     graph: &GraphProto,
     order: &[usize],
-    kinds: &Kinds,
+    (kinds, folded): (&Kinds, &FoldedWeights),
     tensors: &BTreeMap<String, WeightTensor>,
     copies: &BTreeMap<String, String>,
 ) -> Roles {
-    if has_marks(kinds, tensors) {
-        return by_marks(graph, kinds, tensors);
+    if has_marks(kinds, tensors) || !folded.absent.is_empty() {
+        return by_marks(graph, (kinds, folded), tensors);
     }
     by_use(
         &InitializerUses::new(graph, order, tensors, copies),
@@ -99,32 +101,85 @@ fn has_marks(kinds: &Kinds, tensors: &BTreeMap<String, WeightTensor>) -> bool {
     tensors.keys().any(|name| kinds.contains_key(name))
 }
 
-fn by_marks(graph: &GraphProto, kinds: &Kinds, tensors: &BTreeMap<String, WeightTensor>) -> Roles {
+fn by_marks(
+    graph: &GraphProto,
+    (kinds, folded): (&Kinds, &FoldedWeights),
+    tensors: &BTreeMap<String, WeightTensor>,
+) -> Roles {
     let used = map_weights_to_ops(graph);
     let (mut trained, mut guessed) = (BTreeSet::new(), BTreeMap::new());
     for (name, tensor) in tensors.iter().filter(|(_, tensor)| tensor.dtype.is_float()) {
+        if folded.constants.contains(name) || folded.is_made(name) {
+            continue;
+        }
+        let is_known = folded.moved.contains_key(name) || folded.absent.contains(name);
         let kind = kinds.get(name).map(String::as_str);
-        let op = used.get(name.as_str()).filter(|_| kind.is_none() && !tensor.shape.is_empty());
+        let is_marked = is_known || kind.is_some();
+        let op = used.get(name.as_str()).filter(|_| !is_marked && !tensor.shape.is_empty());
         guessed.extend(op.map(|op| (name, format!("`{name}` ({op})"))));
-        if kind == Some("PARAMETER") || op.is_some() {
+        if is_known || kind == Some("PARAMETER") || op.is_some() {
             trained.insert(name.clone());
         }
     }
-    let is_made = |name: &str| !kinds.contains_key(name);
-    let tied = shared::find_made_copies(&trained, tensors, is_made, true);
+    let is_made = |name: &str| !kinds.contains_key(name) && !folded.moved.contains_key(name);
+    let mut tied = shared::find_made_copies(&trained, tensors, is_made, true);
     trained.retain(|name| !tied.contains_key(name));
     let guessed = guessed.into_iter().filter(|(name, _)| !tied.contains_key(*name));
     let guessed: Vec<String> = guessed.map(|(_, text)| text).collect();
-    let warnings = Vec::from_iter((!guessed.is_empty()).then(|| {
+    let untrained = folded.computed.keys().filter(|name| !trained.contains(*name));
+    let untrained = untrained.filter(|name| !tied.contains_key(*name));
+    let said = [
+        describe_guessed(&guessed),
+        describe_untrained(untrained, folded),
+        describe_lost(&folded.lost),
+    ];
+    let said: Vec<String> = said.into_iter().flatten().collect();
+    let warnings = Vec::from_iter((!said.is_empty()).then(|| {
         format!(
-            "{} of the weights are not marked, and are trained because an op takes them as its weight: {}. \
-             Where this model is to be trained, export it with optimize=False: the exporter's optimizer joins, \
+            "{}. Where this model is to be trained, export it with optimize=False: the exporter's optimizer joins, \
              folds and renames weights, so that fewer are trained than PyTorch would",
-            guessed.len(),
-            format_names(&guessed)
+            said.join("; ")
         )
     }));
+    tied.extend(folded.turned.clone());
     Roles { trained, tied, warnings }
+}
+
+fn describe_guessed(guessed: &[String]) -> Option<String> {
+    (!guessed.is_empty()).then(|| {
+        format!(
+            "{} of the weights are not marked, and are trained because an op takes them as its weight: {}",
+            guessed.len(),
+            format_names(guessed)
+        )
+    })
+}
+
+/// Describes the tensors that are computed of parameters, which are therefore not trained.
+fn describe_untrained<'a>(
+    untrained: impl Iterator<Item = &'a String>,
+    folded: &FoldedWeights,
+) -> Option<String> {
+    let parameters: BTreeSet<&String> = untrained.flat_map(|name| &folded.computed[name]).collect();
+    let names: Vec<String> = parameters.iter().map(|name| format!("`{name}`")).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "{} parameters were computed with and are not trained: {}",
+            names.len(),
+            format_names(&names)
+        )
+    })
+}
+
+fn describe_lost(lost: &[String]) -> Option<String> {
+    let names: Vec<String> = lost.iter().map(|name| format!("`{name}`")).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "{} parameters are not in the file, as another name has the same weight, nothing uses them, or the optimizer left them out: {}",
+            names.len(),
+            format_names(&names)
+        )
+    })
 }
 
 fn by_use(

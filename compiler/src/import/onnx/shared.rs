@@ -5,8 +5,7 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::import::ImportError;
-use crate::import::weights::{WeightData, WeightTensor};
+use crate::import::weights::WeightTensor;
 
 /// Elements that are compared before all of them are.
 const SAMPLED: usize = 64;
@@ -27,23 +26,6 @@ pub(super) fn find_made_copies(
         Some((copy.name.to_owned(), source.name.to_owned()))
     };
     made.iter().filter_map(pair).collect()
-}
-
-/// Returns a matrix with its columns as rows.
-///
-/// # Errors
-/// Returns an error if its elements cannot be read.
-pub(super) fn turn_matrix(name: &str, tensor: &WeightTensor) -> Result<WeightTensor, ImportError> {
-    let bytes = tensor.bytes(name).map_err(|failure| ImportError::Tensor {
-        name: name.to_owned(),
-        reason: failure.to_string(),
-    })?;
-    let (rows, columns, size) = (tensor.shape[0], tensor.shape[1], tensor.dtype.size());
-    let places = (0..rows * columns).map(|at| at % rows * columns + at / rows);
-    let turned: Vec<u8> =
-        places.flat_map(|at| element_bytes(&bytes, at, size).iter().copied()).collect();
-    let shape = vec![columns, rows];
-    Ok(WeightTensor { dtype: tensor.dtype, shape, data: WeightData::Bytes(turned.into()) })
 }
 
 /// A weight of two dims.

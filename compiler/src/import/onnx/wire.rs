@@ -50,7 +50,7 @@ impl OnnxMessage {
             (Attribute, 5) => ("t", Tensor),
             (Attribute, 6) => ("g", Graph),
             (Tensor, 13) => ("external_data", Entry),
-            (Tensor, 16) | (ValueInfo, 4) | (Node, 9) => ("metadata_props", Entry),
+            (Graph, 16) | (Tensor, 16) | (ValueInfo, 4) | (Node, 9) => ("metadata_props", Entry),
             (ValueInfo, 2) => ("type", Type),
             (Type, 1) => ("tensor_type", TensorType),
             (Type, 4) => ("sequence_type", Sequence),
@@ -73,6 +73,10 @@ pub(super) type Kinds = BTreeMap<String, String>;
 #[derive(Default)]
 pub(super) struct Metadata {
     pub kinds: Kinds,
+    /// The kinds of all parameters and buffers that the program had, by name, whether the file has them or not.
+    pub signature: Kinds,
+    /// The tensors of which the exporter's optimizer has computed a tensor, by name, in no order.
+    pub folded: BTreeMap<String, Vec<String>>,
     /// The names of buffers that PyTorch does not save, because the model computes them.
     pub computed: BTreeSet<String>,
     /// The functions of PyTorch that nodes stand for, by the node's first result, where the ONNX op does not say it.
@@ -119,6 +123,7 @@ struct OnnxMessageInfo {
     name: Option<String>,
     kind: Option<String>,
     is_computed: bool,
+    folded: Option<Vec<String>>,
     origin: Option<Origin>,
     padding: Option<i64>,
     /// A node's own name. The field `name` is that of its first result.
@@ -214,6 +219,9 @@ impl EncodingWalk {
                 }
                 self.found.kinds.insert(name, kind);
             }
+            OnnxMessageInfo { name: Some(name), folded: Some(parts), .. } => {
+                self.found.folded.insert(name, parts);
+            }
             OnnxMessageInfo { .. } => {}
         }
         Ok(())
@@ -238,6 +246,10 @@ impl EncodingWalk {
                 {
                     named.kind = entry_kind(content).or(named.kind.take());
                     named.is_computed |= is_computed(content);
+                    named.folded = folded_parts(content).or(named.folded.take());
+                }
+                if inner == OnnxMessage::Entry && message == OnnxMessage::Graph {
+                    self.found.signature.extend(signature_kinds(content));
                 }
                 if inner == OnnxMessage::Entry && message == OnnxMessage::Node {
                     named.origin = node_origin(content).or(named.origin);
@@ -325,6 +337,32 @@ pub(super) fn decode_fields(message: &[u8]) -> impl Iterator<Item = OnnxField<'_
 fn entry_kind(entry: &[u8]) -> Option<String> {
     let (key, value) = entry_pair(entry)?;
     key.ends_with("InputSpec.kind").then(|| value.to_string())
+}
+
+/// Returns the tensors of which the exporter's optimizer has computed one, if an entry of a tensor lists them, as a Python list.
+fn folded_parts(entry: &[u8]) -> Option<Vec<String>> {
+    let (_, value) = entry_pair(entry).filter(|(key, _)| key.ends_with("optimizer.folded_from"))?;
+    let names = value.strip_prefix('[')?.strip_suffix(']')?.split(", ");
+    Some(names.map(|name| name.trim_matches(['\'', '"']).to_owned()).collect())
+}
+
+/// Returns the kinds of parameters and buffers, if an entry of a graph is the signature of the program: `p_w: PARAMETER target='w'` in a line each, or
+/// in the older form `InputSpec(kind=<InputKind.PARAMETER: 2>, arg=.., target='w', ..)`. Of a name that is listed twice, as a buffer that the program
+/// changes is, the first counts.
+fn signature_kinds(entry: &[u8]) -> Kinds {
+    let pair =
+        entry_pair(entry).filter(|(key, _)| key.ends_with("ExportedProgram.graph_signature"));
+    let mut kinds = Kinds::new();
+    let mut rest = pair.map_or("", |(_, value)| value);
+    while let Some((before, after)) = rest.split_once("target='") {
+        let Some((name, behind)) = after.split_once('\'') else { break };
+        let kind = ["PARAMETER", "BUFFER"].into_iter().find(|kind| before.contains(kind));
+        if let Some(kind) = kind {
+            kinds.entry(name.to_owned()).or_insert_with(|| kind.to_owned());
+        }
+        rest = behind;
+    }
+    kinds
 }
 
 /// Whether an entry says that PyTorch does not save a buffer.

@@ -1,0 +1,285 @@
+//! Weights that the exporter's optimizer has computed with before it wrote them. It says of each tensor that it wrote so of which others it was
+//! computed, parameters among them, and the signature of the program says which parameters there were.
+//!
+//! Some of these tensors are still weights: a parameter that was only turned, or only moved, in whole or in part, learns in its new place what it would
+//! have learned. So does an exponential, of which the parameter is computed back. What was computed otherwise learns differently or not at all.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use graphc_ir::types::DType;
+use rten_onnx::onnx::GraphProto;
+
+use super::model::op_type;
+use super::wire::Metadata;
+use crate::import::ImportError;
+use crate::import::weights::{WeightData, WeightTensor};
+
+/// The functions of PyTorch that change neither a number nor how often a model has it, but for a repetition along the batch; `val` stands for what
+/// the translation of a function adds, such as extents.
+const MOVEMENTS: [&str; 33] = [
+    "alias",
+    "arange",
+    "chunk",
+    "clone",
+    "contiguous",
+    "detach",
+    "embedding",
+    "expand",
+    "expand_as",
+    "flatten",
+    "getitem",
+    "index",
+    "index_select",
+    "lift_fresh_copy",
+    "movedim",
+    "mt",
+    "narrow",
+    "numpy_t",
+    "permute",
+    "repeat",
+    "reshape",
+    "select",
+    "slice",
+    "split",
+    "split_with_sizes",
+    "squeeze",
+    "t",
+    "transpose",
+    "unbind",
+    "unsafe_view",
+    "unsqueeze",
+    "val",
+    "view",
+];
+
+/// The functions that turn a matrix, and the translation of `linear`, which turns its weight.
+const TURNS: [&str; 6] = ["mt", "numpy_t", "permute", "t", "transpose", "val"];
+
+/// What the exporter's optimizer has made of the parameters of a model.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct FoldedWeights {
+    /// Matrices that are a parameter turned, each with the parameter.
+    pub turned: BTreeMap<String, String>,
+    /// Tensors that are the exponential of a parameter, or the opposite of that, as scales and rates are, each with the parameter.
+    pub exponentials: BTreeMap<String, Exponential>,
+    /// Parameters that the file has in no form but one of these two.
+    pub absent: BTreeSet<String>,
+    /// Tensors that are a parameter, or a part of it, in another place, each with the parameter.
+    pub moved: BTreeMap<String, String>,
+    /// Those of them that the exporter has repeated along the batch.
+    pub repeated: BTreeSet<String>,
+    /// Tensors that are computed of parameters, each with these.
+    pub computed: BTreeMap<String, Vec<String>>,
+    /// Tensors of which no parameter is a part.
+    pub constants: BTreeSet<String>,
+    /// Parameters of which nothing is left in the file.
+    pub lost: Vec<String>,
+}
+
+/// The exponential of a parameter, or its opposite.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Exponential {
+    /// The parameter.
+    pub parameter: String,
+    /// Whether it is the opposite.
+    pub is_negative: bool,
+}
+
+impl Exponential {
+    /// Finds it by the names of the functions that a tensor was computed by.
+    fn of_functions(parameter: &str, functions: &BTreeSet<&str>) -> Option<Self> {
+        let is_negative = functions.contains("neg");
+        let known = if is_negative { &["exp", "neg"][..] } else { &["exp"] };
+        let parameter = parameter.to_owned();
+        functions.iter().eq(known).then_some(Self { parameter, is_negative })
+    }
+
+    /// Returns the parameter of which a tensor is the exponential. It is `None` if it is none of f32.
+    fn parameter_of(&self, name: &str, tensor: &WeightTensor) -> Option<WeightTensor> {
+        let sign = if self.is_negative { -1.0 } else { 1.0 };
+        let logarithm = |value: f64| Some((sign * value).ln()).filter(|value| value.is_finite());
+        map_elements(name, tensor, logarithm)
+    }
+
+    /// Returns the tensor that the file has for a parameter.
+    pub fn of_parameter(&self, tensor: &WeightTensor) -> Option<WeightTensor> {
+        let sign = if self.is_negative { -1.0 } else { 1.0 };
+        map_elements(&self.parameter, tensor, |value| Some(sign * value.exp()))
+    }
+}
+
+/// Returns a tensor of f32 with other elements, unless there is none for one of them.
+fn map_elements(
+    name: &str,
+    tensor: &WeightTensor,
+    map: impl Fn(f64) -> Option<f64>,
+) -> Option<WeightTensor> {
+    let elements = (tensor.dtype == DType::F32).then(|| tensor.elements(name).ok()).flatten()?;
+    let mapped: Option<Vec<f64>> = elements.into_iter().map(map).collect();
+    let bytes: Vec<u8> = mapped?.into_iter().flat_map(|v| (v as f32).to_le_bytes()).collect();
+    let data = WeightData::Bytes(bytes.into());
+    Some(WeightTensor { dtype: tensor.dtype, shape: tensor.shape.clone(), data })
+}
+
+impl FoldedWeights {
+    /// Returns whether a tensor stands for a parameter from which it is computed again.
+    pub fn is_made(&self, name: &str) -> bool {
+        self.turned.contains_key(name) || self.exponentials.contains_key(name)
+    }
+
+    /// Adds the parameters that the file does not have to its tensors.
+    pub fn add_absent(&self, tensors: &mut BTreeMap<String, WeightTensor>) {
+        for (made, parameter) in &self.turned {
+            let turned = tensors[made].turn();
+            tensors.entry(parameter.clone()).or_insert(turned);
+        }
+        for (made, exponential) in &self.exponentials {
+            if let Some(own) = exponential.parameter_of(made, &tensors[made]) {
+                tensors.entry(exponential.parameter.clone()).or_insert(own);
+            }
+        }
+    }
+
+    /// Finds them by the metadata of the model. `batch` is the number of samples that it was exported for, if it has no name.
+    pub fn of_model(
+        graph: &GraphProto,
+        metadata: &Metadata,
+        tensors: &BTreeMap<String, WeightTensor>,
+        batch: Option<usize>,
+    ) -> Self {
+        let mut found = Self::default();
+        let Metadata { kinds, folded, signature, .. } = metadata;
+        if signature.is_empty() {
+            return found;
+        }
+        let is_parameter = |name: &&String| signature.get(*name).is_some_and(|k| k == "PARAMETER");
+        let floats = tensors.iter().filter(|(_, tensor)| tensor.dtype.is_float());
+        for (name, tensor) in floats.filter(|(name, _)| !kinds.contains_key(*name)) {
+            let Some(parts) = folded.get(name) else { continue };
+            let sources = parts.iter().filter(|part| signature.contains_key(*part)).count();
+            let parameters: Vec<String> = parts.iter().filter(is_parameter).cloned().collect();
+            let [parameter] = &parameters[..] else {
+                match parameters.is_empty() {
+                    true => _ = found.constants.insert(name.clone()),
+                    false => _ = found.computed.insert(name.clone(), parameters),
+                }
+                continue;
+            };
+            let others = parts.iter().filter(|part| *part != parameter).chain([name]);
+            let functions: BTreeSet<&str> = others.map(|name| function_of(name)).collect();
+            let moves = sources == 1 && functions.iter().all(|name| MOVEMENTS.contains(name));
+            let exponential = Exponential::of_functions(parameter, &functions)
+                .filter(|_| sources == 1 && !tensors.contains_key(parameter))
+                .filter(|exponential| exponential.parameter_of(name, tensor).is_some());
+            if let Some(exponential) = exponential {
+                found.absent.insert(parameter.clone());
+                found.exponentials.insert(name.clone(), exponential);
+            } else if !moves {
+                found.computed.insert(name.clone(), parameters);
+            } else if parts.len() == 1 && is_turned(graph, name, tensor) {
+                if !tensors.contains_key(parameter) {
+                    found.absent.insert(parameter.clone());
+                }
+                found.turned.insert(name.clone(), parameter.clone());
+            } else {
+                let repeats = functions.contains("expand") || functions.contains("repeat");
+                if repeats && batch.is_some_and(|batch| is_repeated(name, tensor, batch)) {
+                    found.repeated.insert(name.clone());
+                }
+                found.moved.insert(name.clone(), parameter.clone());
+            }
+        }
+        found.lost = lost_parameters(metadata, tensors);
+        found
+    }
+}
+
+/// Returns the function of PyTorch whose result has this name: `permute` of `permute_12`.
+fn function_of(name: &str) -> &str {
+    let name = name.strip_prefix('_').unwrap_or(name);
+    match name.rsplit_once('_') {
+        Some((function, number)) if number.bytes().all(|byte| byte.is_ascii_digit()) => function,
+        _ => name,
+    }
+}
+
+/// Whether a tensor that is one function of a parameter is the parameter turned, of which the model multiplies by the columns.
+fn is_turned(graph: &GraphProto, name: &str, tensor: &WeightTensor) -> bool {
+    let mut readers =
+        graph.node.iter().filter(|node| node.input.iter().any(|input| input == name)).peekable();
+    let has_readers = readers.peek().is_some();
+    tensor.shape.len() == 2
+        && TURNS.contains(&function_of(name))
+        && has_readers
+        && readers.all(|node| {
+            let multiplies = matches!(op_type(node), "MatMul" | "Gemm");
+            let turns = node.attribute.iter().any(|a| {
+                a.name.as_deref() == Some("transB") && a.i.is_some_and(|turns| turns != 0)
+            });
+            multiplies && !turns && node.input.iter().position(|input| input == name) == Some(1)
+        })
+}
+
+/// Whether a tensor has the same numbers for each sample.
+fn is_repeated(name: &str, tensor: &WeightTensor, batch: usize) -> bool {
+    let fits = batch > 1 && tensor.shape.len() > 1 && tensor.shape[0] == batch;
+    let Some(bytes) = fits.then(|| tensor.bytes(name).ok()).flatten() else { return false };
+    let mut samples = bytes.chunks_exact((bytes.len() / batch).max(1));
+    let first = samples.next();
+    samples.all(|sample| Some(sample) == first)
+}
+
+/// Returns the parameters of the program that no tensor of the file is, or is computed of.
+fn lost_parameters(metadata: &Metadata, tensors: &BTreeMap<String, WeightTensor>) -> Vec<String> {
+    let parts = tensors.keys().filter_map(|name| metadata.folded.get(name)).flatten();
+    let kept: BTreeSet<&String> = parts.chain(tensors.keys()).collect();
+    let all = metadata.signature.iter().filter(|(_, kind)| *kind == "PARAMETER");
+    all.map(|(name, _)| name).filter(|name| !kept.contains(name)).cloned().collect()
+}
+
+/// Returns the first sample of a tensor, as a tensor of one.
+pub(super) fn first_sample(name: &str, tensor: &WeightTensor) -> Result<WeightTensor, ImportError> {
+    let bytes = read_bytes(name, tensor)?;
+    let first = &bytes[..bytes.len() / tensor.shape[0].max(1)];
+    let shape = [&[1], &tensor.shape[1..]].concat();
+    Ok(WeightTensor { dtype: tensor.dtype, shape, data: WeightData::Bytes(first.into()) })
+}
+
+/// Returns a tensor of one sample, repeated.
+pub(super) fn repeat_samples(
+    name: &str,
+    tensor: &WeightTensor,
+    batch: usize,
+) -> Result<WeightTensor, ImportError> {
+    let bytes = read_bytes(name, tensor)?.repeat(batch);
+    let shape = [&[batch], &tensor.shape[1..]].concat();
+    Ok(WeightTensor { dtype: tensor.dtype, shape, data: WeightData::Bytes(bytes.into()) })
+}
+
+fn read_bytes(name: &str, tensor: &WeightTensor) -> Result<Arc<[u8]>, ImportError> {
+    tensor.bytes(name).map_err(|failure| ImportError::Tensor {
+        name: name.to_owned(),
+        reason: failure.to_string(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::function_of;
+
+    #[test]
+    fn results_are_named_after_functions() {
+        for (name, function) in [
+            ("permute", "permute"),
+            ("permute_12", "permute"),
+            ("val_3", "val"),
+            ("_unsafe_view_1", "unsafe_view"),
+            ("split_with_sizes", "split_with_sizes"),
+            ("exp_1", "exp"),
+            ("t", "t"),
+        ] {
+            assert_eq!(function_of(name), function);
+        }
+    }
+}
