@@ -53,6 +53,7 @@ mod quantize;
 mod random;
 mod recurrent;
 mod reduce;
+mod repeated;
 mod resize;
 mod rewrite;
 mod roles;
@@ -66,7 +67,7 @@ mod uses;
 mod volumes;
 mod wire;
 
-use folded::{FoldedWeights, first_sample, repeat_samples};
+use folded::FoldedWeights;
 use inputs::{add_inputs, collect_described_types, collect_symbols, fixed_batch};
 use lower::{Initializers, Lowering, Val};
 
@@ -201,10 +202,10 @@ impl Decoded {
             }
         }
         weights.tensors.retain(|name, _| !folded.absent.contains(name));
-        let batch = fixed_batch(find_graph(&self.model)?, &BTreeMap::<String, ()>::new());
-        for (name, batch) in folded.repeated.iter().filter_map(|name| Some((name, batch?))) {
+        let own = self.read_tensors(base_dir)?;
+        for (name, repetition) in &folded.repeated {
             if let Some(weight) = weights.tensors.get_mut(name) {
-                *weight = repeat_samples(name, weight, batch)?;
+                *weight = repetition.repeat_rows(name, weight, &own[name].shape)?;
             }
         }
         Ok(())
@@ -284,9 +285,11 @@ impl Decoded {
         let is_pytorch = model.producer_name.as_deref() == Some("pytorch");
         let mut authored = roles::find_authored(kinds, &tensors, is_pytorch);
         authored.extend(folded.absent.iter().cloned());
-        for name in &folded.repeated {
-            let first = first_sample(name, &tensors[name])?;
-            tensors.insert(name.clone(), first);
+        let mut shapes = BTreeMap::new();
+        for (name, repetition) in &folded.repeated {
+            let rows = repetition.different_rows(name, &tensors[name])?;
+            let whole = tensors.insert(name.clone(), rows);
+            shapes.extend(whole.map(|whole| (name, whole.shape)));
         }
         let mut patterns = TrainedPatterns::new(&options);
         let mut trained = BTreeSet::new();
@@ -320,8 +323,8 @@ impl Decoded {
         for (made, exponential) in &folded.exponentials {
             lowering.raise_weight(made, exponential)?;
         }
-        for name in &folded.repeated {
-            lowering.repeat_weight(name, fixed_batch(graph, lowering.tensors()).unwrap_or(1))?;
+        for (name, repetition) in &folded.repeated {
+            lowering.repeat_weight(name, repetition, &shapes[name])?;
         }
         register_doubles(&mut lowering, graph, base_dir)?;
         register_folded(&mut lowering);

@@ -5,19 +5,22 @@
 //! have learned. So does an exponential, of which the parameter is computed back. What was computed otherwise learns differently or not at all.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
+use graphc_ir::ops::UnaryFunction;
 use graphc_ir::types::DType;
 use rten_onnx::onnx::GraphProto;
 
+use super::lower::{Lowering, Val};
 use super::model::op_type;
+use super::node::LoweringProblem;
+use super::repeated::Repetition;
 use super::wire::Metadata;
 use crate::import::ImportError;
 use crate::import::weights::{WeightData, WeightTensor};
 
 /// The functions of PyTorch that change neither a number nor how often a model has it, but for a repetition along the batch; `val` stands for what
 /// the translation of a function adds, such as extents.
-const MOVEMENTS: [&str; 33] = [
+const MOVEMENTS: [&str; 34] = [
     "alias",
     "arange",
     "chunk",
@@ -28,6 +31,7 @@ const MOVEMENTS: [&str; 33] = [
     "expand",
     "expand_as",
     "flatten",
+    "gather",
     "getitem",
     "index",
     "index_select",
@@ -53,6 +57,9 @@ const MOVEMENTS: [&str; 33] = [
     "view",
 ];
 
+/// The functions that take rows of a parameter, some of them several times.
+const LOOK_UPS: [&str; 5] = ["embedding", "gather", "getitem", "index", "index_select"];
+
 /// The functions that turn a matrix, and the translation of `linear`, which turns its weight.
 const TURNS: [&str; 6] = ["mt", "numpy_t", "permute", "t", "transpose", "val"];
 
@@ -67,8 +74,8 @@ pub(super) struct FoldedWeights {
     pub absent: BTreeSet<String>,
     /// Tensors that are a parameter, or a part of it, in another place, each with the parameter.
     pub moved: BTreeMap<String, String>,
-    /// Those of them that the exporter has repeated along the batch.
-    pub repeated: BTreeSet<String>,
+    /// Those of them in which the exporter has repeated something.
+    pub repeated: BTreeMap<String, Repetition>,
     /// Tensors that are computed of parameters, each with these.
     pub computed: BTreeMap<String, Vec<String>>,
     /// Tensors of which no parameter is a part.
@@ -166,9 +173,10 @@ impl FoldedWeights {
                 }
                 continue;
             };
-            let others = parts.iter().filter(|part| *part != parameter).chain([name]);
-            let functions: BTreeSet<&str> = others.map(|name| function_of(name)).collect();
-            let moves = sources == 1 && functions.iter().all(|name| MOVEMENTS.contains(name));
+            let made = parts.iter().filter(|part| !signature.contains_key(*part)).chain([name]);
+            let functions: BTreeSet<&str> = made.map(|name| function_of(name)).collect();
+            // Where nothing is computed but moved, buffers are the places that are looked up.
+            let moves = functions.iter().all(|name| MOVEMENTS.contains(name));
             let exponential = Exponential::of_functions(parameter, &functions)
                 .filter(|_| sources == 1 && !tensors.contains_key(parameter))
                 .filter(|exponential| exponential.parameter_of(name, tensor).is_some());
@@ -183,10 +191,18 @@ impl FoldedWeights {
                 }
                 found.turned.insert(name.clone(), parameter.clone());
             } else {
+                let looks_up = LOOK_UPS.iter().any(|name| functions.contains(name));
                 let repeats = functions.contains("expand") || functions.contains("repeat");
-                if repeats && batch.is_some_and(|batch| is_repeated(name, tensor, batch)) {
-                    found.repeated.insert(name.clone());
-                }
+                let repetition = match looks_up {
+                    true => Repetition::of_rows(name, tensor),
+                    false if repeats => Ok(Repetition::along_batch(name, tensor, batch)),
+                    false => Ok(None),
+                };
+                let Ok(repetition) = repetition else {
+                    found.computed.insert(name.clone(), parameters);
+                    continue;
+                };
+                found.repeated.extend(repetition.map(|repetition| (name.clone(), repetition)));
                 found.moved.insert(name.clone(), parameter.clone());
             }
         }
@@ -221,15 +237,6 @@ fn is_turned(graph: &GraphProto, name: &str, tensor: &WeightTensor) -> bool {
         })
 }
 
-/// Whether a tensor has the same numbers for each sample.
-fn is_repeated(name: &str, tensor: &WeightTensor, batch: usize) -> bool {
-    let fits = batch > 1 && tensor.shape.len() > 1 && tensor.shape[0] == batch;
-    let Some(bytes) = fits.then(|| tensor.bytes(name).ok()).flatten() else { return false };
-    let mut samples = bytes.chunks_exact((bytes.len() / batch).max(1));
-    let first = samples.next();
-    samples.all(|sample| Some(sample) == first)
-}
-
 /// Returns the parameters of the program that no tensor of the file is, or is computed of.
 fn lost_parameters(metadata: &Metadata, tensors: &BTreeMap<String, WeightTensor>) -> Vec<String> {
     let parts = tensors.keys().filter_map(|name| metadata.folded.get(name)).flatten();
@@ -238,30 +245,18 @@ fn lost_parameters(metadata: &Metadata, tensors: &BTreeMap<String, WeightTensor>
     all.map(|(name, _)| name).filter(|name| !kept.contains(name)).cloned().collect()
 }
 
-/// Returns the first sample of a tensor, as a tensor of one.
-pub(super) fn first_sample(name: &str, tensor: &WeightTensor) -> Result<WeightTensor, ImportError> {
-    let bytes = read_bytes(name, tensor)?;
-    let first = &bytes[..bytes.len() / tensor.shape[0].max(1)];
-    let shape = [&[1], &tensor.shape[1..]].concat();
-    Ok(WeightTensor { dtype: tensor.dtype, shape, data: WeightData::Bytes(first.into()) })
-}
-
-/// Returns a tensor of one sample, repeated.
-pub(super) fn repeat_samples(
-    name: &str,
-    tensor: &WeightTensor,
-    batch: usize,
-) -> Result<WeightTensor, ImportError> {
-    let bytes = read_bytes(name, tensor)?.repeat(batch);
-    let shape = [&[batch], &tensor.shape[1..]].concat();
-    Ok(WeightTensor { dtype: tensor.dtype, shape, data: WeightData::Bytes(bytes.into()) })
-}
-
-fn read_bytes(name: &str, tensor: &WeightTensor) -> Result<Arc<[u8]>, ImportError> {
-    tensor.bytes(name).map_err(|failure| ImportError::Tensor {
-        name: name.to_owned(),
-        reason: failure.to_string(),
-    })
+impl Lowering {
+    /// Lets the exponential of a weight stand for what the exporter has computed of it.
+    pub fn raise_weight(&mut self, made: &str, of: &Exponential) -> Result<(), ImportError> {
+        let error = |LoweringProblem(reason)| ImportError::Tensor { name: made.into(), reason };
+        let weight = Val::Weight(of.parameter.clone());
+        let mut raised = self.apply_unary(UnaryFunction::Exp, &weight).map_err(error)?;
+        if of.is_negative {
+            raised = self.apply_unary(UnaryFunction::Neg, &raised).map_err(error)?;
+        }
+        self.values.insert(made.into(), raised);
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -8,11 +8,10 @@ use std::path::{Path, PathBuf};
 use graphc_ir::graph::{Graph, Source};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
-use graphc_ir::ops::{Cast, Input, UnaryFunction};
+use graphc_ir::ops::{Cast, Input};
 use graphc_ir::types::{DType, TensorType};
 use rten_onnx::onnx::{DataType, NodeProto};
 
-use super::folded::Exponential;
 use super::known::{KnownValue, MOST_FOLDED, MOST_KNOWN, fold_op};
 use super::model::{node_title, op_type};
 use super::node::{LoweringProblem, NodeCall, Res, fail_with};
@@ -151,27 +150,6 @@ impl Lowering {
         let turned = self.transpose(&Val::Weight(source.into()), vec![1, 0]);
         let error = |LoweringProblem(reason)| ImportError::Tensor { name: copy.into(), reason };
         self.values.insert(copy.into(), turned.map_err(error)?);
-        Ok(())
-    }
-
-    /// Lets the exponential of a weight stand for what the exporter has computed of it.
-    pub fn raise_weight(&mut self, made: &str, of: &Exponential) -> Result<(), ImportError> {
-        let error = |LoweringProblem(reason)| ImportError::Tensor { name: made.into(), reason };
-        let weight = Val::Weight(of.parameter.clone());
-        let mut raised = self.apply_unary(UnaryFunction::Exp, &weight).map_err(error)?;
-        if of.is_negative {
-            raised = self.apply_unary(UnaryFunction::Neg, &raised).map_err(error)?;
-        }
-        self.values.insert(made.into(), raised);
-        Ok(())
-    }
-
-    /// Repeats a weight of one sample for a batch.
-    pub fn repeat_weight(&mut self, name: &str, batch: usize) -> Result<(), ImportError> {
-        let shape = [&[batch], &self.tensors[name].shape[1..]].concat();
-        let repeated = self.expand(&Val::Weight(name.into()), &shape);
-        let error = |LoweringProblem(reason)| ImportError::Tensor { name: name.into(), reason };
-        self.values.insert(name.into(), repeated.map_err(error)?);
         Ok(())
     }
 
