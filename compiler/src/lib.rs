@@ -16,6 +16,7 @@ pub mod finite;
 pub mod import;
 pub mod lora;
 pub mod lower;
+pub mod mixing;
 pub mod null_device;
 pub mod passes;
 pub mod pattern;

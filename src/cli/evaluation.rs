@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use graphc_compiler::compile::compile;
+use graphc_compiler::mixing::find_mixing_op;
 use graphc_compiler::passes::LOSS;
 use graphc_data::{Dataset, LastBatch, Loader, Source, Split};
 use graphc_ir::check::VerifiedPlan;
@@ -99,6 +100,18 @@ pub fn plan_of(plan: &Plan) -> Result<VerifiedPlan> {
     self::plan_evaluation(graph, &plan.options, &plan.cluster, plan.weights.clone())
 }
 
+/// Says that a model makes something of several samples together, if it does: what it gives then depends on how samples come in batches, and on
+/// those that fill up the last one.
+pub fn warn_of_mixing(plan: &Plan, batch: usize) {
+    if let Some(op) = find_mixing_op(plan) {
+        let text = format!(
+            "`{op}` makes something of several samples together, so results depend on which {batch} samples are in a batch, and on those that fill up \
+             the last one: take all at once with --batch"
+        );
+        print_message("warning", &text);
+    }
+}
+
 /// A session with the data that it is asked about.
 pub struct Evaluation {
     /// The session.
@@ -126,6 +139,9 @@ impl Evaluation {
             loss.has_labels() || rows || set.samples() % batch == 0,
             cannot_fill(loss, batch, set.as_ref())
         );
+        if session.leads() && set.samples() != batch {
+            warn_of_mixing(plan, batch);
+        }
         let labels = session.inputs().get("labels").map_or(0, |ty| ty.shape.len());
         Ok(Self { session, loader, loss, is_sequence: labels == 2 })
     }

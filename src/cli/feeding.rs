@@ -70,6 +70,9 @@ impl<'a> Training<'a> {
         };
         let loader = Loader::for_session(set, session, options);
         let loader = loader.with_context(|| format!("in {source}"))?;
+        if let (Kind::Tensors, true) = (&source.kind, ranks.leads()) {
+            loader.renamed_fields().for_each(|(input, field)| note_renamed(input, field));
+        }
         let (samples, batch) = (loader.samples(), loader.batch());
         if in_order && samples < batch && ranks.leads() {
             let often = "so a step takes samples more than once: take a smaller batch (--batch)";
@@ -80,6 +83,13 @@ impl<'a> Training<'a> {
         }
         Ok(Feeder::Loader { loader, feeds: None, has_epochs: !in_order })
     }
+}
+
+fn note_renamed(input: &str, field: &str) {
+    let text = format!(
+        "the data has no tensor `{input}`: it is fed with `{field}`, the only one that fits"
+    );
+    print_message("note", &text);
 }
 
 /// A file is in the order that it has, unless it is to be shuffled.

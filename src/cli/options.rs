@@ -91,7 +91,9 @@ pub fn default_rate(optimizer: OptimizerName) -> String {
 
 /// The optimizer with torch.optim's defaults for what is unset; of LAMB those of NVIDIA's Apex.
 fn choose_optimizer(args: &SharedArgs) -> Result<Option<Optimizer>> {
-    let Some(name) = args.optimizer else { return Ok(None) };
+    let Some(name) = args.optimizer else {
+        return refuse_numbers(args).map(|()| None);
+    };
     check_owners(args, name)?;
     if args.nesterov && args.momentum.unwrap_or(0.0) <= 0.0 {
         bail!("--nesterov needs --momentum above 0");
@@ -118,6 +120,27 @@ fn choose_optimizer(args: &SharedArgs) -> Result<Option<Optimizer>> {
             Optimizer::Rmsprop(set_rmsprop(args, RmspropOptions::new(rmsprop_lr)))
         }
     }))
+}
+
+/// Refuses numbers of an optimizer where none is asked for.
+fn refuse_numbers(args: &SharedArgs) -> Result<()> {
+    let given = [
+        ("--lr", args.lr.is_some()),
+        ("--weight-decay", args.weight_decay.is_some()),
+        ("--momentum", args.momentum.is_some()),
+        ("--nesterov", args.nesterov),
+        ("--beta1", args.beta1.is_some()),
+        ("--beta2", args.beta2.is_some()),
+        ("--eps", args.eps.is_some()),
+        ("--alpha", args.alpha.is_some()),
+        ("--centered", args.centered),
+    ];
+    match given.into_iter().find(|(_, is_given)| *is_given) {
+        Some((option, _)) => {
+            bail!("{option} is a number of an optimizer: say which with --optimizer")
+        }
+        None => Ok(()),
+    }
 }
 
 /// RMSprop's numbers that the command line gives, and the defaults of the others.

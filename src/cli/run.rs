@@ -13,6 +13,7 @@ use graphc_runtime::{HostTensor, Session, SessionOptions};
 use super::args::{RunArgs, RuntimeArgs};
 use super::contradictions::check_options;
 use super::data::{Types, read_tensors};
+use super::evaluation::warn_of_mixing;
 use super::output::check_distinct;
 use super::planning::{PlannedModel, compile_inputs, plan_model};
 use super::plans::{is_plan, load_sound_plan, plan_weights};
@@ -37,6 +38,18 @@ fn infer_batches(args: &RunArgs, ranks: &Ranks) -> Result<()> {
         start::open_inference(&plan, weights, (ranks, options), args.weights_from.as_deref())?;
     let batches = Batches::new(tensors, session.inputs(), session.samples())
         .with_context(|| format!("in {}", args.inputs.display()))?;
+    ensure!(
+        args.shared.gradients_of.is_empty()
+            || batches.samples().is_multiple_of(batches.batch_size().max(1)),
+        "--gradients-of: {} has {} samples, and the loss is that of a batch of {}, which must not be filled up: take a --batch that \
+         divides them",
+        args.inputs.display(),
+        batches.samples(),
+        batches.batch_size()
+    );
+    if ranks.leads() && batches.samples() != batches.batch_size() {
+        warn_of_mixing(&plan, batches.batch_size());
+    }
     let outputs = all_batches(args, &mut session, &batches)?;
     if ranks.leads() {
         save_safetensors(&args.outputs, &outputs)?;

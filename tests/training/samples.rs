@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::support::{fails, graphc, losses, succeeds};
-use graphc::ir::builder::{BuildErrors, GraphBuilder};
+use graphc::ir::builder::{BuildErrors, GraphBuilder, Tensor};
 use graphc::ir::ops::Init;
-use graphc::ir::text::print_for_any_batch;
+use graphc::ir::text::{print_for_any_batch, print_graph};
 use graphc::ir::types::DType;
 use graphc::runtime::HostTensor;
 use graphc::runtime::data::{load_safetensors, save_safetensors};
@@ -140,6 +140,50 @@ fn outputs_of_batches_are_put_together_along_their_samples() {
     assert_eq!(whole["last"].shape(), [2, SAMPLES, 5]);
     assert_eq!(run(&["--batch", "4"]), whole);
     assert_eq!(run(&["--dim", "batch=4", "--mesh", "2"]).keys().count(), 2);
+}
+
+/// What a model makes of several samples together depends on how they come in batches, which is said.
+#[test]
+fn a_model_that_mixes_samples_is_named_where_batches_are_several() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    write(folder.path(), false);
+    let said = |op: &dyn Fn(&Tensor) -> Tensor, batch: usize| {
+        let g = GraphBuilder::new("mixing");
+        g.output("y", &op(&g.input("x", DType::F32, [batch, 3, 4])));
+        let graph = g.finish().expect("it fits");
+        std::fs::write(file("mixing.gir"), print_graph(&graph)).expect("writable");
+        let [model, data, outputs] =
+            ["mixing.gir", "data.safetensors", "out.safetensors"].map(file);
+        let output = graphc(["run", &model, "--inputs", &data, "--outputs", &outputs]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        said
+    };
+    let centred = |x: &Tensor| x.sub(&x.mean(&[0], true));
+    for name in ["softmax", "reduce"] {
+        let op = |x: &Tensor| if name == "softmax" { x.softmax(0) } else { centred(x) };
+        let expected = format!("warning: `{name}` makes something of several samples together");
+        assert!(said(&op, 4).contains(&expected), "{}", said(&op, 4));
+        assert_eq!(said(&op, SAMPLES), "", "all samples at once");
+    }
+    assert_eq!(said(&|x| x.softmax(2), 4), "");
+}
+
+#[test]
+fn a_field_of_another_name_is_said() {
+    let folder = tempfile::tempdir().expect("a folder");
+    write(folder.path(), false);
+    let data = folder.path().join("data.safetensors");
+    let mut tensors = load_safetensors(&data).expect("it is there");
+    let target = tensors.remove("target").expect("it is there");
+    tensors.insert("noise".into(), target);
+    save_safetensors(&data, &tensors).expect("writable");
+    let output = graphc(train(folder.path(), &[]));
+    let said = String::from_utf8_lossy(&output.stderr);
+    let note =
+        "note: the data has no tensor `target`: it is fed with `noise`, the only one that fits";
+    assert!(output.status.success() && said.contains(note), "{said}");
 }
 
 #[test]

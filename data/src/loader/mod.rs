@@ -166,6 +166,13 @@ impl Loader {
         Self { work: Arc::new(work) }
     }
 
+    /// Returns the inputs that are fed with a field of another name, with that name: the only one that fits.
+    pub fn renamed_fields(&self) -> impl Iterator<Item = (&str, &str)> {
+        let fields = self.work.set.fields();
+        let pairs = self.work.bindings.iter().map(|b| (&*b.input, &*fields[b.field].name));
+        pairs.filter(|(input, field)| input != field)
+    }
+
     /// Returns the number of samples of a batch.
     pub fn batch(&self) -> usize {
         self.work.batch

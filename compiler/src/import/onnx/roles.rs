@@ -190,8 +190,13 @@ fn by_use(
 ) -> Roles {
     let (mut trained, mut left) = (BTreeSet::new(), Vec::new());
     for (name, tensor) in tensors {
-        let weighs = tensor.dtype.is_float() && !tensor.shape.is_empty();
-        if !weighs || statistics.contains(name.as_str()) {
+        if !tensor.dtype.is_float() || statistics.contains(name.as_str()) {
+            continue;
+        }
+        if tensor.shape.is_empty() {
+            // The exporter gives its own numbers names with such characters.
+            let is_authored = !name.contains([':', '/']);
+            left.extend(is_authored.then(|| format!("`{name}` (it is one number)")));
             continue;
         }
         match uses.check_parameter(name, tensor) {

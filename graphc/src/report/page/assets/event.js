@@ -64,11 +64,10 @@ function eventOfKey(shown, key) {
 /** The tensor of an actor, as a link to what goes where, with its type, layout and bytes. */
 function tensorFacts(plan, index) {
   const tensor = plan.places.tensors[index];
-  const [dtype, size, shape] = plan.places.types[tensor[2]];
-  const whole = shape.reduce((all, extent) => all * extent, size);
+  const [dtype, , shape] = plan.places.types[tensor[2]];
   return [
     el("dt", null, "tensor"), el("dd", null, jump(named(tensor[0]), () => showTensor(plan, tensor)), ` ${tensor[1]} `, el("span", { class: "mono" }, `${dtype}[${shape.join(", ")}] `), chips(plan.places.layouts[tensor[3]])),
-    el("dt", null, "bytes"), el("dd", null, `${bytes(shardBytes(plan, tensor))} on a rank of ${bytes(whole)} in all`),
+    el("dt", null, "bytes"), el("dd", null, bytesText(plan, tensor)),
   ];
 }
 

@@ -101,11 +101,24 @@ function tensorRow(plan, tensor, select) {
 
 const COLUMNS = [["tensor"], ["kind"], ["type"], ["layout"], ["stage", true], ["bytes a rank", true], ["for the backward pass"]];
 
+/** The parts of a step's batch of which a rank holds one at a time; weights and states have no parts. */
+const microbatchesOf = (plan, tensor) => (["activation", "input", "output"].includes(tensor[1]) && plan.places.types[tensor[2]][2].length > 0 ? plan.summary.microbatches : 1);
+
+/** Bytes of a tensor on a rank, of one microbatch where it has some. */
 function shardBytes(plan, tensor) {
   const [, size, shape] = plan.places.types[tensor[2]];
   const stage = plan.places.stages[tensor[4]];
   if (!stage || !stage.hierarchy.length) return 0;
-  return part(shape, stage.hierarchy, plan.places.layouts[tensor[3]], 0).reduce((all, [from, to]) => all * (to - from), size);
+  const all = part(shape, stage.hierarchy, plan.places.layouts[tensor[3]], 0).reduce((product, [from, to]) => product * (to - from), size);
+  return Math.ceil(all / microbatchesOf(plan, tensor));
+}
+
+/** What a tensor takes on a rank, and what it is in all. */
+function bytesText(plan, tensor) {
+  const [, size, shape] = plan.places.types[tensor[2]];
+  const parts = microbatchesOf(plan, tensor);
+  const whole = shape.reduce((all, extent) => all * extent, size);
+  return `${bytes(shardBytes(plan, tensor))} on a rank${parts > 1 ? ` for a microbatch, ${parts} a step,` : ""} of ${bytes(whole)} in all`;
 }
 
 const tensorTable = (plan, indices, select, caption) =>

@@ -33,8 +33,7 @@ function eventLinks(plan, index) {
 function tensorPanel(plan, tensor, close) {
   const { places } = plan;
   const index = places.tensors.indexOf(tensor);
-  const [dtype, size, shape] = places.types[tensor[2]];
-  const whole = shape.reduce((all, extent) => all * extent, size);
+  const [dtype, , shape] = places.types[tensor[2]];
   const stage = places.stages[tensor[4]];
   const layer = places.layers.findIndex((one) => one.tensors.includes(index));
   const why = plan.why.find((one) => one.tensor === tensor[0]);
@@ -44,7 +43,7 @@ function tensorPanel(plan, tensor, close) {
     el("dl", { class: "facts" },
       el("dt", null, "kind"), el("dd", null, `${tensor[1]} of ${dtype}[${shape.join(", ")}]`, marks.map((text) => [" ", el("span", { class: "badge" }, text)])),
       el("dt", null, "layout"), el("dd", null, chips(places.layouts[tensor[3]]), ` on ${times(stage.hierarchy)}, ranks ${runs(stage.ranks)} (stage ${tensor[4]})`),
-      el("dt", null, "bytes"), el("dd", null, `${bytes(shardBytes(plan, tensor))} on a rank of ${bytes(whole)} in all`),
+      el("dt", null, "bytes"), el("dd", null, bytesText(plan, tensor)),
       el("dt", null, "layer"), el("dd", null, layer < 0 ? "none" : layerLinks(plan, layer)),
       eventLinks(plan, index)),
     why && whyTables(plan, why),

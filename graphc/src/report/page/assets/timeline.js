@@ -37,7 +37,7 @@ class View {
 /** The ranks of a row: those of its program, or the first of those that behave alike. */
 function ranksText(plan, row) {
   const same = plan.timeline.rows.filter((other) => other.program === row.program);
-  if (same.length > 1) return row.ranks > 1 ? `rank ${row.rank} and ${row.ranks - 1} like it` : `rank ${row.rank}`;
+  if (same.length > 1) return row.ranks > 1 ? `rank ${row.rank} (${row.ranks} alike)` : `rank ${row.rank}`;
   const ranks = [];
   let first = 0;
   for (const [program, n] of plan.places.programs) {
