@@ -137,7 +137,10 @@ fn memory_that_the_machine_lacks_is_an_error_before_it_is_taken() {
     save_safetensors(&inputs, &[("x".to_owned(), x)].into()).expect("written");
     let outputs = folder.path().join("outputs");
     let run = ["run", text(&plan), "--inputs", text(&inputs), "--outputs", text(&outputs)];
-    contains(&refused(&run, &[]), &["rank 0 needs 1", "iB of memory", "are available", "compile for"]);
+    contains(
+        &refused(&run, &[]),
+        &["rank 0 needs 1", "iB of memory", "are available", "compile for"],
+    );
     // The system has so much, but the process may not have it.
     planned(&["compile", text(&layer(folder.path(), 1 << 19)), "--batch", "1", "-o", text(&plan)]);
     contains(&refused(&run, &[]), &["rank 0 was not given", "ulimit"]);
