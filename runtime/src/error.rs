@@ -102,8 +102,8 @@ pub enum RuntimeError {
     },
     /// Weights that the plan has no variables for: nothing of them would be used.
     #[error(
-        "the plan has no variable `{name}`, and the weights have {others} more that it lacks; its variables are {known}: leave the others out, or \
-         rename them"
+        "the plan has no variable `{name}`{}; its variables are {known}: leave out what it lacks, or rename it",
+        describe_others(*.others)
     )]
     WeightsUnknown {
         /// The first of them.
@@ -277,6 +277,13 @@ pub enum Cause {
     /// A worker panicked: a fault of graphc, not of the user.
     #[error("internal error: {0}")]
     Panic(String),
+}
+
+fn describe_others(others: usize) -> String {
+    match others {
+        0 => String::new(),
+        others => format!(", nor {others} more of the weights"),
+    }
 }
 
 #[cfg(test)]

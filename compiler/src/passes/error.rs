@@ -74,7 +74,7 @@ pub enum PassError {
     NoOutput,
     /// A training request without a loss for a graph whose first output is no scalar.
     #[error(
-        "the first output `{output}` is {ty}, not a scalar loss: choose a loss (cross_entropy, nll, mse, bce, huber, l1 or sum)"
+        "the first output `{output}` is {ty}, not a scalar loss: choose a loss (cross_entropy, nll, mse, bce, huber, l1, sum, or output:NAME on the command line)"
     )]
     NotScalar {
         /// The output.

@@ -166,7 +166,7 @@ fn what_cannot_be_trained_is_said() {
     refused(
         mlp(),
         &training(None),
-        "the first output `y` is f32[4, 3], not a scalar loss: choose a loss (cross_entropy, nll, mse, bce, huber, l1 or sum)",
+        "the first output `y` is f32[4, 3], not a scalar loss: choose a loss (cross_entropy, nll, mse, bce, huber, l1, sum, or output:NAME on the command line)",
     );
     let g = GraphBuilder::new("fixed");
     let x = g.input("x", DType::F32, [4]);

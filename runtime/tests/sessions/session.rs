@@ -398,8 +398,8 @@ fn weights_come_by_name_and_what_is_missing_is_said() {
     let unknown = load(&[("layer.w", &w), ("w", &w), ("x", &w)]).expect_err("no such variables");
     assert_eq!(
         unknown.to_string(),
-        "the plan has no variable `layer.w`, and the weights have 1 more that it lacks; its variables are `w`: leave the \
-         others out, or rename them"
+        "the plan has no variable `layer.w`, nor 1 more of the weights; its variables are `w`: leave out what it lacks, or \
+         rename it"
     );
     let missing = load(&[]).expect_err("no w");
     assert_eq!(missing.to_string(), "the weights have no tensor `w` (f32[5, 3])");

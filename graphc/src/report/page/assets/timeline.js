@@ -388,7 +388,17 @@ class Timeline {
     const [run, place] = event ? [event.run, event.place + way] : [0, 0];
     const length = (at) => (one.stream.items[at] ? one.stream.base[one.stream.items[at][0]].length : 0);
     const found = place < 0 ? eventOf(one, run - 1, length(run - 1) - 1) : eventOf(one, run, place) || eventOf(one, run + 1, 0);
-    if (found) this.choose({ lane: one, event: found, level: "event" });
+    if (!found) return;
+    this.choose({ lane: one, event: found, level: "event" });
+    this.follow(found);
+  }
+
+  /** Moves the window where an event lies beyond it, so that the event begins in its middle. */
+  follow({ start, end }) {
+    const { view, tick } = this;
+    if (start * tick >= view.from && end * tick <= view.to) return;
+    const half = (view.to - view.from) / 2;
+    view.set(start * tick - half, start * tick + half);
   }
 
   /** Shows a pass, a layer or an event as wide as there is room; else what is around a time. */
