@@ -18,6 +18,7 @@ from . import onnx
 from .epochs import Epochs
 from .errors import FeedError, reason
 from .files import check_file, read_file, write_whole
+from .folded import unfolded
 from .json_text import read_json, write_line
 from .layout import Layout
 from .ops import TORCH
@@ -168,11 +169,13 @@ def model_weights(plan: Plan) -> dict[str, Tensor]:
     Raises:
         FeedError: where the file cannot be read, or has changed since the plan was made.
     """
-    wanted = [name for name, (variable, _) in plan.variables.items() if variable.init.kind == "weights"]
+    wanted = {name: layout.shape for name, (variable, layout) in plan.variables.items() if variable.init.kind == "weights"}
     if not wanted or plan.weights is None:
         return {}
     tensors = _initializers(plan.weights)
-    return {name: tensors[name] for name in wanted if name in tensors}
+    parts = onnx.folded(plan.weights.path) if plan.weights.path.endswith(".onnx") else {}
+    found = {name: unfolded(name, shape, tensors, parts) for name, shape in wanted.items()}
+    return {name: tensor for name, tensor in found.items() if tensor is not None}
 
 
 def other_tensors(plan: Plan) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

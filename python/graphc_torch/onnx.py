@@ -67,6 +67,24 @@ def weights(path: str | Path) -> dict[str, Tensor]:
     return found
 
 
+def folded(path: str | Path) -> dict[str, list[str]]:
+    """The tensors of which the exporter's optimizer has computed each that it has, by name.
+
+    Raises:
+        OSError: where the file cannot be read.
+        ValueError: where a name is no text.
+    """
+    found = {}
+    name, metadata = DESCRIBED[VALUE_INFO]
+    for graph in _messages(memoryview(read_file(Path(path), LONGEST_MODEL)), GRAPH):
+        for entry in _messages(graph, VALUE_INFO):
+            for pair in _messages(entry, metadata):
+                if _text(pair, 1).endswith("optimizer.folded_from"):
+                    parts = _text(pair, 2).removeprefix("[").removesuffix("]").split(", ")
+                    found[_text(entry, name)] = [part.strip("'\"") for part in parts]
+    return found
+
+
 def authored(path: str | Path, tensors: dict[str, Tensor]) -> tuple[set[str], set[str]]:
     """The initializers that are the author's, parameters and buffers, and not the exporter's; and buffers that PyTorch does not save.
 

@@ -1,0 +1,47 @@
+"""A plan of a model whose weights PyTorch's exporter has turned, repeated or raised begins with them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from world import root
+
+from graphc_torch.cli import main
+from graphc_torch.folded import unfolded
+
+#: Those of PyTorch, as `tests/training/exported.rs` has them.
+LOSSES = [2.77100, 2.74875, 2.42719, 2.48369, 2.40234, 2.49952]
+
+
+@pytest.mark.parametrize("model", ["folded", "folded_dynamic"])
+def test_what_the_exporter_has_folded_is_trained(
+    model: str, graphc: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exports = root() / "tests" / "exports"
+    plan, metrics = tmp_path / "plan.json", tmp_path / "metrics.jsonl"
+    training = ["--batch", "4", "--loss", "cross_entropy", "--optimizer", "sgd", "--lr", "0.5"]
+    graphc("compile", exports / f"{model}.onnx", *training, "-o", plan)
+    monkeypatch.chdir(root())
+    assert os.environ.get("WORLD_SIZE", "1") == "1"
+    main(["train", str(plan), "--data", str(exports / "folded.safetensors"), "--steps", "6", "--metrics", str(metrics)])
+    losses = [json.loads(line)["loss"] for line in metrics.read_text().splitlines()]
+    assert losses == pytest.approx(LOSSES, abs=2e-5)
+
+
+def test_parameters_are_found_in_what_was_made_of_them() -> None:
+    weight, scale = torch.randn(3, 2), torch.tensor([0.5, -1.0])
+    table = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    tensors = {"val_1": weight.t(), "neg": -scale.exp(), "embedding": table[torch.tensor([[0, 1, 0], [1, 1, 0]])]}
+    parts = {"val_1": ["q.weight"], "neg": ["rate", "exp"], "other": ["nothing"]}
+    found = unfolded("q.weight", [3, 2], tensors, parts)
+    assert found is not None and torch.equal(found, weight)
+    found = unfolded("rate", [2], tensors, parts)
+    assert found is not None and torch.allclose(found, scale)
+    found = unfolded("embedding", [2, 2], tensors, parts)
+    assert found is not None and torch.equal(found, table)
+    assert unfolded("nothing", [2], tensors, parts) is None
