@@ -17,7 +17,10 @@ pub fn find_mixing_op(plan: &Plan) -> Option<&'static str> {
     let graph = text::parse_graph(&plan.graph.join("\n")).ok()?;
     let batch = common_batch(&graph);
     let microbatches = (2..=batch).find(|parts| batch.is_multiple_of(*parts))?;
+    // Who says where stages end has to have so many.
+    let stages = if graph.stages.is_empty() { 1 } else { plan.options.stages };
     let options = CompileOptions {
+        stages,
         microbatches,
         dims: plan.options.dims.clone(),
         ..CompileOptions::default()

@@ -35,13 +35,13 @@ def _function_of(name: str) -> str:
 
 
 def _different_rows(tensor: Tensor, shape: Sequence[int]) -> Tensor:
-    """The rows that differ, in the order in which they come, along the last dim that gives a matrix of this shape; else the tensor."""
+    """The rows that differ, in the order in which they come, along the last dim that gives a matrix of this shape; else of samples."""
     if len(shape) != 2:
         return tensor
     count, width = shape
     ways = [tensor.movedim(dim, -1).reshape(-1, width) for dim in range(tensor.dim()) if tensor.shape[dim] == width]
     samples = [tensor.reshape(-1, width)] if tensor.numel() % max(width, 1) == 0 else []
-    for rows in (*samples, *reversed(ways)):
+    for rows in (*reversed(ways), *samples):
         first: dict[bytes, Tensor] = {}
         for row in rows:
             first.setdefault(row.contiguous().view(torch.uint8).numpy().tobytes(), row)

@@ -114,6 +114,29 @@ fn a_training_gives_the_gradients_beside_its_updates() {
     }
 }
 
+/// A pattern takes what the loss depends on, and trained variables once, whose gradients are outputs where all are asked for.
+#[test]
+fn a_pattern_takes_what_there_is() {
+    let all = CompileOptions { gradients: true, ..CompileOptions::default() };
+    let found = step(network(false, 0.0), &wanting(&["*"], all.clone()));
+    let own = step(network(false, 0.0), &wanting(&[], all));
+    let variables = ["conv.bias", "conv.weight", "head.bias", "head.weight", "shift"];
+    for name in variables.map(|name| format!("grad.{name}")) {
+        assert_near(&found[&name], &own[&name], 1e-5, &name);
+    }
+    assert!(found.contains_key("grad.x") && !own.contains_key("grad.x"), "{:?}", found.keys());
+    let g = GraphBuilder::new("beside");
+    let [x, other] = ["x", "other"].map(|name| g.input(name, DType::F32, [BATCH, 2, 4, 4]));
+    g.output("scores", &x.mean(&[2, 3], false));
+    g.output("beside", &other.tanh());
+    let graph = g.finish().expect("it fits");
+    let options = wanting(&["*"], CompileOptions::default());
+    let plan =
+        compile(graph, &options, &preset("cpu").expect("a preset"), None).expect("it compiles");
+    let given: Vec<&str> = plan.plan.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+    assert!(!given.contains(&"grad.other"), "{given:?}");
+}
+
 #[test]
 fn a_gradient_of_nothing_is_refused() {
     let refused = |name: &str| -> String {

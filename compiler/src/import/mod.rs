@@ -303,13 +303,9 @@ pub fn model_with_weights(path: &Path, weights: &Weights) -> Result<onnx::Rewrit
             let decoded = onnx::Decoded::new(&model)?;
             // What has not changed stays as it is written, in whatever element type.
             let own = decoded.read_tensors(parent_folder(path))?;
-            let mut changed = weights.clone();
-            decoded.write_as_exported(parent_folder(path), &mut changed)?;
+            let (mut changed, missing) = decoded.write_as_exported(parent_folder(path), weights)?;
             changed.tensors.retain(|name, tensor| own.get(name) != Some(tensor));
             let rewritten = onnx::onnx_with_weights(&model, &changed)?;
-            let parameters = decoded.list_parameters(parent_folder(path))?;
-            let missing: Vec<String> =
-                parameters.into_iter().filter(|name| !weights.tensors.contains_key(name)).collect();
             if missing.is_empty() {
                 return Ok(rewritten);
             }

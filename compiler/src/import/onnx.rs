@@ -170,24 +170,25 @@ impl Decoded {
         (roles::find_trained(graph, order, marks, tensors, copies), folded)
     }
 
-    fn read_roles(&self, base_dir: &Path) -> Result<(roles::Roles, FoldedWeights), ImportError> {
-        let graph = find_graph(&self.model)?;
-        let order = model::order_nodes(graph)?;
-        let (mut tensors, copies) = self.read_initializers(graph, base_dir)?;
-        Ok(self.find_roles(graph, &order, &mut tensors, &copies))
-    }
-
     /// Brings weights into the form that the file has them in: adds what the exporter has made of one of them, in the place of that one where the file
-    /// does not have it, and repeats what it has repeated.
+    /// does not have it, and repeats what it has repeated. The second result are the weights that are trained by default, as far as nodes or outputs
+    /// read them, and that are missing.
     ///
     /// # Errors
     /// Returns an error if the model's structure or its tensors are damaged, or a weight cannot be read.
     pub fn write_as_exported(
         &self,
         base_dir: &Path,
-        weights: &mut Weights,
-    ) -> Result<(), ImportError> {
-        let (roles, folded) = self.read_roles(base_dir)?;
+        weights: &Weights,
+    ) -> Result<(Weights, Vec<String>), ImportError> {
+        let graph = find_graph(&self.model)?;
+        let order = model::order_nodes(graph)?;
+        let (mut tensors, copies) = self.read_initializers(graph, base_dir)?;
+        let (roles, folded) = self.find_roles(graph, &order, &mut tensors, &copies);
+        let missing = list_read_parameters(graph, &roles, &folded)
+            .filter(|name| !weights.tensors.contains_key(*name));
+        let missing = missing.cloned().collect();
+        let mut weights = weights.clone();
         for (copy, source) in &roles.tied {
             let weight = weights.tensors.get(source).filter(|weight| weight.shape.len() == 2);
             if let (Some(weight), false) = (weight, weights.tensors.contains_key(copy)) {
@@ -195,38 +196,8 @@ impl Decoded {
                 weights.tensors.insert(copy.clone(), turned);
             }
         }
-        for (made, exponential) in &folded.exponentials {
-            let parameter = weights.tensors.get(&exponential.parameter);
-            if let Some(tensor) = parameter.and_then(|own| exponential.of_parameter(own)) {
-                weights.tensors.insert(made.clone(), tensor);
-            }
-        }
-        weights.tensors.retain(|name, _| !folded.absent.contains(name));
-        let own = self.read_tensors(base_dir)?;
-        for (name, repetition) in &folded.repeated {
-            if let Some(weight) = weights.tensors.get_mut(name) {
-                *weight = repetition.repeat_rows(name, weight, &own[name].shape)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns the names of the weights that are trained by default, as far as nodes or outputs read them.
-    ///
-    /// # Errors
-    /// Returns an error if the model's structure or its tensors are damaged.
-    pub fn list_parameters(&self, base_dir: &Path) -> Result<BTreeSet<String>, ImportError> {
-        let graph = find_graph(&self.model)?;
-        let (mut roles, folded) = self.read_roles(base_dir)?;
-        let outputs = graph.output.iter().filter_map(|output| output.name.as_deref());
-        let mut read: BTreeSet<&str> =
-            graph.node.iter().flat_map(model::list_node_reads).chain(outputs).collect();
-        let raised = folded.exponentials.iter().map(|(made, of)| (made, &of.parameter));
-        let made = roles.tied.iter().chain(raised).filter(|(made, _)| read.contains(made.as_str()));
-        let sources: Vec<&str> = made.map(|(_, source)| source.as_str()).collect();
-        read.extend(sources);
-        roles.trained.retain(|name| read.contains(name.as_str()));
-        Ok(roles.trained)
+        folded.write_as_exported(&mut weights)?;
+        Ok((weights, missing))
     }
 
     /// Imports the model; see [`import_onnx`].
@@ -285,11 +256,9 @@ impl Decoded {
         let is_pytorch = model.producer_name.as_deref() == Some("pytorch");
         let mut authored = roles::find_authored(kinds, &tensors, is_pytorch);
         authored.extend(folded.absent.iter().cloned());
-        let mut shapes = BTreeMap::new();
         for (name, repetition) in &folded.repeated {
             let rows = repetition.different_rows(name, &tensors[name])?;
-            let whole = tensors.insert(name.clone(), rows);
-            shapes.extend(whole.map(|whole| (name, whole.shape)));
+            tensors.insert(name.clone(), rows);
         }
         let mut patterns = TrainedPatterns::new(&options);
         let mut trained = BTreeSet::new();
@@ -324,13 +293,34 @@ impl Decoded {
             lowering.raise_weight(made, exponential)?;
         }
         for (name, repetition) in &folded.repeated {
-            lowering.repeat_weight(name, repetition, &shapes[name])?;
+            lowering.repeat_weight(name, repetition)?;
         }
         register_doubles(&mut lowering, graph, base_dir)?;
         register_folded(&mut lowering);
         add_inputs(&mut lowering, graph, dims, &symbols)?;
         Ok(Begun { lowering, symbols, order, copies, authored, warnings: roles.warnings })
     }
+}
+
+/// Lists the weights that are trained by default, as far as nodes or outputs read them, or what the exporter has made of them.
+fn list_read_parameters<'a>(
+    graph: &GraphProto,
+    roles: &'a roles::Roles,
+    folded: &FoldedWeights,
+) -> impl Iterator<Item = &'a String> {
+    let outputs = graph.output.iter().filter_map(|output| output.name.as_deref());
+    let mut read: BTreeSet<String> = graph
+        .node
+        .iter()
+        .flat_map(model::list_node_reads)
+        .chain(outputs)
+        .map(str::to_owned)
+        .collect();
+    let raised = folded.exponentials.iter().map(|(made, of)| (made, &of.parameter));
+    let made = roles.tied.iter().chain(raised).filter(|(made, _)| read.contains(*made));
+    let sources: Vec<String> = made.map(|(_, source)| source.clone()).collect();
+    read.extend(sources);
+    roles.trained.iter().filter(move |name| read.contains(*name))
 }
 
 /// An import before its first node.

@@ -14,7 +14,7 @@ use graphc_ir::ops::Init;
 use graphc_ir::plan::{CompileOptions, TensorKind};
 
 use super::loss_scale::{LOSS_SCALE, SKIPPED, add_scale_variable};
-use super::wanted::{WantedGradient, find_wanted};
+use super::wanted::{WantedGradient, find_wanted, is_trained};
 use super::{GRADIENT, LOSS, find_output, name_is_free};
 use crate::decisions::{Phase, TrainingGraph};
 use crate::passes::error::PassError;
@@ -123,10 +123,6 @@ fn find_dependents(graph: &Graph, wanted: &[WantedGradient], trains: bool) -> Ve
     depends
 }
 
-fn is_trained(node: &Node) -> bool {
-    matches!(&node.op, Op::Variable(variable) if variable.trainable)
-}
-
 type Gradients = Vec<(ValueId, ValueId)>;
 
 fn differentiate_loss(
@@ -169,7 +165,7 @@ fn differentiate_loss(
         }
         for wanted in wanted.iter().filter(|wanted| node.results.contains(&wanted.tensor)) {
             let gradient = reverse.of_wanted(node, wanted);
-            found.push((wanted, gradient.ok_or_else(|| wanted.unreached(name.clone()))?));
+            found.push((wanted, gradient));
         }
         match &node.op {
             Op::Variable(variable) if variable.trainable && trains => {
@@ -181,7 +177,9 @@ fn differentiate_loss(
     gradients.reverse();
     let mut graph =
         reverse.builder.finish().map_err(|errors| PassError::Build { pass: PASS, errors })?;
-    found.into_iter().for_each(|(wanted, gradient)| wanted.set_output(&mut graph, gradient));
+    for (wanted, gradient) in found {
+        wanted.set_output(&mut graph, gradient, (options, &name))?;
+    }
     Ok((graph, gradients))
 }
 

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use graphc_ir::builder::{GraphBuilder, Tensor};
-use graphc_ir::graph::{Graph, Output};
+use graphc_ir::graph::{Graph, Node, Output};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
 use graphc_ir::plan::CompileOptions;
@@ -32,9 +32,9 @@ pub(super) fn hold_places(mut graph: Graph, options: &CompileOptions) -> Result<
             (value.ty.dtype.is_float() && matches_pattern(pattern, name))
                 .then(|| (index, name.to_owned()))
         });
-        let before = wanted.len();
-        wanted.extend(named);
-        if wanted.len() == before {
+        let named: Vec<(usize, String)> = named.collect();
+        wanted.extend(named.iter().cloned());
+        if named.is_empty() {
             let floats = graph.values.iter().filter(|value| value.ty.dtype.is_float());
             let names: Vec<&str> = floats.filter_map(|value| value.name.as_deref()).collect();
             let nearest = find_close_name(pattern, &names).map(str::to_owned);
@@ -42,6 +42,10 @@ pub(super) fn hold_places(mut graph: Graph, options: &CompileOptions) -> Result<
         }
     }
     for (index, name) in wanted {
+        // Those of trained variables are outputs already.
+        if options.gradients && is_trained(graph.producer(ValueId::new(index))) {
+            continue;
+        }
         let output = Output { name: format!("{GRADIENT}{name}"), value: ValueId::new(index) };
         name_is_free(PASS, &graph, &output.name)?;
         graph.outputs.push(output);
@@ -90,16 +94,32 @@ impl WantedGradient {
         self.copies.iter().fold(own, |gradient, copy| builder.apply(copy.clone(), &[&gradient]))
     }
 
-    /// Lets the output give the gradient.
-    pub fn set_output(&self, graph: &mut Graph, gradient: ValueId) {
-        for output in graph.outputs.iter_mut().filter(|output| output.name == self.output) {
-            output.value = gradient;
-        }
+    /// Lets the output give the gradient, or takes it away where there is none, because the loss does not depend on the tensor.
+    ///
+    /// # Errors
+    /// Returns an error if there is none, and the tensor was asked for by its own name.
+    pub fn set_output(
+        &self,
+        graph: &mut Graph,
+        gradient: Option<ValueId>,
+        (options, loss): (&CompileOptions, &str),
+    ) -> Result<(), PassError> {
+        let Some(gradient) = gradient else {
+            let tensor = self.output.trim_start_matches(GRADIENT);
+            if options.gradients_of.iter().any(|name| name == tensor) {
+                let (tensor, loss) = (tensor.to_owned(), loss.to_owned());
+                return Err(PassError::GradientUnreached { tensor, loss });
+            }
+            graph.outputs.retain(|output| output.name != self.output);
+            return Ok(());
+        };
+        let own = graph.outputs.iter_mut().filter(|output| output.name == self.output);
+        own.for_each(|output| output.value = gradient);
+        Ok(())
     }
+}
 
-    /// Returns the error that the loss does not depend on the tensor.
-    pub fn unreached(&self, loss: String) -> PassError {
-        let tensor = self.output.trim_start_matches(GRADIENT).to_owned();
-        PassError::GradientUnreached { tensor, loss }
-    }
+/// Whether a node is a variable that is trained.
+pub(super) fn is_trained(node: &Node) -> bool {
+    matches!(&node.op, Op::Variable(variable) if variable.trainable)
 }

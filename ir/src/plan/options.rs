@@ -82,8 +82,8 @@ pub struct CompileOptions {
     /// output `grad.<variable>`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub gradients: bool,
-    /// Tensors, by name pattern, whose gradients of the loss are outputs `grad.<tensor>`: inputs, named results of ops or variables. Without an
-    /// optimizer the model is in the mode of inference, and `gradients` is of no matter to it.
+    /// Tensors, by name pattern, whose gradients of the loss are outputs `grad.<tensor>`: inputs, named results of ops or variables. With neither
+    /// an optimizer nor `gradients` the model is in the mode of inference.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gradients_of: Vec<String>,
     /// Whether, with an optimizer, nothing is differentiated and the gradient of each trained variable is fed as the input `grad.<variable>`. It is a

@@ -16,7 +16,7 @@ use super::node::LoweringProblem;
 use super::repeated::Repetition;
 use super::wire::Metadata;
 use crate::import::ImportError;
-use crate::import::weights::{WeightData, WeightTensor};
+use crate::import::weights::{WeightData, WeightTensor, Weights, encode_elements};
 
 /// The functions of PyTorch that change neither a number nor how often a model has it, but for a repetition along the batch; `val` stands for what
 /// the translation of a function adds, such as extents.
@@ -102,31 +102,39 @@ impl Exponential {
         functions.iter().eq(known).then_some(Self { parameter, is_negative })
     }
 
-    /// Returns the parameter of which a tensor is the exponential. It is `None` if it is none of f32.
+    /// Returns the parameter of which a tensor is the exponential. It is `None` if it is the exponential of no number, or of
+    /// half precision.
     fn parameter_of(&self, name: &str, tensor: &WeightTensor) -> Option<WeightTensor> {
-        let sign = if self.is_negative { -1.0 } else { 1.0 };
-        let logarithm = |value: f64| Some((sign * value).ln()).filter(|value| value.is_finite());
-        map_elements(name, tensor, logarithm)
+        let tensor = Some(tensor).filter(|tensor| tensor.dtype == DType::F32)?;
+        let elements = tensor.elements(name).ok()?.into_iter();
+        let sign = self.sign();
+        let logarithms: Vec<f64> = elements.map(|value| (sign * value).ln()).collect();
+        let are_finite = logarithms.iter().all(|value| value.is_finite());
+        are_finite.then(|| with_elements(tensor, &logarithms))
     }
 
     /// Returns the tensor that the file has for a parameter.
-    pub fn of_parameter(&self, tensor: &WeightTensor) -> Option<WeightTensor> {
-        let sign = if self.is_negative { -1.0 } else { 1.0 };
-        map_elements(&self.parameter, tensor, |value| Some(sign * value.exp()))
+    fn of_parameter(&self, tensor: &WeightTensor) -> Result<WeightTensor, ImportError> {
+        let name = &self.parameter;
+        let error = |reason| ImportError::Tensor { name: name.clone(), reason };
+        if tensor.dtype != DType::F32 {
+            return Err(error(format!("it is {}, and the model has f32", tensor.dtype)));
+        }
+        let elements = tensor.elements(name).map_err(|failure| error(failure.to_string()))?;
+        let sign = self.sign();
+        let raised: Vec<f64> = elements.into_iter().map(|value| sign * value.exp()).collect();
+        Ok(with_elements(tensor, &raised))
+    }
+
+    fn sign(&self) -> f64 {
+        if self.is_negative { -1.0 } else { 1.0 }
     }
 }
 
-/// Returns a tensor of f32 with other elements, unless there is none for one of them.
-fn map_elements(
-    name: &str,
-    tensor: &WeightTensor,
-    map: impl Fn(f64) -> Option<f64>,
-) -> Option<WeightTensor> {
-    let elements = (tensor.dtype == DType::F32).then(|| tensor.elements(name).ok()).flatten()?;
-    let mapped: Option<Vec<f64>> = elements.into_iter().map(map).collect();
-    let bytes: Vec<u8> = mapped?.into_iter().flat_map(|v| (v as f32).to_le_bytes()).collect();
-    let data = WeightData::Bytes(bytes.into());
-    Some(WeightTensor { dtype: tensor.dtype, shape: tensor.shape.clone(), data })
+/// Returns a tensor of the same type with other elements.
+fn with_elements(tensor: &WeightTensor, elements: &[f64]) -> WeightTensor {
+    let data = WeightData::Bytes(encode_elements(tensor.dtype, elements).into());
+    WeightTensor { dtype: tensor.dtype, shape: tensor.shape.clone(), data }
 }
 
 impl FoldedWeights {
@@ -146,6 +154,26 @@ impl FoldedWeights {
                 tensors.entry(exponential.parameter.clone()).or_insert(own);
             }
         }
+    }
+
+    /// Puts what the exporter has made of parameters in their place.
+    ///
+    /// # Errors
+    /// Returns an error if a weight cannot be read.
+    pub fn write_as_exported(&self, weights: &mut Weights) -> Result<(), ImportError> {
+        for (made, exponential) in &self.exponentials {
+            if let Some(parameter) = weights.tensors.get(&exponential.parameter) {
+                let raised = exponential.of_parameter(parameter)?;
+                weights.tensors.insert(made.clone(), raised);
+            }
+        }
+        weights.tensors.retain(|name, _| !self.absent.contains(name));
+        for (name, repetition) in &self.repeated {
+            if let Some(weight) = weights.tensors.get_mut(name) {
+                *weight = repetition.repeat_rows(name, weight)?;
+            }
+        }
+        Ok(())
     }
 
     /// Finds them by the metadata of the model. `batch` is the number of samples that it was exported for, if it has no name.
@@ -261,7 +289,37 @@ impl Lowering {
 
 #[cfg(test)]
 mod tests {
-    use super::function_of;
+    use super::*;
+
+    #[test]
+    fn exponentials_are_those_of_their_parameters() {
+        let of = |functions: &[&str]| {
+            Exponential::of_functions("rate", &functions.iter().copied().collect())
+        };
+        let tensor = |elements: &[f64]| WeightTensor {
+            dtype: DType::F32,
+            shape: vec![elements.len()],
+            data: WeightData::Bytes(encode_elements(DType::F32, elements).into()),
+        };
+        for (functions, sign) in [(&["exp"][..], 1.0), (&["exp", "neg"], -1.0)] {
+            let exponential = of(functions).expect("it is one");
+            let made = tensor(&[sign, sign * 2.0, sign * 0.5]);
+            let own = exponential.parameter_of("made", &made).expect("there is a number for each");
+            let logarithms = own.elements("own").expect("in memory");
+            assert_eq!(logarithms[0], 0.0);
+            assert!((logarithms[1] - f64::ln(2.0)).abs() < 1e-7, "{logarithms:?}");
+            let again = exponential.of_parameter(&own).expect("in memory");
+            let again = again.elements("again").expect("in memory");
+            assert!((again[2] - sign * 0.5).abs() < 1e-7, "{again:?}");
+            assert_eq!(exponential.parameter_of("made", &tensor(&[0.0])), None, "of no number");
+            assert_eq!(exponential.parameter_of("made", &tensor(&[-sign])), None);
+        }
+        assert!(
+            of(&["exp", "val"]).is_none()
+                && of(&["neg"]).is_none()
+                && of(&["exp", "mul"]).is_none()
+        );
+    }
 
     #[test]
     fn results_are_named_after_functions() {

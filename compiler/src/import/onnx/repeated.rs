@@ -17,11 +17,13 @@ use crate::import::weights::{WeightData, WeightTensor};
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Repetition {
     /// The shape of the tensor.
+    whole: Vec<usize>,
+    /// The shape in which its rows are found: its own, or a matrix with a sample in each row.
     shape: Vec<usize>,
     /// The dim along which rows lie.
     dim: usize,
     /// For each place of the other dims, in order, the row that it has, of those that differ.
-    pub rows: Vec<usize>,
+    rows: Vec<usize>,
 }
 
 /// A row that is the same number everywhere occurs several times, so it may be several rows that begin alike.
@@ -36,11 +38,8 @@ impl Repetition {
         let first = samples.next();
         let elements = tensor.shape[1..].iter().product();
         let shape = vec![batch, elements];
-        samples.all(|sample| Some(sample) == first).then(|| Self {
-            shape,
-            dim: 1,
-            rows: vec![0; batch],
-        })
+        let (whole, rows) = (tensor.shape.clone(), vec![0; batch]);
+        samples.all(|sample| Some(sample) == first).then_some(Self { whole, shape, dim: 1, rows })
     }
 
     /// Finds the rows of a tensor that are alike, along the dim of which the fewest differ. There is none if all differ.
@@ -52,11 +51,8 @@ impl Repetition {
             let (rows, is_ambiguous) = find_alike(&bytes, tensor, dim);
             let different = rows.iter().max().map_or(0, |last| last + 1) * tensor.shape[dim];
             if different < elements && best.as_ref().is_none_or(|(least, ..)| different <= *least) {
-                best = Some((
-                    different,
-                    Self { shape: tensor.shape.clone(), dim, rows },
-                    is_ambiguous,
-                ));
+                let (whole, shape) = (tensor.shape.clone(), tensor.shape.clone());
+                best = Some((different, Self { whole, shape, dim, rows }, is_ambiguous));
             }
         }
         match best {
@@ -85,15 +81,14 @@ impl Repetition {
         Ok(WeightTensor { dtype: tensor.dtype, shape, data: WeightData::Bytes(content.into()) })
     }
 
-    /// Returns the tensor of the file, of a matrix of rows; `shape` is the file's.
+    /// Returns the tensor of the file, of a matrix of rows.
     pub fn repeat_rows(
         &self,
         name: &str,
         matrix: &WeightTensor,
-        shape: &[usize],
     ) -> Result<WeightTensor, ImportError> {
         let (bytes, size) = (read_bytes(name, matrix)?, matrix.dtype.size());
-        let mut content = vec![0; shape.iter().product::<usize>() * size];
+        let mut content = vec![0; self.whole.iter().product::<usize>() * size];
         let width = self.shape[self.dim];
         for (place, &row) in self.rows.iter().enumerate() {
             for (column, at) in row_places(&self.shape, self.dim, place).enumerate() {
@@ -102,13 +97,7 @@ impl Repetition {
             }
         }
         let data = WeightData::Bytes(content.into());
-        Ok(WeightTensor { dtype: matrix.dtype, shape: shape.to_vec(), data })
-    }
-
-    /// Returns the extents of the dims beside that of rows, and that dim.
-    pub fn others(&self) -> (Vec<usize>, usize) {
-        let others = (0..self.shape.len()).filter(|&dim| dim != self.dim);
-        (others.map(|dim| self.shape[dim]).collect(), self.dim)
+        Ok(WeightTensor { dtype: matrix.dtype, shape: self.whole.clone(), data })
     }
 }
 
@@ -145,19 +134,15 @@ fn read_bytes(name: &str, tensor: &WeightTensor) -> Result<Arc<[u8]>, ImportErro
 }
 
 impl Lowering {
-    /// Lets the rows of a weight, each as often as the exporter has repeated it, stand for the tensor of this shape that the file has.
-    pub fn repeat_weight(
-        &mut self,
-        name: &str,
-        repetition: &Repetition,
-        shape: &[usize],
-    ) -> Result<(), ImportError> {
-        let (others, dim) = repetition.others();
-        let rows = repetition.rows.iter().map(|&row| row as f64).collect();
+    /// Lets the rows of a weight, each as often as the exporter has repeated it, stand for the tensor that the file has.
+    pub fn repeat_weight(&mut self, name: &str, of: &Repetition) -> Result<(), ImportError> {
+        let mut others = of.shape.clone();
+        others.remove(of.dim);
+        let rows = of.rows.iter().map(|&row| row as f64).collect();
         let places = Val::Known(KnownValue::new(TensorType::new(DType::I64, others), rows));
         let repeated = gather_along(self, &Val::Weight(name.into()), &places, 0)
-            .and_then(|found| self.moved_from_last(&found, dim))
-            .and_then(|whole| self.reshape(&whole, shape));
+            .and_then(|found| self.moved_from_last(&found, of.dim))
+            .and_then(|whole| self.reshape(&whole, &of.whole));
         let error = |LoweringProblem(reason)| ImportError::Tensor { name: name.into(), reason };
         self.values.insert(name.into(), repeated.map_err(error)?);
         Ok(())
@@ -187,7 +172,7 @@ mod tests {
             assert_eq!((found.dim, &found.rows[..]), (dim, &[0, 1, 0, 0][..]));
             let different = found.different_rows("t", &tensor).expect("in memory");
             assert_eq!(different.elements("t").expect("in memory"), [1.0, 2.0, 3.0, 4.0]);
-            let again = found.repeat_rows("t", &different, &tensor.shape).expect("in memory");
+            let again = found.repeat_rows("t", &different).expect("in memory");
             assert_eq!(again, tensor);
         }
         let all_differ = tensor(&[2, 2], &[1., 2., 3., 4.]);
@@ -202,7 +187,7 @@ mod tests {
         let found = Repetition::along_batch("t", &samples, Some(2)).expect("they are alike");
         let one = found.different_rows("t", &samples).expect("in memory");
         assert_eq!((&one.shape[..], one.elements("t")), (&[1, 2][..], Ok(vec![0.0, 5.0])));
-        let again = found.repeat_rows("t", &one, &samples.shape).expect("in memory");
+        let again = found.repeat_rows("t", &one).expect("in memory");
         assert_eq!(again, samples);
         assert_eq!(Repetition::along_batch("t", &samples, Some(3)), None);
         assert_eq!(Repetition::along_batch("t", &tensor(&[2, 1], &[1., 2.]), Some(2)), None);

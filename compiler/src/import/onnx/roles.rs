@@ -36,7 +36,7 @@ pub(super) fn find_trained(
     tensors: &BTreeMap<String, WeightTensor>,
     copies: &BTreeMap<String, String>,
 ) -> Roles {
-    if has_marks(kinds, tensors) || !folded.absent.is_empty() {
+    if has_marks(kinds, tensors) || *folded != FoldedWeights::default() {
         return by_marks(graph, (kinds, folded), tensors);
     }
     by_use(
@@ -130,8 +130,14 @@ fn by_marks(
     let untrained = untrained.filter(|name| !tied.contains_key(*name));
     let said = [
         describe_guessed(&guessed),
-        describe_untrained(untrained, folded),
-        describe_lost(&folded.lost),
+        describe_parameters(
+            untrained.flat_map(|name| &folded.computed[name]),
+            "were computed with and are not trained",
+        ),
+        describe_parameters(
+            folded.lost.iter(),
+            "are not in the file, as another name has the same weight, nothing uses them, or the optimizer left them out",
+        ),
     ];
     let said: Vec<String> = said.into_iter().flatten().collect();
     let warnings = Vec::from_iter((!said.is_empty()).then(|| {
@@ -155,31 +161,15 @@ fn describe_guessed(guessed: &[String]) -> Option<String> {
     })
 }
 
-/// Describes the tensors that are computed of parameters, which are therefore not trained.
-fn describe_untrained<'a>(
-    untrained: impl Iterator<Item = &'a String>,
-    folded: &FoldedWeights,
+/// Describes parameters that are not trained.
+fn describe_parameters<'a>(
+    parameters: impl Iterator<Item = &'a String>,
+    what_of_them: &str,
 ) -> Option<String> {
-    let parameters: BTreeSet<&String> = untrained.flat_map(|name| &folded.computed[name]).collect();
+    let parameters: BTreeSet<&String> = parameters.collect();
     let names: Vec<String> = parameters.iter().map(|name| format!("`{name}`")).collect();
-    (!names.is_empty()).then(|| {
-        format!(
-            "{} parameters were computed with and are not trained: {}",
-            names.len(),
-            format_names(&names)
-        )
-    })
-}
-
-fn describe_lost(lost: &[String]) -> Option<String> {
-    let names: Vec<String> = lost.iter().map(|name| format!("`{name}`")).collect();
-    (!names.is_empty()).then(|| {
-        format!(
-            "{} parameters are not in the file, as another name has the same weight, nothing uses them, or the optimizer left them out: {}",
-            names.len(),
-            format_names(&names)
-        )
-    })
+    let (count, listed) = (names.len(), format_names(&names));
+    (count > 0).then(|| format!("{count} parameters {what_of_them}: {listed}"))
 }
 
 fn by_use(
