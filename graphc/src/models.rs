@@ -18,7 +18,7 @@ pub struct Pretrained {
     pub graph: Graph,
     /// The weights, by the same names.
     pub weights: BTreeMap<String, HostTensor>,
-    /// The parts of the configuration that are left out, a sentence each.
+    /// The parts of a configuration that are left out, and the weights that are trained otherwise than in PyTorch, a sentence each.
     pub warnings: Vec<String>,
 }
 
@@ -114,5 +114,6 @@ pub fn load(path: impl AsRef<Path>, dims: &[(&str, usize)]) -> Result<Pretrained
     // A file may have more than the graph reads.
     let weights = tensors.filter(|(name, _)| variables.contains(*name)).map(read);
     let weights = weights.collect::<Result<_, _>>()?;
-    Ok(Pretrained { graph: imported.graph, weights, warnings: imported.warnings })
+    let warnings = [imported.warnings, imported.training_warnings].concat();
+    Ok(Pretrained { graph: imported.graph, weights, warnings })
 }

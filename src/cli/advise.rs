@@ -38,7 +38,11 @@ pub fn run_advise(args: &AdviseArgs) -> Result<()> {
 fn read_question(args: &AdviseArgs) -> Result<Question> {
     let shared = open_options(&args.shared);
     let (imported, dims) = options::read_model(&args.model, &shared, None)?;
-    imported.warnings.iter().for_each(|warning| print_message("warning", warning));
+    imported
+        .warnings
+        .iter()
+        .chain(&imported.training_warnings)
+        .for_each(|warning| print_message("warning", warning));
     let options = options::compile_options(&shared, dims)?;
     let cluster = options::shared_cluster(&shared, None)?;
     Ok(Question { graph: imported.graph, options, cluster })

@@ -65,10 +65,9 @@ pub fn plan_model(
     }
     let start = Instant::now();
     let (imported, dims) = options::read_model(path, args, data)?;
-    let Imported { graph, weights, warnings, .. } = imported;
-    for warning in warnings {
-        print_message("warning", &warning);
-    }
+    let Imported { graph, weights, warnings, training_warnings, .. } = imported;
+    let of_training = training_warnings.iter().filter(|_| args.optimizer.is_some());
+    warnings.iter().chain(of_training).for_each(|warning| print_message("warning", warning));
     check_static_batch(&graph, args.batch)?;
     let trained = start::trained_weights(&graph);
     let options = options::compile_options(args, dims)?;

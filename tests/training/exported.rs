@@ -275,7 +275,12 @@ fn what_the_exporter_has_folded_learns_as_it_would_have() {
         let run = |model: &str, more: &[&str]| {
             let outputs = path("outputs");
             let own = ["run", model, "--inputs", &data, "--outputs", &outputs, "--batch", "4"];
-            succeeds([&own[..], more].concat());
+            let output = graphc([&own[..], more].concat());
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(
+                output.status.success() && said.is_empty(),
+                "what matters to a training: {said}"
+            );
             load_safetensors(outputs.as_ref()).expect("outputs")["y"].to_f64()
         };
         let (of_model, of_weights) =

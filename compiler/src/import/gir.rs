@@ -41,8 +41,8 @@ pub(super) fn import_gir(
     choose_trained(&mut graph, options)?;
     let weights = collect_weights(&mut graph, &path.with_extension("safetensors"))?;
     verify_graph(&graph)?;
-    let (warnings, modules) = (Vec::new(), BTreeMap::new());
-    Ok(Imported { graph, weights, warnings, symbols: symbols.all, modules })
+    let (warnings, training_warnings, modules) = (Vec::new(), Vec::new(), BTreeMap::new());
+    Ok(Imported { graph, weights, warnings, training_warnings, symbols: symbols.all, modules })
 }
 
 /// Inputs whose line does not say which dim counts samples do as the symbols say.

@@ -38,6 +38,8 @@ pub struct Imported {
     pub weights: Weights,
     /// Warnings for the user, one sentence each.
     pub warnings: Vec<String>,
+    /// Warnings that matter where the model is trained: which weights are, and which cannot be.
+    pub training_warnings: Vec<String>,
     /// The names of the symbolic extents, that of the batch first.
     pub symbols: Vec<String>,
     /// The module of PyTorch that a node of an ONNX file comes from, by the node's name: its path, and its class where the exporter

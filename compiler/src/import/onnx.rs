@@ -216,7 +216,7 @@ impl Decoded {
         } else {
             begun.map_err(|_| ImportError::Unsupported { ops: ops.clone() })
         };
-        let Begun { mut lowering, symbols, order, copies, authored, mut warnings } = begun?;
+        let Begun { mut lowering, symbols, order, copies, authored, training_warnings } = begun?;
         let mut refused = Refused { ops, nodes: Vec::new() };
         for index in order {
             let copied =
@@ -231,12 +231,12 @@ impl Decoded {
             let value = lowering.lower_output(&name)?;
             lowering.graph.outputs.push(Output { name, value });
         }
-        warnings.append(&mut lowering.warnings);
         let graph = without_dead_nodes(&lowering.graph)?;
         verify_graph(&graph)?;
         let weights = collect_weights(&graph, lowering, &authored);
         let modules = self.metadata.modules.clone();
-        Ok(Imported { graph, weights, warnings, symbols: symbols.all, modules })
+        let (warnings, symbols) = (Vec::new(), symbols.all);
+        Ok(Imported { graph, weights, warnings, training_warnings, symbols, modules })
     }
 
     /// Collects all that is known before the first node is lowered.
@@ -298,7 +298,8 @@ impl Decoded {
         register_doubles(&mut lowering, graph, base_dir)?;
         register_folded(&mut lowering);
         add_inputs(&mut lowering, graph, dims, &symbols)?;
-        Ok(Begun { lowering, symbols, order, copies, authored, warnings: roles.warnings })
+        let training_warnings = roles.warnings;
+        Ok(Begun { lowering, symbols, order, copies, authored, training_warnings })
     }
 }
 
@@ -330,7 +331,7 @@ struct Begun {
     order: Vec<usize>,
     copies: Copies,
     authored: BTreeSet<String>,
-    warnings: Vec<String>,
+    training_warnings: Vec<String>,
 }
 
 fn find_graph(model: &ModelProto) -> Result<&GraphProto, ImportError> {

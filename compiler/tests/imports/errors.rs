@@ -534,14 +534,16 @@ fn what_is_trained_follows_the_metadata_and_the_use() {
         |name| load_model(&model_file(name), &dims, ImportOptions::default()).expect("imports");
     let marked = load("marked.onnx");
     assert_eq!(trained(&marked), ["renamed", "scale"]);
-    let [warning] = marked.warnings.as_slice() else { panic!("{:?}", marked.warnings) };
+    let [warning] = marked.training_warnings.as_slice() else {
+        panic!("{:?}", marked.training_warnings)
+    };
     let guessed = "1 of the weights are not marked, and are trained because an op takes them as its weight: `renamed` (MatMul). ";
     assert!(warning.starts_with(guessed), "{warning}");
     assert_eq!(marked.symbols, ["n"], "and `batch` gives its value");
     let unmarked = load("unmarked.onnx");
     assert_eq!(trained(&unmarked), ["folded", "renamed", "running", "scale"]);
     let guessed = "the model does not mark its parameters: by their use, 4 weights are trained; of these 4 are called neither weight nor bias, as buffers are: `folded`, `renamed`, `running`, `scale`; --train and --freeze decide otherwise";
-    assert_eq!(unmarked.warnings, [guessed]);
+    assert_eq!(unmarked.training_warnings, [guessed]);
 }
 
 #[test]

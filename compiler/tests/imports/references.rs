@@ -141,6 +141,7 @@ fn parameters_are_trained_and_weights_keep_their_names_and_shapes() {
     for name in ["mlp", "mlp_mse", "gpt", "lstm", "gru"] {
         let imported = import(name, 4);
         assert!(imported.warnings.is_empty(), "{:?}", imported.warnings);
+        assert!(imported.training_warnings.is_empty(), "{:?}", imported.training_warnings);
         assert_eq!(imported.symbols, ["batch"]);
         for node in &imported.graph.nodes {
             let Op::Variable(variable) = &node.op else { continue };

@@ -168,7 +168,8 @@ impl HuggingFaceFolder {
         let warnings = self.architecture.list_warnings(&self.config)?;
         let weights = self.collect_weights(&mut graph)?;
         verify_graph(&graph)?;
-        Ok(Imported { graph, weights, warnings, symbols, modules: BTreeMap::new() })
+        let (training_warnings, modules) = (Vec::new(), BTreeMap::new());
+        Ok(Imported { graph, weights, warnings, training_warnings, symbols, modules })
     }
 
     /// The tensors of the files for the graph's variables, and the others.

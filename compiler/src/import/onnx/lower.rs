@@ -56,7 +56,6 @@ pub(super) struct Initializers {
 /// The state of an import.
 pub(super) struct Lowering {
     pub graph: Graph,
-    pub warnings: Vec<String>,
     pub base_dir: PathBuf,
     pub source: Source,
     pub values: BTreeMap<String, Val>,
@@ -114,7 +113,6 @@ impl Lowering {
             table,
             // rten-onnx does not decode the graph's name.
             graph: Graph::new("model"),
-            warnings: Vec::new(),
             base_dir: base_dir.into(),
             opset,
             source: Source::Derived,
