@@ -8,6 +8,8 @@
 //! `src/cli/diagnosis.rs` uses it after a training has failed: it repeats the steps since the last checkpoint, bit for bit, and then executes the bad
 //! step with this plan. Keeping the variables of the previous step would cost memory and time in every training that goes well.
 
+use std::collections::BTreeSet;
+
 use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::graph::{Graph, Source};
@@ -40,6 +42,7 @@ pub struct FiniteCheck {
 struct Counted {
     name: String,
     op: &'static str,
+    operands: Vec<String>,
     written: Source,
     ty: TensorType,
     outputs: [String; 2],
@@ -47,12 +50,14 @@ struct Counted {
 
 /// A tensor that is not finite.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("`{name}` ({op}, {ty}{}), of whose {} elements {} not finite, {nan} of them no number (NaN)", format_source(.written), .ty.elements(), format_count(*.count))]
+#[error("`{name}` ({op}{}, {ty}{}), of whose {} elements {} not finite, {nan} of them no number (NaN)", format_operands(.operands), format_source(.written), .ty.elements(), format_count(*.count))]
 pub struct NotFinite {
     /// Its name, or its number in the graph.
     pub name: String,
     /// The op that makes it.
     pub op: &'static str,
+    /// The operands of the op by name, where the tensor has no name of its own; of an operand without a name those that it is made of.
+    pub operands: Vec<String>,
     /// The source location of that op.
     pub written: Source,
     /// Its type.
@@ -61,6 +66,19 @@ pub struct NotFinite {
     pub count: u64,
     /// The number of these that are no number.
     pub nan: u64,
+}
+
+/// The most operands that a message names.
+const NAMED: usize = 3;
+
+fn format_operands(operands: &[String]) -> String {
+    let named: Vec<String> = operands.iter().take(NAMED).map(|name| format!("`{name}`")).collect();
+    match named.is_empty() {
+        true => String::new(),
+        false => {
+            format!(" of {}{}", named.join(", "), if operands.len() > NAMED { ", .." } else { "" })
+        }
+    }
 }
 
 fn format_source(source: &Source) -> String {
@@ -98,9 +116,9 @@ impl FiniteCheck {
     pub fn first_not_finite(&self, count: impl Fn(&str) -> Option<f64>) -> Option<NotFinite> {
         let number = |output: &str| count(output).unwrap_or_default() as u64;
         self.tensors.iter().find_map(|tensor| {
-            let Counted { name, op, written, ty, outputs } = tensor.clone();
+            let Counted { name, op, operands, written, ty, outputs } = tensor.clone();
             let [count, nan] = outputs.map(|output| number(&output));
-            (count > 0).then_some(NotFinite { name, op, written, ty, count, nan })
+            (count > 0).then_some(NotFinite { name, op, operands, written, ty, count, nan })
         })
     }
 }
@@ -181,10 +199,32 @@ fn describe_tensor(graph: &Graph, value: ValueId, stem: &str) -> Counted {
     Counted {
         name: graph.display_name(value),
         op: node.op.name(),
+        operands: if graph.value(value).name.is_some() {
+            Vec::new()
+        } else {
+            name_operands(graph, value)
+        },
         written: node.source.clone(),
         ty: graph.value(value).ty.clone(),
         outputs: ["all", "nan"].map(|what| format!("{stem}.{what}.{}", value.index())),
     }
+}
+
+/// The nearest tensors with a name of which a value is made, each once, in the order of the operands.
+fn name_operands(graph: &Graph, value: ValueId) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    let mut open: Vec<ValueId> = graph.producer(value).operands.iter().rev().copied().collect();
+    let mut seen = BTreeSet::new();
+    while let Some(next) = open.pop() {
+        if !seen.insert(next) {
+            continue;
+        }
+        match &graph.value(next).name {
+            Some(name) => names.push(name.clone()),
+            None => open.extend(graph.producer(next).operands.iter().rev()),
+        }
+    }
+    names
 }
 
 fn count_non_finite(x: &Tensor) -> Tensor {

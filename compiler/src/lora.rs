@@ -20,7 +20,7 @@ use graphc_ir::types::TensorType;
 use crate::pattern::matches_pattern;
 
 /// The reason why a graph cannot be adapted.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoraError {
     /// A pattern that fits no variable.
@@ -53,6 +53,8 @@ pub enum LoraError {
     #[error(transparent)]
     Op(#[from] OpError),
 }
+
+graphc_ir::readable_debug!(LoraError);
 
 /// Adds an adaptation of this rank beside every product with a weight whose name fits one of the patterns, in which `*` stands for any characters.
 /// Only the new matrices are trained; [`choose_trained`](crate::import::choose_trained) adds other variables, such as a head.

@@ -4,7 +4,7 @@ use graphc_ir::types::TensorType;
 use graphc_runtime::data::DataError;
 
 /// An error of data sets and loaders.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DatasetError {
     /// A file of a set that does not exist.
@@ -68,6 +68,8 @@ pub enum DatasetError {
     #[error("a thread of the loader {0}")]
     Thread(String),
 }
+
+graphc_ir::readable_debug!(DatasetError);
 
 impl DatasetError {
     /// Makes the error of a file that cannot be read.

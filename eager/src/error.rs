@@ -8,7 +8,7 @@ use graphc_runtime::{RuntimeError, TensorError};
 
 /// An error of an operation that cannot be done. All ranks find by themselves, from what all of them know, that operands do not fit, so nothing is
 /// communicated, and operations that do fit may follow. [`EagerError::Runtime`] ends the job on all ranks.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum EagerError {
     /// Operands that an operation does not take.
@@ -105,3 +105,5 @@ pub enum EagerError {
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
 }
+
+graphc_ir::readable_debug!(EagerError);

@@ -25,7 +25,7 @@ type OwnError = Box<dyn std::error::Error + Send + Sync>;
 type Model = Box<dyn Fn(&Shapes) -> Result<Graph, OwnError> + Send>;
 
 /// The reason that there is no session for a batch.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum BucketsError {
     /// The program writes no model for these shapes.
@@ -43,6 +43,8 @@ pub enum BucketsError {
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
 }
+
+graphc_ir::readable_debug!(BucketsError);
 
 /// Options of [`Buckets`].
 #[derive(Clone, Debug)]

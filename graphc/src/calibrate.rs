@@ -134,7 +134,7 @@ pub struct Measured {
 }
 
 /// An error because of which a machine could not be measured.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum CalibrateError {
     /// Fewer than one rank.
@@ -159,6 +159,8 @@ pub enum CalibrateError {
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
 }
+
+graphc_ir::readable_debug!(CalibrateError);
 
 /// Measures this machine.
 ///

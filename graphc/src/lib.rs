@@ -67,7 +67,10 @@ pub mod prelude {
     pub use graphc_compiler::cluster::preset;
     pub use graphc_compiler::compile::{Compiled, compile};
     pub use graphc_compiler::import::{ImportOptions, choose_trained};
-    pub use graphc_data::{Augment, Dataset, Loader, LoaderOptions, Normalize, Source, Split};
+    pub use graphc_data::{
+        Augment, Dataset, DatasetError, Field, FieldKind, LastBatch, Loader, LoaderOptions,
+        Normalize, Source, Split,
+    };
     pub use graphc_eager::{Eager, EagerError, GlobalTensor};
     pub use graphc_ir::builder::{GraphBuilder, Tensor};
     pub use graphc_ir::check::VerifiedPlan;
@@ -81,7 +84,8 @@ pub mod prelude {
         Plan, Recompute, RmspropOptions, Schedule, Strategy,
     };
     pub use graphc_ir::sbp::{NdSbp, Sbp};
-    pub use graphc_ir::types::DType;
+    pub use graphc_ir::types::{DType, TensorType};
+    pub use graphc_runtime::data::{load_safetensors, save_safetensors};
     pub use graphc_runtime::dist::{Group, ReduceOp};
     pub use graphc_runtime::job::Job;
     pub use graphc_runtime::{

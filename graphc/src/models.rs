@@ -23,7 +23,7 @@ pub struct Pretrained {
 }
 
 /// The reason that a file or a folder is no model.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum PretrainedError {
     /// The configuration or a file of weights cannot be used.
@@ -37,12 +37,13 @@ pub enum PretrainedError {
     Tensor(#[from] TensorError),
 }
 
+graphc_ir::readable_debug!(PretrainedError);
+
 /// The model in a folder as `save_pretrained` of transformers writes it, for so many samples of so many tokens: a language model of
 /// the architectures LLaMA, Mistral, Qwen 2, Qwen 3, GPT-2 or BERT (or BERT with a head for classes). What a session has trained goes back under the same names.
 ///
 /// ```no_run
 /// use graphc::prelude::*;
-/// use graphc::runtime::data::save_safetensors;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let model = models::from_hf("Qwen3-0.6B", 4, 128)?;
@@ -55,11 +56,7 @@ pub enum PretrainedError {
 /// let plan = compile(model.graph, &options, &preset("cpu").expect("a preset"), None)?.plan;
 /// let mut session = Session::new(&plan, &model.weights, SessionOptions::default())?;
 /// // .. steps ..
-/// let mut trained = BTreeMap::new();
-/// for name in model.weights.keys() {
-///     trained.insert(name.clone(), session.variable(name)?);
-/// }
-/// save_safetensors("trained/model.safetensors".as_ref(), &trained)?;
+/// save_safetensors("trained/model.safetensors".as_ref(), &session.weights()?)?;
 /// # Ok(())
 /// # }
 /// ```

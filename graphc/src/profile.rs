@@ -80,7 +80,7 @@ pub struct ActorProfile {
 }
 
 /// The reason that measurements cannot be used.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfileError {
     /// No file of measurements.
@@ -117,6 +117,8 @@ pub enum ProfileError {
     #[error(transparent)]
     NullDevice(#[from] NullDeviceError),
 }
+
+graphc_ir::readable_debug!(ProfileError);
 
 /// Actors of one kind.
 #[derive(Clone, Debug, Default, PartialEq)]

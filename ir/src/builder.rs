@@ -71,7 +71,7 @@ pub struct Tensor {
 }
 
 /// Something that does not fit, and where the user wrote it.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[error("{place}: {message}")]
 pub struct BuildError {
     /// The place in the user's program.
@@ -80,10 +80,14 @@ pub struct BuildError {
     pub message: String,
 }
 
+crate::readable_debug!(BuildError);
+
 /// All errors of one graph.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
 pub struct BuildErrors(pub Vec<BuildError>);
+
+crate::readable_debug!(BuildErrors);
 
 impl GraphBuilder {
     /// A builder of an empty graph.
@@ -160,8 +164,11 @@ impl GraphBuilder {
     /// Declares what the graph gives back.
     #[track_caller]
     pub fn output(&self, name: &str, tensor: &Tensor) {
+        let is_taken = self.0.borrow().graph.outputs.iter().any(|output| output.name == name);
         if let Some(message) = self.describe_stranger(&[tensor]) {
             self.fail(message);
+        } else if is_taken {
+            self.fail(format!("there is another output of the name `{name}`"));
         } else if let Some(value) = tensor.id {
             self.0.borrow_mut().graph.outputs.push(Output { name: name.into(), value });
         }

@@ -9,7 +9,7 @@ use crate::ids::ValueId;
 use crate::op::{EvalContext, Op, OpError, Operand, Region};
 
 /// The reason that a graph cannot be evaluated.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EvaluateError {
     /// A feed whose shape is not that of its input or variable.
@@ -37,6 +37,8 @@ pub enum EvaluateError {
         error: OpError,
     },
 }
+
+crate::readable_debug!(EvaluateError);
 
 /// Computes all values of a graph, by [`ValueId`]. `feeds` gives inputs and variables by name; a variable that is not fed has its first
 /// content.

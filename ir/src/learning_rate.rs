@@ -88,7 +88,7 @@ pub struct Warmup {
 }
 
 /// A text or a value that is no schedule.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{text}` is no schedule of the learning rate: {reason}; they are constant, step:SIZE,GAMMA, \
      multistep:A,B,..,GAMMA, cosine:STEPS[,FLOOR], linear:STEPS[,FLOOR] and onecycle:STEPS"
@@ -99,6 +99,8 @@ pub struct LrScheduleError {
     /// The reason that the text is no schedule.
     pub reason: String,
 }
+
+crate::readable_debug!(LrScheduleError);
 
 impl From<Curve> for LrSchedule {
     fn from(curve: Curve) -> Self {

@@ -23,6 +23,7 @@ pub mod op;
 pub mod ops;
 pub mod plan;
 pub mod random;
+pub mod readable;
 pub mod rule;
 pub mod sbp;
 pub mod scalar;

@@ -29,7 +29,7 @@ pub struct Placement {
 }
 
 /// An error in a placement.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlacementError {
     /// The hierarchy's product is not the number of ranks.
@@ -56,6 +56,8 @@ pub enum PlacementError {
     #[error("a mesh needs at least one axis and every axis at least one rank")]
     Empty,
 }
+
+crate::readable_debug!(PlacementError);
 
 impl Placement {
     /// A placement on CPU ranks.

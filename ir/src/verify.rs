@@ -24,9 +24,11 @@ pub struct VerifyError {
 }
 
 /// All that does not hold.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
 pub struct VerifyErrors(pub Vec<VerifyError>);
+
+crate::readable_debug!(VerifyErrors);
 
 impl fmt::Display for VerifyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

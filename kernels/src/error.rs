@@ -6,7 +6,7 @@ use graphc_ir::mesh::DeviceKind;
 use graphc_ir::types::DType;
 
 /// The reason that a kernel cannot be found or cannot run.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KernelError {
     /// No kernel for this op, these element types and this device.
@@ -71,6 +71,8 @@ pub enum KernelError {
         position: Vec<usize>,
     },
 }
+
+graphc_ir::readable_debug!(KernelError);
 
 /// `(f32, i64) -> (f32)`
 struct KernelTypes<'a>(&'a [Vec<DType>; 2]);

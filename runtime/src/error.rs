@@ -7,7 +7,7 @@ use crate::tensor::TensorError;
 use crate::transport::TransportError;
 
 /// The reason why a session cannot be made or a step has failed.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RuntimeError {
     /// A plan that this runtime cannot execute: written by another version, or edited.
@@ -224,6 +224,8 @@ pub enum RuntimeError {
         reason: String,
     },
 }
+
+graphc_ir::readable_debug!(RuntimeError);
 
 impl RuntimeError {
     /// Makes the error that the system gave no thread for a rank.

@@ -14,7 +14,7 @@ pub struct HostTensor {
 }
 
 /// A tensor that is not what its type says.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TensorError {
     /// More or fewer elements than the shape has.
@@ -37,6 +37,8 @@ pub enum TensorError {
     #[error("the shards do not fit the layout: {0}")]
     Layout(String),
 }
+
+graphc_ir::readable_debug!(TensorError);
 
 impl HostTensor {
     /// Makes a tensor of these bytes.

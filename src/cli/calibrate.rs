@@ -6,13 +6,14 @@ use graphc::profile::Profile;
 use graphc_ir::mesh::DeviceKind;
 
 use super::args::{CalibrateArgs, DeviceName};
-use super::output::{print_escaped, print_message};
+use super::output::{check_places, print_escaped, print_message};
 
 /// Ranks that may take turns on fewer cores.
 const MOST_IN_TURN: usize = 16;
 
 /// Runs the command.
 pub fn run_calibrate(args: &CalibrateArgs) -> Result<()> {
+    check_places(&[("--output", args.output.as_deref())])?;
     let measured = match &args.from {
         Some(path) => Profile::read(path)?.to_measured()?,
         None => read_or_measure(args)?,

@@ -3,11 +3,13 @@
 use anyhow::{Result, bail, ensure};
 use graphc_compiler::import::Imported;
 use graphc_compiler::import::weights::Weights;
+use graphc_data::Kind;
 use graphc_ir::check::VerifiedPlan;
 use serde_json::Value;
 
 use super::args::{EvalArgs, Format};
 use super::contradictions::check_options;
+use super::data::read_types;
 use super::evaluation::{self, Evaluation};
 use super::options;
 use super::output::{print_escaped, print_message};
@@ -59,7 +61,11 @@ fn load_plan(args: &EvalArgs) -> Result<(VerifiedPlan, Weights)> {
         check_options(&args.model, &plan, &args.shared)?;
         return Ok((evaluation::plan_of(&plan)?, plan_weights(&plan)?));
     }
-    let (imported, dims) = options::read_model(&args.model, &args.shared, None)?;
+    let types = match args.data.kind {
+        Kind::Tensors => Some(read_types(&args.data.path)?),
+        _ => None,
+    };
+    let (imported, dims) = options::read_model(&args.model, &args.shared, types.as_ref())?;
     let Imported { graph, weights, warnings, .. } = imported;
     for warning in warnings {
         print_message("warning", &warning);

@@ -4,8 +4,8 @@
 //! The plan is one of inference with the loss: dropout passes everything on, batch norm takes running statistics. The
 //! rest of a last batch that is not full is filled with labels that are ignored. So every sample counts once and one plan
 //! does for all batches. A loss against a target has no such label: there the plan gives the loss of each row, and those
-//! of samples alone are added up. A sum of the first output has neither, so there the batch must divide the number of
-//! samples.
+//! of samples alone are added up. A sum of the first output has neither, and neither has a loss that the model computes
+//! itself, of which the mean over the batches is taken: there the batch must divide the number of samples.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use anyhow::{Context, Result, ensure};
 use graphc_compiler::compile::compile;
 use graphc_compiler::mixing::find_mixing_op;
 use graphc_compiler::passes::LOSS;
+use graphc_compiler::passes::loss::declare_loss;
 use graphc_data::{Dataset, LastBatch, Loader, Source, Split};
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::graph::Graph;
@@ -57,12 +58,10 @@ impl Scores {
 }
 
 /// The options with which the same model is evaluated.
-fn options_of(training: &CompileOptions) -> Result<CompileOptions> {
-    let loss = training.loss.context(
-        "evaluation needs a loss: --loss with one that graphc computes; what the model computes itself `graphc run` gives",
-    )?;
-    let metrics = if loss.has_labels() { vec![Metric::Top1, Metric::Top5] } else { Vec::new() };
-    Ok(CompileOptions {
+fn options_of(training: &CompileOptions) -> CompileOptions {
+    let has_labels = training.loss.is_some_and(Loss::has_labels);
+    let metrics = if has_labels { vec![Metric::Top1, Metric::Top5] } else { Vec::new() };
+    CompileOptions {
         metrics,
         row_losses: true,
         // What an evaluation adds up is always given.
@@ -79,7 +78,7 @@ fn options_of(training: &CompileOptions) -> Result<CompileOptions> {
         keep_statistics: Vec::new(),
         accumulation: Accumulation::F32,
         ..training.clone()
-    })
+    }
 }
 
 /// The plan that evaluates a graph which `options` trains.
@@ -89,7 +88,13 @@ pub fn plan_evaluation(
     cluster: &Cluster,
     weights: Option<WeightsSource>,
 ) -> Result<VerifiedPlan> {
-    let compiled = compile(graph, &options_of(options)?, cluster, weights);
+    let graph = match options.loss {
+        Some(_) => graph,
+        None => declare_loss(graph).context(
+            "evaluation needs a loss: --loss with one that graphc computes, or --loss output:NAME with an output of the model",
+        )?,
+    };
+    let compiled = compile(graph, &options_of(options), cluster, weights);
     Ok(compiled.context("cannot plan the evaluation")?.plan)
 }
 
@@ -117,14 +122,16 @@ pub struct Evaluation {
     /// The session.
     pub session: Session,
     loader: Loader,
-    loss: Loss,
+    /// `None`: the model computes it.
+    loss: Option<Loss>,
     is_sequence: bool,
 }
 
 impl Evaluation {
     /// Evaluates on what is held out of a source.
     pub fn new(session: Session, plan: &Plan, source: &Source) -> Result<Self> {
-        let loss = plan.options.loss.context("the plan has no loss")?;
+        let loss = plan.options.loss;
+        let has_labels = loss.is_some_and(Loss::has_labels);
         let set = source.open_for(Split::Test, &session)?;
         if let Some(note) = set.note().filter(|_| session.leads()) {
             print_message("note", note);
@@ -136,14 +143,14 @@ impl Evaluation {
         let batch = loader.batch();
         let rows = session.outputs().get(ROW_LOSSES).is_some_and(|ty| ty.shape == [batch]);
         ensure!(
-            loss.has_labels() || rows || set.samples() % batch == 0,
+            has_labels || rows || set.samples().is_multiple_of(batch),
             cannot_fill(loss, batch, set.as_ref())
         );
         if session.leads() && set.samples() != batch {
             warn_of_mixing(plan, batch);
         }
         let labels = session.inputs().get("labels").map_or(0, |ty| ty.shape.len());
-        Ok(Self { session, loader, loss, is_sequence: labels == 2 })
+        Ok(Self { session, loader, loss, is_sequence: has_labels && labels == 2 })
     }
 
     /// Outputs go to the process of rank 0 alone.
@@ -203,7 +210,7 @@ impl Watch {
         match metric {
             "loss" => true,
             "perplexity" => self.evaluation.is_sequence,
-            _ => self.evaluation.loss.has_labels(),
+            _ => self.evaluation.loss.is_some_and(Loss::has_labels),
         }
     }
 
@@ -227,14 +234,17 @@ impl Watch {
 }
 
 /// Explains why the last batch cannot be filled up, and which batch needs no filling.
-fn cannot_fill(loss: Loss, batch: usize, set: &dyn Dataset) -> String {
+fn cannot_fill(loss: Option<Loss>, batch: usize, set: &dyn Dataset) -> String {
     let (samples, rest) = (set.samples(), set.samples() % batch);
     let fitting = (1..=batch.min(samples)).rev().find(|part| samples % part == 0).unwrap_or(1);
     format!(
-        "{} has {samples} samples, and batches of {batch} leave {rest}: the loss {} cannot leave out what fills up a batch, so \
+        "{} has {samples} samples, and batches of {batch} leave {rest}: {} cannot leave out what fills up a batch, so \
          take a --batch that divides them, {fitting} say",
         set.name(),
-        loss.name()
+        loss.map_or("a loss that the model computes".into(), |loss| format!(
+            "the loss {}",
+            loss.name()
+        ))
     )
 }
 
@@ -249,7 +259,7 @@ struct ScoreSums {
 impl ScoreSums {
     fn add(
         &mut self,
-        loss: Loss,
+        loss: Option<Loss>,
         rows: usize,
         outputs: &BTreeMap<String, HostTensor>,
     ) -> Result<()> {
@@ -259,25 +269,26 @@ impl ScoreSums {
             Ok(output.to_f64())
         };
         let number = |name: &str| Ok::<f64, anyhow::Error>(numbers(name)?[0]);
-        let samples = if loss.has_labels() { number(SAMPLES)? } else { rows as f64 };
+        let has_labels = loss.is_some_and(Loss::has_labels);
+        let samples = if has_labels { number(SAMPLES)? } else { rows as f64 };
         self.samples += samples;
         if outputs.contains_key(ROW_LOSSES) {
             // Behind the samples come rows that fill up the batch.
             self.loss += numbers(ROW_LOSSES)?.iter().take(rows).sum::<f64>();
         } else if samples > 0.0 {
             // A mean over no labels is none.
-            self.loss += number("loss")? * if loss == Loss::Sum { 1.0 } else { samples };
+            self.loss += number(LOSS)? * if loss == Some(Loss::Sum) { 1.0 } else { samples };
         }
-        for metric in [Metric::Top1, Metric::Top5].into_iter().filter(|_| loss.has_labels()) {
+        for metric in [Metric::Top1, Metric::Top5].into_iter().filter(|_| has_labels) {
             *self.counts.entry(metric.name()).or_default() += number(metric.name())?;
         }
         Ok(())
     }
 
-    fn scores(self, loss: Loss) -> Scores {
+    fn scores(self, loss: Option<Loss>) -> Scores {
         let share = |sum: f64| sum / self.samples.max(1.0);
         Scores {
-            loss: if loss == Loss::Sum { self.loss } else { share(self.loss) },
+            loss: if loss == Some(Loss::Sum) { self.loss } else { share(self.loss) },
             samples: self.samples as u64,
             shares: self.counts.iter().map(|(&name, &count)| (name, share(count))).collect(),
         }

@@ -230,6 +230,12 @@ pub fn read_model(
     if let (Some(symbol), Some(batch)) = (&symbols.batch, args.batch.or_else(rows)) {
         dims.entry(symbol.clone()).or_insert(batch);
     }
+    if let Some(types) = data {
+        // What the data says of other extents the command line need not.
+        for (symbol, extent) in symbols.extents_in(|name| Some(&types.get(name)?.shape)) {
+            dims.entry(symbol).or_insert(extent);
+        }
+    }
     let mut imported =
         model.import(&dims, import_options(args)).map_err(|error| name_file(path, error))?;
     if let Some(LossChoice::Output(name)) = &args.loss {

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
+use graphc_runtime::data::check_writable;
 
 /// Prints to standard output, escaped. A reader that has seen enough (`| head`) is no error.
 pub fn print_escaped(text: &str) -> Result<()> {
@@ -93,6 +94,14 @@ pub fn check_distinct(inputs: &[Named<'_>], outputs: &[Named<'_>]) -> Result<()>
             );
         }
         taken.push((name, path));
+    }
+    Ok(())
+}
+
+/// Refuses outputs that cannot be written, before the work is done whose results they are to hold.
+pub fn check_places(outputs: &[Named<'_>]) -> Result<()> {
+    for (name, path) in outputs {
+        path.map_or(Ok(()), check_writable).with_context(|| format!("{name} has no place"))?;
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use graphc::report::number_of;
 use graphc_compiler::passes::clipping::GRAD_NORM;
 use graphc_compiler::passes::loss_scale::{LOSS_SCALE, SKIPPED, has_loss_scale};
 use graphc_ir::plan::{CompileOptions, Plan, SAMPLES};
-use graphc_runtime::data::MetricsWriter;
+use graphc_runtime::data::{EventWriter, MetricsWriter};
 use graphc_runtime::{HostTensor, Session, StepHandle};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
@@ -40,6 +40,7 @@ pub struct Finished {
     /// The number that may come in a row.
     most_skips: Option<u64>,
     metrics: Option<MetricsWriter>,
+    events: Option<EventWriter>,
     /// The last step's line.
     line: Value,
     pace: ProgressPace,
@@ -177,6 +178,7 @@ impl Finished {
             skipped_in_a_row: 0,
             most_skips: most_skips(args),
             metrics: if leads { open_metrics(args, resumes.then_some(first_step))? } else { None },
+            events: if leads { open_events(args, first_step)? } else { None },
             line: Value::Null,
             pace: ProgressPace::new(bar, feeder.batch_size(), leads),
             epoch: feeder.steps_per_epoch(),
@@ -249,10 +251,15 @@ impl Finished {
     }
 
     fn write(&mut self) -> Result<()> {
-        match &mut self.metrics {
-            Some(metrics) => Ok(metrics.write(&self.line)?),
-            None => Ok(()),
+        if let Some(metrics) = &mut self.metrics {
+            metrics.write(&self.line)?;
         }
+        if let Some(events) = &mut self.events {
+            // After an evaluation, `self.step` is the next one.
+            let step = self.line["step"].as_u64().unwrap_or(self.step);
+            events.write(step, &list_numbers("", &self.line))?;
+        }
+        Ok(())
     }
 
     /// Judges loss and gradients. A step of f16 whose gradients overflow is not made and does no harm, as a smaller scale helps
@@ -385,10 +392,40 @@ fn most_skips(args: &TrainArgs) -> Option<u64> {
 /// The metrics file: anew, or what it holds of the steps before that at which training goes on.
 fn open_metrics(args: &TrainArgs, resumed: Option<u64>) -> Result<Option<MetricsWriter>> {
     let Some(path) = &args.metrics else { return Ok(None) };
-    Ok(Some(match resumed {
-        Some(step) => MetricsWriter::resume(path, step)?,
-        None => MetricsWriter::create(path)?,
-    }))
+    let Some(step) = resumed else { return Ok(Some(MetricsWriter::create(path)?)) };
+    let metrics = MetricsWriter::resume(path, step)?;
+    let next = metrics.last_step().map_or(0, |last| last + 1);
+    if next < step {
+        let path = path.display();
+        print_message(
+            "warning",
+            &format!("{path} has no lines of the steps {next} to {}", step - 1),
+        );
+    }
+    Ok(Some(metrics))
+}
+
+/// The event file of a training that begins at this step.
+fn open_events(args: &TrainArgs, first_step: u64) -> Result<Option<EventWriter>> {
+    let folder = args.tensorboard.as_deref();
+    Ok(folder.map(|folder| EventWriter::create(folder, first_step)).transpose()?)
+}
+
+/// The numbers of a line of metrics by name, those of an evaluation as `eval/loss`.
+fn list_numbers(within: &str, line: &Value) -> Vec<(String, f64)> {
+    let mut numbers = Vec::new();
+    for (name, value) in line.as_object().into_iter().flatten() {
+        let path = format!("{within}{name}");
+        match value {
+            Value::Number(number) if path != "step" => {
+                numbers.push((path, number.as_f64().unwrap_or(f64::NAN)));
+            }
+            Value::Bool(flag) => numbers.push((path, f64::from(u8::from(*flag)))),
+            Value::Object(_) => numbers.extend(list_numbers(&format!("{path}/"), value)),
+            _ => {}
+        }
+    }
+    numbers
 }
 
 fn create_bar(first_step: u64, steps: u64) -> Result<ProgressBar> {
@@ -411,6 +448,19 @@ mod tests {
         let seconds = [1, 29, 30, 31, 89, 90, 100, 200, 201];
         let due = seconds.map(|at| lines.are_due(begin + Duration::from_secs(at)));
         assert_eq!(due, [false, false, true, false, false, true, false, true, false]);
+    }
+
+    #[test]
+    fn numbers_of_a_line_have_names() {
+        let line = json!({ "step": 3, "loss": 1.5, "skipped": true, "top1": null, "eval": { "loss": 2, "samples": 64 } });
+        let named = |name: &str, value| (name.to_owned(), value);
+        let expected = [
+            named("loss", 1.5),
+            named("skipped", 1.0),
+            named("eval/loss", 2.0),
+            named("eval/samples", 64.0),
+        ];
+        assert_eq!(list_numbers("", &line), expected);
     }
 
     #[test]

@@ -183,7 +183,7 @@ impl Ranks {
 
 /// The options that may differ between ranks: files that each rank finds or rank 0 alone writes, and the way in which a rank does its part.
 /// The seed is compared by what it comes to.
-const OWN: [&str; 11] = [
+const OWN: [&str; 12] = [
     "config",
     "data",
     "eval_data",
@@ -195,6 +195,7 @@ const OWN: [&str; 11] = [
     "timeout",
     "format",
     "seed",
+    "tensorboard",
 ];
 /// The options that all ranks must give or none; the paths themselves may differ.
 const PATHS: [&str; 5] = ["weights", "weights_from", "save", "resume", "profile"];

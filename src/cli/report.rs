@@ -9,7 +9,7 @@ use graphc_ir::check::VerifiedPlan;
 
 use super::args::ReportArgs;
 use super::data::read_text;
-use super::output::check_distinct;
+use super::output::{check_distinct, check_places};
 use super::pages::{WHY_WITHIN, page_name, write_plans_page};
 use super::plans::load_sound_plan;
 
@@ -22,7 +22,9 @@ pub fn run_report(args: &ReportArgs) -> Result<()> {
         args.plans.iter().map(|path| ("the plan", Some(path.as_path()))).collect();
     inputs.extend([("--metrics", args.metrics.as_deref())]);
     inputs.extend([("--measured", args.measured.as_deref())]);
-    check_distinct(&inputs, &[("--output", Some(&args.output))])?;
+    let output = [("--output", Some(args.output.as_path()))];
+    check_distinct(&inputs, &output)?;
+    check_places(&output)?;
     let plans = args.plans.iter().map(|path| Ok((page_name(path), load_sound_plan(path)?)));
     let plans: Vec<(String, VerifiedPlan)> = plans.collect::<Result<_>>()?;
     let options = PageOptions {

@@ -7,6 +7,7 @@ use graphc::profile::measure_session;
 use graphc_compiler::import::weights::Weights;
 use graphc_compiler::passes::LOSS;
 use graphc_ir::check::VerifiedPlan;
+use graphc_ir::types::TensorType;
 use graphc_runtime::data::{Batches, Pieces, save_safetensors};
 use graphc_runtime::{HostTensor, Session, SessionOptions};
 
@@ -14,7 +15,7 @@ use super::args::{RunArgs, RuntimeArgs};
 use super::contradictions::check_options;
 use super::data::{Types, read_tensors};
 use super::evaluation::warn_of_mixing;
-use super::output::check_distinct;
+use super::output::{check_distinct, check_places};
 use super::planning::{PlannedModel, compile_inputs, plan_model};
 use super::plans::{is_plan, load_sound_plan, plan_weights};
 use super::profiling::{self, device_kind};
@@ -28,7 +29,7 @@ pub fn run_inference(args: &RunArgs) -> Result<()> {
 
 fn infer_batches(args: &RunArgs, ranks: &Ranks) -> Result<()> {
     let options = session_options(&args.runtime);
-    check_files(args)?;
+    check_files(args, ranks)?;
     let (tensors, types) = read_tensors(&args.inputs)?;
     let data = Some((args.inputs.as_path(), &types));
     ranks.agree(Some(options.seed), data, args.weights_from.as_deref())?;
@@ -61,13 +62,14 @@ fn infer_batches(args: &RunArgs, ranks: &Ranks) -> Result<()> {
     Ok(())
 }
 
-fn check_files(args: &RunArgs) -> Result<()> {
+fn check_files(args: &RunArgs, ranks: &Ranks) -> Result<()> {
     let [model, cluster, config] = compile_inputs(&args.model, &args.shared);
     let inputs = ("--inputs", Some(args.inputs.as_path()));
     let read = [model, cluster, config, inputs, ("--weights-from", args.weights_from.as_deref())];
     let written =
         [("--outputs", Some(args.outputs.as_path())), ("--profile", args.profile.as_deref())];
-    check_distinct(&read, &written)
+    check_distinct(&read, &written)?;
+    if ranks.leads() { check_places(&written) } else { Ok(()) }
 }
 
 /// The outputs for all samples of the file, a batch a step. The last batch is filled up with samples from the beginning, whose
@@ -83,36 +85,54 @@ fn all_batches(
         return Ok(session.step(batches.feeds(0))?.wait()?);
     };
     let outputs = session.outputs().clone();
-    let mut whole: BTreeMap<String, (usize, HostTensor)> = BTreeMap::new();
+    let mut whole: BTreeMap<String, WholeOutput> = BTreeMap::new();
     // The loss of a batch says nothing of the whole.
     let of_samples =
         outputs.iter().filter(|(name, _)| args.shared.gradients_of.is_empty() || *name != LOSS);
     for (name, ty) in of_samples {
         let dim = session.output_samples()[name].dim(ty.shape.len());
-        let dim = dim.filter(|&dim| ty.shape[dim] == batch);
-        ensure!(
-            dim.is_some(),
-            "{} has {samples} samples and the batch is {batch}, but output `{name}` is {ty}: it has no row for each \
-             sample, so batches cannot be put together; compile with --batch {samples}",
-            args.inputs.display(),
-        );
-        let (dim, mut shape) = (dim.unwrap_or(0), ty.shape.clone());
-        shape[dim] = samples;
-        whole.insert(name.clone(), (dim, HostTensor::zeros(ty.dtype, shape)));
+        let output = dim.and_then(|dim| WholeOutput::with_samples(ty, dim, (batch, samples)));
+        let output = output.with_context(|| {
+            format!(
+                "{} has {samples} samples and the batch is {batch}, but output `{name}` is {ty}: it has no row for each sample, so \
+                 batches cannot be put together; compile with --batch {samples}, name other outputs with --fetch, or let `graphc eval` \
+                 find the mean of a loss",
+                args.inputs.display(),
+            )
+        })?;
+        whole.insert(name.clone(), output);
     }
     for step in 0..samples.div_ceil(batch) {
         let (first, kept) = (step * batch, batch.min(samples - step * batch));
         for (name, output) in session.step(batches.feeds(step as u64))?.wait()? {
-            let Some((dim, into)) = whole.get_mut(&name) else { continue };
-            let into = (into.bytes_mut(), samples, first);
-            Pieces::along_dim(&outputs[&name], *dim).copy_samples(
-                (output.bytes(), batch, 0),
-                into,
-                kept,
-            );
+            let Some(whole) = whole.get_mut(&name) else { continue };
+            let into = (whole.tensor.bytes_mut(), samples, first);
+            whole.pieces.copy_samples((output.bytes(), batch, 0), into, kept);
         }
     }
-    Ok(whole.into_iter().map(|(name, (_, tensor))| (name, tensor)).collect())
+    Ok(whole.into_iter().map(|(name, whole)| (name, whole.tensor)).collect())
+}
+
+/// An output for all samples, put together batch by batch.
+struct WholeOutput {
+    pieces: Pieces,
+    tensor: HostTensor,
+}
+
+impl WholeOutput {
+    /// Makes place for `samples` samples of an output, of which a batch has `batch` along `dim`, each with as many rows as come out even. It is
+    /// `None` where the dim does not count samples.
+    fn with_samples(ty: &TensorType, dim: usize, (batch, samples): (usize, usize)) -> Option<Self> {
+        let rows = ty.shape[dim] / batch;
+        if rows == 0 || !ty.shape[dim].is_multiple_of(batch) {
+            return None;
+        }
+        let of_row = Pieces::along_dim(ty, dim);
+        let pieces = Pieces { bytes: of_row.bytes * rows, ..of_row };
+        let mut shape = ty.shape.clone();
+        shape[dim] = samples * rows;
+        Some(Self { pieces, tensor: HostTensor::zeros(ty.dtype, shape) })
+    }
 }
 
 /// The plan and the weights of its model.

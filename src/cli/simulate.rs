@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::args::{Format, SimulateArgs};
 use super::options;
-use super::output::{check_distinct, print_escaped};
+use super::output::{check_distinct, check_places, print_escaped};
 use super::plans::load_sound_plan;
 use super::timeline;
 
@@ -28,6 +28,7 @@ pub fn run_simulate(args: &SimulateArgs) -> Result<()> {
         ("--measured", args.measured.as_deref()),
     ];
     check_distinct(&inputs, &[("--trace", trace_to)])?;
+    check_places(&[("--trace", trace_to)])?;
     let mut plan = load_sound_plan(&args.plan)?.into_plan();
     // Before other machines take the place of the plan's: what was padded depends on those.
     let decisions = prepare_again(&plan).context("the plan's graph cannot be prepared again")?;

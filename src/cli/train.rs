@@ -26,7 +26,7 @@ use super::diagnosis::Diagnosis;
 use super::evaluation::{Watch, plan_of};
 use super::feeding::{Feeder, Training};
 use super::interruption::{Interrupted, Interruption, tell_interruption};
-use super::output::{check_distinct, print_escaped, print_message};
+use super::output::{check_distinct, check_places, print_escaped, print_message};
 use super::planning::{PlannedModel, compile_inputs, plan_model};
 use super::plans::{is_plan, load_sound_plan, plan_weights};
 use super::profiling::{Profiling, device_kind};
@@ -49,7 +49,7 @@ pub fn run_train(args: &TrainArgs) -> Result<ExitCode> {
 /// Trains, and returns the signal that ended it before its last step, if one did.
 fn train_model(args: &TrainArgs, ranks: &Ranks) -> Result<Option<Interrupted>> {
     let options = session_options(&args.runtime);
-    check_files(args)?;
+    check_files(args, ranks)?;
     ensure!(
         args.shared.fetch.is_empty() || args.outputs.is_some(),
         "--fetch: where outputs go is for --outputs FILE to say"
@@ -357,7 +357,7 @@ impl TrainingUnderWay<'_> {
     }
 }
 
-fn check_files(args: &TrainArgs) -> Result<()> {
+fn check_files(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
     let [model, cluster, config] = compile_inputs(&args.model, &args.shared);
     let outputs = [
         ("--metrics", args.metrics.as_deref()),
@@ -373,7 +373,9 @@ fn check_files(args: &TrainArgs) -> Result<()> {
         ("--eval-data", args.eval_data.as_ref().map(|source| source.path.as_path())),
         ("--weights-from", args.weights_from.as_deref()),
     ];
-    check_distinct(&read, &outputs)
+    check_distinct(&read, &outputs)?;
+    // The process that leads writes them; metrics are opened before the first step anyway.
+    if ranks.leads() { check_places(&outputs[1..]) } else { Ok(()) }
 }
 
 fn write_results(

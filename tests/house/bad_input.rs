@@ -223,6 +223,19 @@ fn an_output_that_cannot_be_written_leaves_nothing() {
     let metrics = scratch.path("missing/losses.jsonl");
     let error = fails(train(&model("mlp"), &data("mlp"), &["--metrics", &text(&metrics)]));
     names(&error, &["missing/losses.jsonl"]);
+    // What is written behind the last step is tried before the first.
+    let losses = scratch.path("losses.jsonl");
+    for option in ["--weights", "--outputs", "--profile"] {
+        let late = text(&scratch.path("missing/late.file"));
+        let metrics = ["--metrics", &text(&losses), option, &late];
+        names(
+            &fails(train(&model("mlp"), &data("mlp"), &metrics)),
+            &[option, "there is no folder"],
+        );
+        assert!(!losses.exists(), "{option}: nothing was trained");
+    }
+    let missing = text(&scratch.path("missing/here.toml"));
+    names(&fails(["calibrate", "-o", &missing]), &["--output", "there is no folder"]);
     // A folder stands where the file should go.
     std::fs::create_dir(scratch.path("taken")).expect("a folder");
     let taken = text(&scratch.path("taken"));

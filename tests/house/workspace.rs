@@ -193,3 +193,34 @@ fn enums_of_errors_may_grow() {
     }
     assert!(found > 20, "only {found} enums of errors were found");
 }
+
+/// `main`, `unwrap` and `expect` print errors by `Debug`: those that a program may end with say there what `Display` says.
+#[test]
+fn errors_read_alike_however_they_are_printed() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = Vec::new();
+    for package in ["ir", "compiler", "runtime", "data", "eager", "graphc"] {
+        super::modules::collect(&root.join(package).join("src"), &mut files);
+    }
+    files.retain(|file| !file.starts_with(root.join("runtime/src/device")));
+    let mut found = 0;
+    for file in files {
+        let text = std::fs::read_to_string(&file).expect("source");
+        for line in text.lines().filter(|line| line.starts_with("#[derive(")) {
+            let prints_fields = line.contains("thiserror::Error") && line.contains("Debug");
+            let item = text.split_once(line).and_then(|(_, rest)| {
+                rest.lines()
+                    .find(|line| line.starts_with("pub enum ") || line.starts_with("pub struct "))
+            });
+            let name = item.and_then(|item| item.split([' ', '(']).nth(2)).unwrap_or_default();
+            let is_error = name.ends_with("Error") || name.ends_with("Errors");
+            assert!(
+                !(prints_fields && is_error),
+                "{}: {name} needs `readable_debug!`",
+                file.display()
+            );
+        }
+        found += text.matches("readable_debug!(").count();
+    }
+    assert!(found > 30, "only {found} readable errors were found");
+}

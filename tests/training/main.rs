@@ -12,6 +12,7 @@ mod exported;
 mod fetching;
 mod flattened;
 mod options;
+mod own_loss;
 mod own_weights;
 mod precision_training;
 mod references;

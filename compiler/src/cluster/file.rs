@@ -12,7 +12,7 @@ use serde::Deserialize;
 use super::frameworks::find_framework as profile;
 
 /// An error in a cluster file.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClusterError {
     /// No TOML, an unknown field, a missing field or a value of another type.
@@ -32,6 +32,8 @@ pub enum ClusterError {
         advice: &'static str,
     },
 }
+
+graphc_ir::readable_debug!(ClusterError);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

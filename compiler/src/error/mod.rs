@@ -13,7 +13,7 @@ mod conflict;
 pub use conflict::{Asked, Conflict};
 
 /// The error of a compilation.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum CompileError {
     /// The graph and the options do not fit.
@@ -75,6 +75,8 @@ pub enum CompileError {
         cause: Box<CompileError>,
     },
 }
+
+graphc_ir::readable_debug!(CompileError);
 
 impl CompileError {
     /// Whether more memory would help.

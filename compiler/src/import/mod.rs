@@ -57,7 +57,7 @@ pub struct ImportOptions {
 }
 
 /// An error that stops the import of a model.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ImportError {
     /// The file cannot be read.
@@ -212,6 +212,8 @@ pub enum ImportError {
         reason: String,
     },
 }
+
+graphc_ir::readable_debug!(ImportError);
 
 /// Writes the option that gives the value of a symbolic extent.
 fn format_extent_option(name: &str, batch: &Option<String>) -> String {

@@ -5,6 +5,8 @@
 //! every step, unless its first dim is a symbol of another name and the same extent. Where no symbol is the batch it is the first
 //! extent of the first input, and inputs that begin with another one are the same in every step.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use graphc_ir::types::Samples;
 
 /// The symbolic extents of a model.
@@ -38,6 +40,33 @@ impl Symbols {
     /// The inputs in which the symbol of the batch stands, and the dim.
     pub fn sampled_inputs(&self) -> impl Iterator<Item = (&str, usize)> {
         self.inputs.iter().filter_map(|(name, dims)| Some((name.as_str(), self.batch_dim(dims)?)))
+    }
+
+    /// Returns the extents that symbols other than the batch's have in tensors of these shapes by name. A symbol that has several is left out.
+    pub fn extents_in<'a>(
+        &self,
+        shape_of: impl Fn(&str) -> Option<&'a [usize]>,
+    ) -> BTreeMap<String, usize> {
+        let mut found: BTreeMap<&String, BTreeSet<usize>> = BTreeMap::new();
+        for (name, dims) in &self.inputs {
+            let Some(shape) = shape_of(name).filter(|shape| shape.len() == dims.len()) else {
+                continue;
+            };
+            for (symbol, extent) in dims.iter().zip(shape) {
+                let Some(symbol) =
+                    symbol.as_ref().filter(|name| Some(*name) != self.batch.as_ref())
+                else {
+                    continue;
+                };
+                found.entry(symbol).or_default().insert(*extent);
+            }
+        }
+        let only = |(symbol, extents): (&String, BTreeSet<usize>)| match Vec::from_iter(extents)[..]
+        {
+            [extent] => Some((symbol.clone(), extent)),
+            _ => None,
+        };
+        found.into_iter().filter_map(only).collect()
     }
 
     /// Returns, for inputs of these shapes, the dims that count samples.
@@ -95,6 +124,19 @@ mod tests {
         let shapes: Vec<Vec<usize>> =
             inputs.iter().map(|text| words(text).into_iter().map(value).collect()).collect();
         (symbols.batch.clone(), symbols.samples(&shapes))
+    }
+
+    #[test]
+    fn data_says_what_symbols_are() {
+        let dims = |text: &str| text.split(' ').map(|word| Some(word.to_owned())).collect();
+        let inputs = ["batch time", "batch width", "time", "width"].into_iter().enumerate();
+        let inputs = inputs.map(|(at, text)| (at.to_string(), dims(text))).collect();
+        let symbols = Symbols::new(inputs, Vec::new());
+        let shapes: [&[usize]; 4] = [&[5, 7], &[6, 8], &[7], &[9]];
+        let of = |name: &str| name.parse::<usize>().ok().and_then(|at| shapes.get(at).copied());
+        assert_eq!(symbols.extents_in(of), [("time".into(), 7)].into());
+        let without = |name: &str| of(name).filter(|_| name != "3");
+        assert_eq!(symbols.extents_in(without), [("time".into(), 7), ("width".into(), 8)].into());
     }
 
     #[test]

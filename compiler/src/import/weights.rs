@@ -52,7 +52,7 @@ pub enum WeightData {
 }
 
 /// An error of reading weights.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WeightsError {
     /// The file that holds them cannot be read.
@@ -92,6 +92,8 @@ pub enum WeightsError {
         reason: String,
     },
 }
+
+graphc_ir::readable_debug!(WeightsError);
 
 impl Weights {
     /// Returns the bytes of a weight.

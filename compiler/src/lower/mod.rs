@@ -78,7 +78,7 @@ pub struct Lowered {
 }
 
 /// An error of lowering. Each is a contradiction between passes, not a fault of the user's.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LowerError {
     /// A value is read before it is made.
@@ -110,6 +110,8 @@ pub enum LowerError {
         world: usize,
     },
 }
+
+graphc_ir::readable_debug!(LowerError);
 
 /// The options of lowering.
 #[derive(Clone, Copy, Debug)]

@@ -37,7 +37,7 @@ use exchanges::Exchanges;
 pub use report::{ClassReport, Shares, Simulation, StageReport, TraceEvent};
 
 /// An error of a plan that cannot be executed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NullDeviceError {
     /// No stream can go on.
@@ -47,6 +47,8 @@ pub enum NullDeviceError {
         waits: Vec<String>,
     },
 }
+
+graphc_ir::readable_debug!(NullDeviceError);
 
 /// Executes one step. Indices of the plan must be in range: [`crate::check::verify_plan`] checks that for plans from files.
 ///

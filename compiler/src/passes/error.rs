@@ -9,10 +9,11 @@ use graphc_ir::plan::Schedule;
 use graphc_ir::types::{DType, TensorType};
 use graphc_ir::verify::VerifyErrors;
 
+use super::LOSS;
 use crate::schedule::MOST_MICROBATCHES;
 
 /// The error of a pass.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PassError {
     /// A graph that breaks an invariant: the user's, or what a pass made of it.
@@ -103,7 +104,7 @@ pub enum PassError {
         reason: String,
     },
     /// A name that a pass needs and the graph uses for something else.
-    #[error("the name `{name}` is taken ({source_of}), but {pass} needs it")]
+    #[error("the name `{name}` is taken ({source_of}), but {pass} needs it{}", advise_on_name(.name))]
     NameTaken {
         /// The pass.
         pass: &'static str,
@@ -319,7 +320,8 @@ pub enum PassError {
     },
     /// An input that the microbatches do not divide.
     #[error(
-        "dim {dim} of the input `{input}` has extent {extent}, which {microbatches} microbatches do not divide"
+        "dim {dim} of the input `{input}` has extent {extent}, which {microbatches} microbatches do not divide: {} do",
+        format_choices(&divisors(*.extent))
     )]
     Microbatches {
         /// The input.
@@ -355,12 +357,29 @@ pub enum PassError {
     },
 }
 
+graphc_ir::readable_debug!(PassError);
+
 /// The part of the batch that statistics are taken of.
 fn describe_batch_part(microbatches: usize) -> String {
     if microbatches > 1 {
         format!("each of {microbatches} microbatches")
     } else {
         "the batch".into()
+    }
+}
+
+/// The numbers that divide an extent, in order.
+fn divisors(extent: usize) -> Vec<usize> {
+    (1..=extent).filter(|part| extent.is_multiple_of(*part)).collect()
+}
+
+/// The way to train on a loss that the graph has itself.
+fn advise_on_name(name: &str) -> &'static str {
+    match name == LOSS {
+        true => {
+            "; if it is the loss that the graph computes itself, ask for none (`loss: None`, or --loss output:loss), else give it another name"
+        }
+        false => "",
     }
 }
 

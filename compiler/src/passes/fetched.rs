@@ -34,8 +34,9 @@ pub(super) fn keep_fetched(
     if options.fetch.is_empty() && !trains_on_loss {
         return Ok(graph);
     }
+    let has_loss = options.loss.is_some() || options.differentiates_loss();
     let is_kept = |name: &str| {
-        name == LOSS
+        (has_loss && name == LOSS)
             || !own.iter().any(|own| own == name)
             || options.fetch.iter().any(|pattern| matches_pattern(pattern, name))
     };

@@ -81,8 +81,11 @@ fn check_options(options: &CompileOptions) -> Result<(), PassError> {
     }
 }
 
-/// Calls the first output the loss.
-fn declare_loss(mut graph: Graph) -> Result<Graph, PassError> {
+/// Calls the first output the loss, as a training without a loss of graphc's own does.
+///
+/// # Errors
+/// Returns an error if there is no output, the first is no number, or another output has the name `loss`.
+pub fn declare_loss(mut graph: Graph) -> Result<Graph, PassError> {
     let first = graph.outputs.first().ok_or(PassError::NoOutput)?;
     let (output, value) = (first.name.clone(), first.value);
     let ty = &graph.value(value).ty;

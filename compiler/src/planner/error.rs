@@ -5,7 +5,7 @@ use graphc_ir::sbp::NdSbp;
 use graphc_ir::types::format_bytes;
 
 /// The error of the planner.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlannerError {
     /// A pin that no signature fulfils.
@@ -88,6 +88,8 @@ pub enum PlannerError {
         largest: Vec<(String, u64)>,
     },
 }
+
+graphc_ir::readable_debug!(PlannerError);
 
 /// The reason why ranks cannot share the heads of attention.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

@@ -6,7 +6,7 @@ use graphc_runtime::dist::DistError;
 use graphc_runtime::{CheckpointError, RuntimeError, TensorError};
 
 /// An error of data parallelism.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum DataParallelError {
     /// The graph cannot be compiled.
@@ -78,6 +78,8 @@ pub enum DataParallelError {
     )]
     NoOptimizer,
 }
+
+graphc_ir::readable_debug!(DataParallelError);
 
 impl From<CompileError> for DataParallelError {
     fn from(error: CompileError) -> Self {

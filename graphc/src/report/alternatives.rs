@@ -123,7 +123,7 @@ fn find_waiting(
 }
 
 /// The reason why nothing is known of a tensor.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExplainError {
     /// There is none of that name.
@@ -140,6 +140,8 @@ pub enum ExplainError {
     #[error(transparent)]
     Plan(#[from] PlannerError),
 }
+
+graphc_ir::readable_debug!(ExplainError);
 
 fn suggest_names(nearest: Option<&str>, similar: &[String]) -> String {
     match (nearest, similar) {

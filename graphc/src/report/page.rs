@@ -131,7 +131,7 @@ pub struct PageOptions {
 }
 
 /// The reason why there is no page.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum PageError {
     /// The plan's graph or options are none.
@@ -164,6 +164,8 @@ pub enum PageError {
     #[error(transparent)]
     Measured(#[from] ProfileError),
 }
+
+graphc_ir::readable_debug!(PageError);
 
 /// Reads a page off a plan, or off two that stand beside each other, each with the name of its file.
 ///

@@ -525,6 +525,35 @@ operator!(Sub, sub, |a, value| a.offset(-value));
 operator!(Mul, mul, |a, value| a.scale(value));
 operator!(Div, div, |a, value| a.scale(1.0 / value));
 
+/// `1.0 - &x`: a number before a tensor.
+macro_rules! operator_of_number {
+    ($trait:ident, $method:ident, |$value:ident, $a:ident| $result:expr) => {
+        impl ops::$trait<&Tensor> for f64 {
+            type Output = Tensor;
+
+            #[track_caller]
+            fn $method(self, $a: &Tensor) -> Tensor {
+                let $value = self;
+                $result
+            }
+        }
+
+        impl ops::$trait<Tensor> for f64 {
+            type Output = Tensor;
+
+            #[track_caller]
+            fn $method(self, tensor: Tensor) -> Tensor {
+                ops::$trait::$method(self, &tensor)
+            }
+        }
+    };
+}
+
+operator_of_number!(Add, add, |value, a| a.offset(value));
+operator_of_number!(Sub, sub, |value, a| Tensor::neg(a).offset(value));
+operator_of_number!(Mul, mul, |value, a| a.scale(value));
+operator_of_number!(Div, div, |value, a| a.reciprocal().scale(value));
+
 impl ops::Neg for &Tensor {
     type Output = Tensor;
 

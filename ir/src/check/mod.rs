@@ -86,9 +86,11 @@ impl fmt::Debug for VerifiedPlan {
 }
 
 /// All errors of a plan.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", list_errors(.0))]
 pub struct PlanErrors(pub Vec<PlanError>);
+
+crate::readable_debug!(PlanErrors);
 
 /// Errors that are listed in a text: the others are mostly what follows from them.
 const MOST_LISTED: usize = 12;
@@ -102,7 +104,7 @@ fn list_errors(errors: &[PlanError]) -> String {
 }
 
 /// One thing that is wrong, and where.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {message}")]
 pub struct PlanError {
     /// The place in the plan, e.g. `programs[0].registers[3]`.
@@ -110,6 +112,8 @@ pub struct PlanError {
     /// The fault.
     pub message: String,
 }
+
+crate::readable_debug!(PlanError);
 
 /// Errors that are told: where everything is wrong, so many suffice.
 const MOST_ERRORS: usize = 64;

@@ -3,7 +3,7 @@
 use crate::types::TensorType;
 
 /// The reason that an op cannot be applied or evaluated.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpError {
     /// A wrong number of operands.
@@ -76,6 +76,8 @@ pub enum OpError {
         position: Vec<usize>,
     },
 }
+
+crate::readable_debug!(OpError);
 
 fn join_types(types: &[TensorType]) -> String {
     types.iter().map(TensorType::to_string).collect::<Vec<_>>().join(", ")

@@ -5,7 +5,7 @@ use crate::plan::{PLAN_VERSION, Plan};
 use serde_json::Value;
 
 /// The reason that a plan file cannot be read.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
     /// A text that is not JSON, or not that of a plan.
@@ -35,6 +35,8 @@ pub enum ReadError {
         most: u64,
     },
 }
+
+crate::readable_debug!(ReadError);
 
 /// The greatest number of ranks that all layouts and tensors of a file may list: each takes four bytes.
 const MOST_LISTED: u64 = 1 << 27;

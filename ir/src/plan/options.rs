@@ -215,7 +215,7 @@ impl From<Schedule> for String {
 }
 
 /// The error of a text that is no schedule.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{text}` is no schedule: they are 1f1b, gpipe and interleaved:V, V chunks of layers for each stage, 2 to 256"
 )]
@@ -223,6 +223,8 @@ pub struct ScheduleError {
     /// The text that was read.
     pub text: String,
 }
+
+crate::readable_debug!(ScheduleError);
 
 impl FromStr for Schedule {
     type Err = ScheduleError;

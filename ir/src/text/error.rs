@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// Something in a text that does not fit.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {message}")]
 pub struct ParseError {
     /// The line, from 1.
@@ -15,6 +15,8 @@ pub struct ParseError {
     /// The reason.
     pub message: String,
 }
+
+crate::readable_debug!(ParseError);
 
 /// All that is wrong with a text. Displays each error with the line that it concerns and carets below.
 #[derive(Clone, Debug, PartialEq, Eq)]

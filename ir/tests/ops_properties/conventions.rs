@@ -139,6 +139,22 @@ fn operators_are_the_methods() {
         (y + 1.0) / 2.0
     });
     assert_eq!(result.data, [(-3.0 - 1.0 / 3.0 + 1.0) / 2.0, -3.0]);
+    let numbers_first = value(|g| {
+        let x = g.constant(DType::F32, [2], &[1.0, 2.0]);
+        (1.0 - &x) + 3.0 / &x + 2.0 * (5.0 + x)
+    });
+    assert_eq!(numbers_first.data, [0.0 + 3.0 + 12.0, -1.0 + 1.5 + 14.0]);
+}
+
+#[test]
+fn an_output_whose_name_is_taken_is_told_with_its_place() {
+    let g = GraphBuilder::new("twice");
+    let x = g.constant(DType::F32, [2], &[1.0, 2.0]);
+    g.output("y", &x);
+    let line = line!() + 1;
+    g.output("y", &x.neg());
+    let error = g.finish().expect_err("two of one name").to_string();
+    assert!(error.contains(&format!("conventions.rs:{line}")) && error.contains("`y`"), "{error}");
 }
 
 #[test]

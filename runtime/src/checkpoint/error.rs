@@ -7,7 +7,7 @@ use graphc_ir::types::TensorType;
 use crate::error::RuntimeError;
 
 /// The reason why a checkpoint cannot be saved or loaded.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
     /// A path that leads nowhere.
@@ -157,6 +157,8 @@ pub enum CheckpointError {
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
 }
+
+graphc_ir::readable_debug!(CheckpointError);
 
 /// Names that an error lists.
 const LISTED: usize = 5;

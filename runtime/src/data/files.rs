@@ -8,6 +8,8 @@ use std::fs::File;
 use std::io::{BufWriter, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
+use tempfile::NamedTempFile;
+
 use super::DataError;
 
 /// Opens a file to be read. What is none (a device, a pipe, a folder) is an error: to open a pipe waits for a writer, and a
@@ -81,6 +83,22 @@ pub fn write_with(
     }
 }
 
+/// Checks that a file can be written, before the work is done whose result it is to hold. What is there stays as it is.
+///
+/// # Errors
+/// Where it cannot be written.
+pub fn check_writable(path: &Path) -> Result<(), DataError> {
+    let checked = match std::fs::metadata(path) {
+        Ok(found) if found.is_dir() => Err(ErrorKind::IsADirectory.into()),
+        Ok(found) if !found.is_file() => Ok(()),
+        _ => create_beside(&resolve_link(path)).map(drop),
+    };
+    checked.map_err(|error| DataError::Write {
+        path: path.display().to_string(),
+        reason: error.to_string(),
+    })
+}
+
 fn write_buffered(
     file: &File,
     content: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
@@ -95,12 +113,9 @@ fn resolve_link(path: &Path) -> PathBuf {
     std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// Replaces a file by one that is written beside it. Its name is random and new: nobody can have put a link there that
-/// leads the bytes elsewhere.
-fn replace_file(
-    path: &Path,
-    content: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
-) -> std::io::Result<()> {
+/// Creates a file beside another. Its name is random and new: nobody can have put a link there that leads bytes elsewhere. Dropped, it is
+/// removed.
+fn create_beside(path: &Path) -> std::io::Result<NamedTempFile> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let mut name = path.file_name().ok_or(ErrorKind::InvalidFilename)?.to_owned();
     name.push(".");
@@ -109,9 +124,16 @@ fn replace_file(
     // As for any new file: what the user's mask leaves.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    // Dropped, as on every way out but the last, it is removed.
     let folder = folder.unwrap_or(Path::new("."));
-    let beside = builder.tempfile_in(folder).map_err(|error| without_name(folder, error))?;
+    builder.tempfile_in(folder).map_err(|error| without_name(folder, error))
+}
+
+/// Replaces a file by one that is written beside it.
+fn replace_file(
+    path: &Path,
+    content: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
+) -> std::io::Result<()> {
+    let beside = create_beside(path)?;
     write_buffered(beside.as_file(), content)?;
     beside.as_file().sync_all()?;
     beside.persist(path).map_err(|error| error.error)?;

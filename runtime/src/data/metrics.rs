@@ -14,6 +14,8 @@ use super::{DataError, read_file};
 pub struct MetricsWriter {
     path: PathBuf,
     file: File,
+    /// The last step that the file had when it was opened.
+    last_step: Option<u64>,
 }
 
 impl MetricsWriter {
@@ -23,7 +25,7 @@ impl MetricsWriter {
     /// Where it cannot be written.
     pub fn create(path: &Path) -> Result<Self, DataError> {
         let file = File::create(path).map_err(|e| write_error(path, &e))?;
-        Ok(Self { path: path.to_owned(), file })
+        Ok(Self { path: path.to_owned(), file, last_step: None })
     }
 
     /// Opens the end of a file that may exist: for a resumed training.
@@ -33,7 +35,7 @@ impl MetricsWriter {
     pub fn append(path: &Path) -> Result<Self, DataError> {
         let file = File::options().create(true).append(true).open(path);
         let file = file.map_err(|e| write_error(path, &e))?;
-        Ok(Self { path: path.to_owned(), file })
+        Ok(Self { path: path.to_owned(), file, last_step: None })
     }
 
     /// Opens the file of a training that goes on at `step`: lines of earlier steps stay, those of later ones, which a
@@ -42,20 +44,29 @@ impl MetricsWriter {
     /// # Errors
     /// Where it cannot be read or written.
     pub fn resume(path: &Path, step: u64) -> Result<Self, DataError> {
+        let mut last_step = None;
         if std::fs::metadata(path).is_ok_and(|found| found.is_file()) {
             let text = read_file(path, u64::MAX).map_err(|e| DataError::Read {
                 path: path.display().to_string(),
                 reason: e.to_string(),
             })?;
-            let earlier = |line: &&[u8]| {
+            let mut earlier = |line: &&[u8]| {
                 let line: Option<serde_json::Value> = serde_json::from_slice(line).ok();
-                line.and_then(|line| line["step"].as_u64()).is_some_and(|found| found < step)
+                let found = line.and_then(|line| line["step"].as_u64());
+                let earlier = found.filter(|&found| found < step);
+                last_step = earlier.or(last_step);
+                earlier.is_some()
             };
             let kept: Vec<&[u8]> =
-                text.split_inclusive(|&byte| byte == b'\n').filter(earlier).collect();
+                text.split_inclusive(|&byte| byte == b'\n').filter(|line| earlier(line)).collect();
             super::write_file(path, &kept.concat())?;
         }
-        Self::append(path)
+        Ok(Self { last_step, ..Self::append(path)? })
+    }
+
+    /// Returns the last step of which a resumed file has a line.
+    pub fn last_step(&self) -> Option<u64> {
+        self.last_step
     }
 
     /// Writes one line, e.g. `{"step":0,"loss":2.302}`.
@@ -102,11 +113,13 @@ mod tests {
         let path = folder.path().join("losses.jsonl");
         std::fs::write(&path, "{\"step\":0}\n{\"step\":1}\n{\"step\":2}\n{\"st").expect("writable");
         let mut metrics = MetricsWriter::resume(&path, 1).expect("it is writable");
+        assert_eq!(metrics.last_step(), Some(0));
         metrics.write(&serde_json::json!({"step": 1, "loss": 2.5})).expect("it is writable");
         let text = std::fs::read_to_string(&path).expect("it exists");
         assert_eq!(text, "{\"step\":0}\n{\"step\":1,\"loss\":2.5}\n");
         let absent = folder.path().join("new.jsonl");
-        MetricsWriter::resume(&absent, 5).expect("it is writable");
+        let none = MetricsWriter::resume(&absent, 5).expect("it is writable");
+        assert_eq!(none.last_step(), None);
         assert_eq!(std::fs::read(&absent).expect("it exists"), b"");
     }
 }

@@ -1,6 +1,7 @@
-//! Files and feeds: tensors in safetensors files, metrics as JSON lines, batches of a data set.
+//! Files and feeds: tensors in safetensors files, metrics as JSON lines and as event files, batches of a data set.
 
 mod batches;
+mod events;
 mod files;
 mod metrics;
 mod pieces;
@@ -9,7 +10,8 @@ mod stored;
 mod tensors;
 
 pub use batches::Batches;
-pub use files::{open_file, read_file, write_file, write_with};
+pub use events::EventWriter;
+pub use files::{check_writable, open_file, read_file, write_file, write_with};
 pub use metrics::MetricsWriter;
 pub use pieces::Pieces;
 pub use rows::TensorFile;
@@ -19,7 +21,7 @@ pub use tensors::{load_safetensors, order_in_file, save_each, save_safetensors};
 use graphc_ir::types::TensorType;
 
 /// The errors of reading files and data sets.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
     /// A file that cannot be read.
@@ -87,3 +89,5 @@ pub enum DataError {
         found: TensorType,
     },
 }
+
+graphc_ir::readable_debug!(DataError);

@@ -5,7 +5,7 @@ use crate::job::JobError;
 use crate::transport::TransportError;
 
 /// The reason why a communication has failed.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DistError {
     /// The ranks differ in something that all must have alike.
@@ -80,6 +80,8 @@ pub enum DistError {
         reason: String,
     },
 }
+
+graphc_ir::readable_debug!(DistError);
 
 impl DistError {
     pub(super) fn from_thread_error(error: std::io::Error) -> Self {

@@ -1,7 +1,7 @@
 //! Errors of jobs that cannot begin.
 
 /// The reason why a process cannot join its job.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JobError {
     /// The environment or the options make no sense.
@@ -62,3 +62,5 @@ pub enum JobError {
         reason: String,
     },
 }
+
+graphc_ir::readable_debug!(JobError);

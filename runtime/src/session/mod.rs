@@ -315,6 +315,21 @@ impl Session {
         self.variables.read(name)
     }
 
+    /// Gathers the model's own variables, trained and not, and the tensors that no step reads, by name: what a file of weights holds. States of the
+    /// optimizer are not among them. Where ranks are processes, all of them call it together.
+    ///
+    /// # Errors
+    /// As [`Session::variable`].
+    pub fn weights(&mut self) -> Result<BTreeMap<String, HostTensor>, RuntimeError> {
+        let mut weights = self.aside.clone();
+        for (name, (kind, _)) in self.variables() {
+            if kind == TensorKind::Parameter {
+                weights.insert(name.clone(), self.variable(&name)?);
+            }
+        }
+        Ok(weights)
+    }
+
     /// Calls `read` once with the elements of a variable after all steps begun so far; where a rank of this process holds
     /// the whole of it, they are not copied.
     ///

@@ -18,7 +18,7 @@ use crate::rectangles::{Move, fill_identity, masked_kind};
 use crate::sharded::ShardedTensor;
 use crate::tensor::{HostTensor, TensorError, write_element};
 use crate::threads::side_by_side;
-use crate::transport::{ExchangeGroup, Offer, Transport};
+use crate::transport::{ExchangeGroup, Offer, Transport, VARIABLES};
 
 /// Elements that are not worth a thread of their own.
 const MIN_DRAWN: usize = 1 << 16;
@@ -50,9 +50,6 @@ struct Others {
     rank: u32,
     world: u32,
 }
-
-/// The tag of the group in which shards are exchanged: beyond those of collectives.
-const TAG: u32 = u32::MAX;
 
 struct VariableEntry {
     role: TensorKind,
@@ -109,7 +106,7 @@ impl Variables {
         transport: &Arc<dyn Transport>,
     ) -> Result<(), RuntimeError> {
         let world = plan.world_size as u32;
-        let group = transport.join_group(TAG, &(0..world).collect::<Vec<_>>())?;
+        let group = transport.join_group(VARIABLES, &(0..world).collect::<Vec<_>>())?;
         self.others = Some(Others { group, rank: transport.rank(), world });
         Ok(())
     }

@@ -32,7 +32,7 @@ pub fn count_frames(bytes: &[u8]) -> std::io::Result<usize> {
 }
 
 /// A wait that ended without what was waited for.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransportError {
     /// Another rank has failed, or the session was dropped: [`Transport::end_reason`] says which.
@@ -86,6 +86,19 @@ pub enum TransportError {
         /// The rank.
         rank: u32,
     },
+}
+
+graphc_ir::readable_debug!(TransportError);
+
+/// The tag of the group in which the shards of variables are brought together: beyond those of collectives.
+pub const VARIABLES: u32 = u32::MAX;
+
+/// Describes the channel or the collective of a tag, for an error: behind `to send in`, say.
+pub(crate) fn describe_tag(tag: u32) -> String {
+    match tag {
+        VARIABLES => "the exchange of a variable, which all ranks read together (`Session::variable`, `with_variable`), or none".into(),
+        tag => tag.to_string(),
+    }
 }
 
 /// Communication of one rank. `tag`s name endpoints: both ends ask with the same tag.
@@ -342,5 +355,18 @@ pub trait Receiver: Send {
             let (head, body) = message.split_at(head.min(message.len()));
             read(head, Body::Here(body));
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_that_waits_for_a_variable_says_so() {
+        let what = format!("to send in {}", describe_tag(VARIABLES));
+        let error = TransportError::Timeout { rank: 0, peer: 1, what, seconds: 30.0 }.to_string();
+        assert!(error.contains("which all ranks read together (`Session::variable`"), "{error}");
+        assert_eq!(describe_tag(7), "7");
     }
 }

@@ -105,6 +105,9 @@ pub struct TrainArgs {
     /// Where losses go: one JSON object a line and step
     #[arg(long, value_name = "FILE")]
     pub metrics: Option<PathBuf>,
+    /// Where the same numbers go as event files, which TensorBoard shows: a folder
+    #[arg(long, value_name = "DIR")]
+    pub tensorboard: Option<PathBuf>,
     /// Measure the first 28 steps and write the seconds of each actor to this file: 3 warm up, 20 are timed as a whole, fewer where there
     /// are fewer, and 5 action by action
     #[arg(long, value_name = "FILE")]

@@ -76,8 +76,11 @@ impl Measure {
 
 /// A group of weights: `PATTERN=FACTOR[,DECAY]`.
 fn parse_group(text: &str) -> Result<ParameterGroup, String> {
-    let usage =
-        || format!("`{text}` is no group: write 'PATTERN=FACTOR' or 'PATTERN=FACTOR,DECAY'");
+    let usage = || {
+        format!(
+            "`{text}` is no group: write 'PATTERN=FACTOR' or 'PATTERN=FACTOR,DECAY', with numbers that are 0 or more"
+        )
+    };
     // Names may have an equals sign; numbers have none.
     let (pattern, numbers) = text.rsplit_once('=').ok_or_else(usage)?;
     let number = |text: &str| {

@@ -13,7 +13,7 @@ use graphc_compiler::lower::collective_counts;
 use serde_json::json;
 
 use super::args::{CompileArgs, Format, OnNan};
-use super::output::{check_distinct, print_escaped, print_message};
+use super::output::{check_distinct, check_places, print_escaped, print_message};
 use super::planning::{PlannedModel, compile_inputs, plan_model};
 use super::{options, pages};
 
@@ -21,10 +21,9 @@ use super::{options, pages};
 pub fn run_compile(args: &CompileArgs) -> Result<()> {
     let output = args.output.as_deref();
     let page = args.report.as_deref();
-    check_distinct(
-        &compile_inputs(&args.model, &args.shared),
-        &[("--output", output), ("--report", page)],
-    )?;
+    let outputs = [("--output", output), ("--report", page)];
+    check_distinct(&compile_inputs(&args.model, &args.shared), &outputs)?;
+    check_places(&outputs)?;
     if let Some(OnNan::Stop | OnNan::Ignore) = args.shared.training.on_nan {
         bail!("of --on-nan only skip makes another plan: stop and ignore are said to train");
     }

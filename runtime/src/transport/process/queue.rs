@@ -14,7 +14,7 @@ use super::mpi::Mpi;
 use super::tcp::Tcp;
 use super::wait::{HasBell, Waiter, lost_error};
 use crate::job::JobLine;
-use crate::transport::TransportError;
+use crate::transport::{TransportError, describe_tag};
 
 /// The first bytes of a frame.
 const MAGIC: u32 = 0x6772_6631;
@@ -174,7 +174,7 @@ impl Inboxes {
     /// Describes the channel of a message, for an error.
     pub(super) fn describe_channel(&self, peer: u32, head: &FrameHead) -> String {
         match self.inbox_of((head.key, peer)).tag.get() {
-            Some(tag) => format!("in {tag}"),
+            Some(&tag) => format!("in {}", describe_tag(tag)),
             None => format!("in a channel that is not open yet ({:x})", head.key),
         }
     }
@@ -322,7 +322,7 @@ impl QueueSender {
 
     /// Sends a message of pieces.
     pub(super) fn show_pieces(&mut self, pieces: &[&[u8]]) -> Result<Duration, TransportError> {
-        let what = || format!("to read what was sent in {}", self.tag);
+        let what = || format!("to read what was sent in {}", describe_tag(self.tag));
         let waited = self.waiter.wait_until(self.name.1, what, || self.is_ready())?;
         let lengths: Vec<[u8; 8]> = pieces.iter().map(|p| (p.len() as u64).to_le_bytes()).collect();
         let length = pieces.iter().map(|piece| piece.len() as u64 + 8).sum();
@@ -371,7 +371,7 @@ impl QueueReceiver {
         &mut self,
         read: &mut dyn FnMut(&[&[u8]]),
     ) -> Result<Duration, TransportError> {
-        let what = || format!("to send in {}", self.tag);
+        let what = || format!("to send in {}", describe_tag(self.tag));
         let waited = self.waiter.wait_until(self.name.1, what, || self.is_ready())?;
         let message = lock_mutex(&self.inbox.messages).pop_front().unwrap_or_default();
         read(&message.pieces());

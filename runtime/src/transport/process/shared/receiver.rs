@@ -18,7 +18,7 @@ use crate::transport::process::foreign;
 use crate::transport::process::outbox::PeerMemory;
 use crate::transport::process::segment::SharedSegment;
 use crate::transport::process::wait::Waiter;
-use crate::transport::{Body, HEAD, TransportError};
+use crate::transport::{Body, HEAD, TransportError, describe_tag};
 
 /// The receiving end of a queue, which the peer makes when it comes to it.
 pub(in crate::transport::process) struct SharedQueueReceiver {
@@ -66,7 +66,7 @@ impl SharedQueueReceiver {
     /// Waits for the next message, and notes where its pieces lie.
     fn wait_next(&mut self, what: &'static str) -> Result<Duration, TransportError> {
         let mut waited = Duration::ZERO;
-        let what = |tag: u32| move || format!("{what} {tag}");
+        let what = |tag: u32| move || format!("{what} {}", describe_tag(tag));
         if self.queue.is_none() {
             waited = self.find_queue(what(self.tag))?;
         }

@@ -12,7 +12,7 @@ use super::{
 use crate::explore::point;
 use crate::transport::process::outbox::{Abandoned, Outbox, PeerMemory};
 use crate::transport::process::wait::Waiter;
-use crate::transport::{HEAD, TransportError};
+use crate::transport::{HEAD, TransportError, describe_tag};
 
 /// The sending end of a queue.
 pub(in crate::transport::process) struct SharedQueueSender {
@@ -100,13 +100,13 @@ impl SharedQueueSender {
 
     /// Waits until a message would be taken at once.
     pub(in crate::transport::process) fn wait_for_slot(&self) -> Result<Duration, TransportError> {
-        let what = || format!("to read what was sent in {}", self.tag);
+        let what = || format!("to read what was sent in {}", describe_tag(self.tag));
         self.waiter.wait_until(self.to, what, || self.is_ready())
     }
 
     /// Waits until the peer has read everything.
     pub(in crate::transport::process) fn settle_loans(&self) -> Result<Duration, TransportError> {
-        let what = || format!("to read in collective {}", self.tag);
+        let what = || format!("to read in collective {}", describe_tag(self.tag));
         self.waiter.wait_until(self.to, what, || self.is_settled())
     }
 
