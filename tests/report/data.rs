@@ -213,6 +213,24 @@ fn actors_and_ops_are_named_after_the_model() {
         let known = layers.iter().any(|layer| part.starts_with(layer));
         assert!(known || !name.starts_with("matmul"), "{name} is of `{part}`");
     }
+    // Each actor has the tensors that it makes and reads, whether the plan lists them or not. Parameters are changed by updates, and
+    // brought to other layouts, and nothing else makes them.
+    let (listed, unlisted) = (list(&places["tensors"]), list(&timeline["unlisted"]));
+    let mut beyond = 0;
+    for row in actors {
+        let numbers = || list(&row[5]).iter().chain(list(&row[6])).map(index);
+        assert!(numbers().next().is_some(), "{row} has no tensor");
+        assert!(numbers().all(|number| number < listed.len() + unlisted.len()), "{row}");
+        beyond += numbers().filter(|&number| number >= listed.len()).count();
+        let doing = timeline["doings"][index(&row[1])].as_str().expect("a name");
+        let made = list(&row[5]).iter().filter_map(|number| listed.get(index(number)));
+        for parameter in made.filter(|tensor| tensor[1] == "parameter") {
+            assert!(["update", "communication"].contains(&doing), "{row} makes {parameter}");
+        }
+    }
+    assert!(beyond > 10, "gradients on the way are not listed, {beyond} of them");
+    let runs = list(&timeline["rows"]).iter().flat_map(|row| list(&row["ranks"]));
+    assert_eq!(runs.map(|run| number(&run[1])).sum::<f64>(), 4.0, "each rank is of one row");
     // What is read in another layout is brought to it by a boxing of the plan.
     let tensors = list(&places["tensors"]);
     let mut moved = 0;

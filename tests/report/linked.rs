@@ -15,7 +15,7 @@ const CLICK: &str = "(() => { const canvas = document.querySelector('#when canva
      const box = canvas.getBoundingClientRect(); \
      canvas.setPointerCapture = () => {}; \
      const opened = () => { const text = (document.querySelector('#when .panel') || canvas).textContent; \
-       return text.startsWith('blocks.0.up') && text.includes('tensor'); }; \
+       return text.startsWith('blocks.0.up') && text.includes('makes') && text.includes('reads'); }; \
      for (let share = 0.2; share < 0.95 && !opened(); share += 0.002) { \
        const at = { clientX: box.left + box.width * share, clientY: box.top + 24 + 38, pointerId: 1, bubbles: true }; \
        for (const kind of ['pointerdown', 'pointerup']) canvas.dispatchEvent(new PointerEvent(kind, at)); } })()";
@@ -40,7 +40,7 @@ fn a_link_opens_what_was_open() {
     browser.press("+");
     browser.evaluate(CLICK);
     let event = panel(&mut browser, "when");
-    assert!(event.contains("stage 0, ranks 0-1") && event.contains("tensor"), "{event}");
+    assert!(event.contains("stage 0, ranks 0-1") && event.contains("makes"), "{event}");
     // The event leads to its tensor, that to its layer.
     browser.evaluate("document.querySelector('#when .panel dd .hit').click()");
     let tensor = panel(&mut browser, "where");
@@ -55,6 +55,22 @@ fn a_link_opens_what_was_open() {
     browser.evaluate(FILLED);
     assert_eq!((panel(&mut browser, "when"), panel(&mut browser, "where")), (event, tensor));
     assert!(browser.number("document.querySelectorAll('.layers tbody tr').length") > 50.0);
+    // What a link has led to is a step of the history: back is where it was followed, and forth where it led.
+    let links = browser.number("history.length");
+    browser.evaluate("document.querySelector('#where .panel .facts .hit').click()");
+    browser.evaluate(WRITTEN);
+    assert_eq!(browser.number("history.length"), links + 1.0);
+    browser.evaluate("history.back()");
+    browser.evaluate(WRITTEN);
+    assert_eq!(browser.text("location.hash"), address);
+    // The address has the section of a click, and the colours that were chosen.
+    browser.evaluate("document.querySelector('#memory details summary').click()");
+    browser.evaluate("document.getElementById('theme').click()");
+    browser.evaluate(WRITTEN);
+    let address = browser.text("location.hash");
+    let there =
+        ["#memory?", "theme=dark", "open=peak:A:"].iter().all(|part| address.contains(part));
+    assert!(there, "{address}");
     // An address that says nothing that is there opens nothing, and breaks nothing.
     browser.open_link(&page, "?other#when?event=A:9.9.9.9&tensor=A:no&open=%E0%A4%A&time=b-a&x");
     browser.evaluate(FRAMES);

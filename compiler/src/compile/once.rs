@@ -30,6 +30,11 @@ pub(super) struct Draft {
 }
 
 impl Draft {
+    /// Returns the bytes of the rank that needs most.
+    pub fn peak_bytes(&self) -> u64 {
+        self.plan.programs.iter().map(|program| program.arena_bytes).max().unwrap_or(0)
+    }
+
     /// Returns the draft whose step takes less time, or `self` if they are equal.
     pub fn faster(self, other: Self) -> Self {
         let seconds = |draft: &Self| draft.simulation.step_seconds;

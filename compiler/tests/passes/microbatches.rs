@@ -164,7 +164,10 @@ fn random_numbers_are_those_of_the_whole_batch() {
 #[test]
 fn what_cannot_be_cut_is_said() {
     let error = prepare_graph(mlp(), &parts(3, Loss::Mse)).expect_err("4 by 3").to_string();
-    assert_eq!(error, "dim 0 of the input `x` has extent 4, which 3 microbatches do not divide");
+    assert_eq!(
+        error,
+        "dim 0 of the input `x` has extent 4, which 3 microbatches do not divide: 1, 2 or 4 do"
+    );
     let g = GraphBuilder::new("over");
     let x = g.input("x", DType::F32, [4, 3]);
     g.output("y", &x.softmax(0).named("s"));

@@ -51,12 +51,12 @@ pub use layers::{Layer, Tensor};
 pub use memory::{Filled, Memory};
 pub use places::{PlanPlaces, Stage};
 pub use summary::Summary;
-pub use timeline::{ActorRow, Lane, Timeline, TimelineRow};
+pub use timeline::{ActorRow, Lane, Timeline, TimelineRow, Unlisted};
 pub use went::{MeasuredCosts, RunPace, Went};
 pub use why::{PricedWish, Reason, Why};
 
 /// The version of the data block.
-pub const PAGE_VERSION: u32 = 2;
+pub const PAGE_VERSION: u32 = 3;
 
 /// All that a page shows: the schema of its data block, which `docs/report.md` describes.
 #[derive(Clone, Debug, Serialize)]
@@ -182,7 +182,10 @@ pub fn build_page(
     let shown = plans.iter().zip(&tensors).map(|((file, plan), tensors)| {
         plan_page(file, plan, &Asking { explain: options.explain, tensors, within })
     });
-    let shown: Vec<PlanPage> = shown.collect::<Result<_, _>>()?;
+    let mut shown: Vec<PlanPage> = shown.collect::<Result<_, _>>()?;
+    if tensors.windows(2).all(|pair| pair[0] == pair[1]) {
+        explain_alike(&mut shown);
+    }
     let difference = match plans {
         [(_, before), (_, after)] => Some(list_differences(Difference::new(before, after))),
         _ => None,
@@ -209,6 +212,15 @@ pub fn page_without_plan(
     Page { version: PAGE_VERSION, plans: Vec::new(), failed, difference: None, went: None }
 }
 
+/// Keeps the alternatives of those tensors that there was time for in all plans, so that they can be compared.
+fn explain_alike(plans: &mut [PlanPage]) {
+    let least = plans.iter().map(|plan| plan.why.len()).min().unwrap_or(0);
+    for plan in plans {
+        let more: Vec<String> = plan.why.drain(least..).map(|why| why.tensor).collect();
+        plan.unexplained.splice(..0, more);
+    }
+}
+
 fn list_differences(difference: Difference) -> Differs {
     let Difference { inputs, figures, collectives, tensors } = difference;
     Differs { inputs, figures, collectives, tensors }
@@ -228,7 +240,8 @@ fn plan_page(file: &str, plan: &VerifiedPlan, asking: &Asking<'_>) -> Result<Pla
     let makers = Makers::new(&decisions);
     let mut paths = InternTable::default();
     let (places, parts, graph) = places::list_places(plan, &decisions, &mut paths);
-    let mut names = Names { makers: &makers, parts: &parts, paths: &mut paths };
+    let unlisted = InternTable::default();
+    let mut names = Names { makers: &makers, parts: &parts, paths: &mut paths, unlisted };
     let timeline = timeline::pack_timeline(plan, &ran, &mut names, traced.step_seconds);
     let time = Time::from_now(asking.within);
     let asked = why::price_wishes(plan, &decisions, asking.explain, &time);

@@ -30,6 +30,8 @@ pub struct Class {
     pub rank: u32,
     /// The number of the ranks.
     pub ranks: usize,
+    /// The ranks as runs (first, how many).
+    pub runs: Vec<(u32, u32)>,
     /// The stage of the ranks.
     pub stage: usize,
     /// Seconds with a kernel.
@@ -46,7 +48,8 @@ pub struct Class {
     pub kernels: Vec<Kernels>,
 }
 
-/// Communication of one kind over one axis: axis (none: point to point), kind, messages, bytes that a rank sends, seconds.
+/// Communication of one kind over one axis: axis (none: point to point), kind, messages, bytes that a rank sends (of `receive`: that it
+/// takes), seconds.
 pub type Communication = (Option<usize>, &'static str, usize, f64, f64);
 
 /// Kernels of one op: op, how many, FLOPs, bytes of device memory, seconds.
@@ -84,6 +87,7 @@ fn class_costs(plan: &Plan, ran: &Ran<'_>, step_seconds: f64) -> Class {
     Class {
         rank: ran.class.rank,
         ranks: ran.class.ranks,
+        runs: ran.ranks.clone(),
         stage: ran.class.stage,
         compute,
         exposed,
@@ -139,7 +143,7 @@ fn describe_message(
             Some((Some(*axis), kind.name(), collective_bytes(*kind, ranks, bytes)))
         }
         Action::Send { .. } => Some((None, "send", actor.inputs.iter().map(size).sum())),
-        Action::Receive { .. } => Some((None, "receive", 0.0)),
+        Action::Receive { .. } => Some((None, "receive", actor.outputs.iter().map(size).sum())),
         _ => None,
     }
 }

@@ -4,9 +4,10 @@
 //! of a stream is written once, with the times of its first run. Of every run the page has the start, and where it
 //! departs from the first because it waited or took longer. A page of 1,024 ranks then has 1.9 MB.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use graphc_ir::plan::{Actor, Plan, Program};
+use graphc_ir::ids::RegisterId;
+use graphc_ir::plan::{Actor, Plan, Program, Register};
 use serde::Serialize;
 
 use super::doing::{Doing, Makers, PASSES, passes_of_actors};
@@ -37,23 +38,29 @@ pub struct Timeline {
     pub passes: [&'static str; 3],
     /// The actors of each program; empty for programs that are not shown.
     pub actors: Vec<Vec<ActorRow>>,
+    /// The tensors of actors that the plan does not list.
+    pub unlisted: Vec<Unlisted>,
     /// Ranks that behave alike.
     pub rows: Vec<TimelineRow>,
     /// Rows that are left out.
     pub left_out: usize,
 }
 
-/// An actor: its name, what it does, its pass, the number of the part of the model that it works on, its layer, the tensor (a number of
-/// those of `places`) that it makes, or else reads, of those that are listed. Null where there is none.
-pub type ActorRow = (String, usize, Option<usize>, usize, Option<usize>, Option<usize>);
+/// An actor: its name, what it does, its pass, the number of the part of the model that it works on, its layer, the tensors that it makes or
+/// changes, and those that it reads. A tensor is a number of those of `places`, or, behind these, of those that the plan does not list. Null where
+/// there is none.
+pub type ActorRow = (String, usize, Option<usize>, usize, Option<usize>, Vec<usize>, Vec<usize>);
+
+/// A tensor that the plan does not list, as gradients on the way are none: its name, its type, its layout, and the bytes of a part.
+pub type Unlisted = (String, String, String, u64);
 
 /// The streams of ranks that behave alike.
 #[derive(Clone, Debug, Serialize)]
 pub struct TimelineRow {
     /// The first of them.
     pub rank: u32,
-    /// The number of the ranks.
-    pub ranks: usize,
+    /// The ranks as runs (first, how many).
+    pub ranks: Vec<(u32, u32)>,
     /// The stage of the ranks.
     pub stage: usize,
     /// The program of the ranks.
@@ -85,6 +92,8 @@ pub struct Names<'a> {
     pub parts: &'a Parts,
     /// Names of parts by number.
     pub paths: &'a mut InternTable<String>,
+    /// Tensors that the plan does not list, by number.
+    pub unlisted: InternTable<Unlisted>,
 }
 
 impl Names<'_> {
@@ -95,14 +104,28 @@ impl Names<'_> {
         let doings = self.makers.of_program(program);
         let passes = passes_of_actors(program, &doings);
         let of = |(actor, (doing, pass)): (&Actor, (Doing, Option<usize>))| {
-            let named = tensors_of_actor(program, actor);
-            let part = self.parts.of_names(named.iter().copied());
-            let read = actor.inputs.iter().map(|input| &*program.registers[input.index()].name);
-            let tensor = named.iter().copied().chain(read).find_map(|name| numbers.get(name));
+            let part = self.parts.of_names(tensors_of_actor(program, actor).into_iter());
             let path = self.paths.intern(part.path);
-            (actor.name.clone(), doing.number(), pass, path, part.layer, tensor.copied())
+            let mut number = |id: &RegisterId| {
+                let register = &program.registers[id.index()];
+                let known = numbers.get(register.name.as_str()).copied();
+                known.unwrap_or_else(|| plan.tensors.len() + self.number_unlisted(plan, register))
+            };
+            let mut all = |ids: &mut dyn Iterator<Item = &RegisterId>| -> Vec<usize> {
+                ids.map(&mut number).collect::<BTreeSet<usize>>().into_iter().collect()
+            };
+            let made = all(&mut actor.updates.iter().chain(&actor.outputs));
+            let read = all(&mut actor.inputs.iter());
+            (actor.name.clone(), doing.number(), pass, path, part.layer, made, read)
         };
         program.actors.iter().zip(doings.into_iter().zip(passes)).map(of).collect()
+    }
+
+    /// The number of a tensor that the plan does not list, among these.
+    fn number_unlisted(&mut self, plan: &Plan, register: &Register) -> usize {
+        let layout = &plan.layouts[register.layout as usize];
+        let (ty, sbp) = (layout.ty().to_string(), layout.sbp.to_string());
+        self.unlisted.intern((register.name.clone(), ty, sbp, register.slot_bytes))
     }
 }
 
@@ -129,11 +152,13 @@ pub fn pack_timeline(
         }
         names.rows(plan, program)
     });
+    let actors: Vec<Vec<ActorRow>> = actors.collect();
     Timeline {
         tick_seconds: tick,
         doings: Doing::NAMES,
         passes: PASSES,
-        actors: actors.collect(),
+        actors,
+        unlisted: std::mem::take(&mut names.unlisted.all),
         left_out: ran.iter().filter(|ran| !ran.program.actors.is_empty()).count() - shown.len(),
         rows: shown.into_iter().map(|ran| timeline_row(ran, tick)).collect(),
     }
@@ -176,7 +201,7 @@ fn timeline_row(ran: &Ran<'_>, tick: f64) -> TimelineRow {
     let class = ran.class;
     TimelineRow {
         rank: class.rank,
-        ranks: class.ranks,
+        ranks: ran.ranks.clone(),
         stage: class.stage,
         program: ran.index,
         streams,

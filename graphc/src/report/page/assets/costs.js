@@ -21,6 +21,19 @@ function spent(plan, chosen) {
   return sums;
 }
 
+/** Classes of a stage whose shares of a step are the same to half a percent, as one: the first, with the ranks of all. */
+function alikeClasses(plan) {
+  const step = plan.summary.step_seconds || 1e-30;
+  const groups = new Map();
+  for (const one of plan.costs.classes) {
+    const key = [one.stage, ...["compute", "exposed", "waiting"].map((name) => Math.round((one[name] / step) * 200))].join();
+    groups.set(key, [...(groups.get(key) || []), one]);
+  }
+  return [...groups.values()].map((all) => ({ ...all[0], runs: joined(all.flatMap((one) => one.runs)) }));
+}
+
+const classText = (one) => `stage ${one.stage} · ${ranksOfRuns(one.runs)}`;
+
 function splitBars(plan) {
   const step = plan.summary.step_seconds;
   const parts = [["compute", "kernel"], ["exposed", "communication"], ["waiting", "idle"]];
@@ -32,11 +45,11 @@ function splitBars(plan) {
   const classes = plan.costs.classes;
   return el("figure", null, el("figcaption", null, `A step of ${seconds(step)}, by stage`),
     legend([["var(--kernel)", "kernels"], ["var(--communication)", "communication that is not hidden"], ["var(--idle)", "waiting (bubble)"]]),
-    el("div", { class: "split" }, classes.slice(0, 24).map((one) => row(`stage ${one.stage} · ${some(one.ranks, "rank")}`, one)),
+    el("div", { class: "split" }, alikeClasses(plan).slice(0, 24).map((one) => row(classText(one), one)),
       el("span"), shareAxis(step)),
     el("p", { class: "note" }, "The whole width is the step; rows are shares of a rank's time."),
-    opened("as a table", () => table("Seconds of a rank's step", [["stage"], ["ranks", true], ["kernels", true], ["not hidden", true], ["hidden", true], ["waiting", true]],
-      classes.map((one) => [String(one.stage), String(one.ranks), ...["compute", "exposed", "hidden", "waiting"].map((name) => seconds(one[name]))]))));
+    opened("as a table", () => table("Seconds of a rank's step", [["stage"], ["ranks"], ["kernels", true], ["not hidden", true], ["hidden", true], ["waiting", true]],
+      classes.map((one) => [String(one.stage), ranksOfRuns(one.runs), ...["compute", "exposed", "hidden", "waiting"].map((name) => seconds(one[name]))])), false, `costs:${keyOf(plan, "")}`));
 }
 
 /** The axis of bars as wide as a step: percent, and the seconds that they are. */
@@ -55,14 +68,22 @@ function communicationTable(plan, sums) {
   const rows = [...sums.communication].map(([key, values]) => [...JSON.parse(key), ...values]).sort((a, b) => b[4] - a[4]);
   const most = Math.max(1e-30, ...rows.map((row) => row[4]));
   return table("Communication of a rank in a step", [["over"], ["kind"], ["messages", true], ["bytes sent", true], ["seconds", true]],
-    rows.map(([axis, kind, n, sent, s]) => [axisName(plan, axis), kind, count(n), sent > 0 ? bytes(sent) : "–", ownSeconds(kind, s, most)]));
+    rows.map(([axis, kind, n, sent, s]) => [axisName(plan, axis), opLink(plan, kind), count(n), sent > 0 ? bytes(sent) + (kind === "receive" ? " taken" : "") : "–", ownSeconds(kind, s, most)]));
 }
 
-function kernelTable(sums) {
+/** An op, or a kind of communication, as a link to its first event. */
+function opLink(plan, op) {
+  const word = op.split(" ")[0];
+  const wanted = (row) => row[0].split(" ")[0] === word || opOf(row) === word;
+  const known = plan.timeline.actors.some((actors) => actors.some(wanted));
+  return known ? jump(op, () => showEvent(step.all[page.plans.indexOf(plan)], wanted)) : op;
+}
+
+function kernelTable(plan, sums) {
   const rows = [...sums.kernels].map(([op, values]) => [op, ...values]).sort((a, b) => b[4] - a[4]);
   const most = Math.max(1e-30, ...rows.map((row) => row[4]));
   return table("Kernels of a rank in a step, by op", [["op"], ["launches", true], ["FLOPs", true], ["bytes moved", true], ["seconds", true]],
-    rows.map(([op, n, flops, moved, s]) => [op, count(n), flops > 0 ? metric(flops, "FLOP") : "–", moved > 0 ? bytes(moved) : "–", inline(s / most, seconds(s))]));
+    rows.map(([op, n, flops, moved, s]) => [opLink(plan, op), count(n), flops > 0 ? metric(flops, "FLOP") : "–", moved > 0 ? bytes(moved) : "–", inline(s / most, seconds(s))]));
 }
 
 function costs(plan) {
@@ -70,13 +91,13 @@ function costs(plan) {
   const draw = (chosen) => {
     const sums = spent(plan, chosen);
     body.replaceChildren(
-      el("div", null, sums.communication.size ? communicationTable(plan, sums) : el("p", { class: "note" }, "Nothing is communicated."), kernelTable(sums)),
+      el("div", null, sums.communication.size ? communicationTable(plan, sums) : el("p", { class: "note" }, "Nothing is communicated."), kernelTable(plan, sums)),
       roofline(plan, sums));
   };
   const classes = plan.costs.classes;
   const choose = el("select", { "aria-label": "Whose costs", on: { change: (event) => draw(event.target.value) } },
     el("option", { value: "all" }, "the mean of all ranks"),
-    classes.map((one, at) => el("option", { value: at }, `stage ${one.stage}, rank ${one.rank}${one.ranks > 1 ? ` and ${one.ranks - 1} like it` : ""}`)));
+    classes.map((one, at) => el("option", { value: at }, classText(one))));
   draw("all");
   return el("div", null, splitBars(plan), classes.length > 1 && el("p", { class: "controls" }, "Below: ", choose), body);
 }

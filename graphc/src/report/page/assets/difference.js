@@ -38,6 +38,20 @@ const worded = (value) => (value === null ? "none" : typeof value === "string" ?
 /** Tensors that have a name before those that have a number. */
 const byName = (tensors) => tensors.slice().sort(([a], [b]) => a.startsWith("%") - b.startsWith("%"));
 
+/** Tensors of layers that differ alike, as one row: the name with `*` for the layer's number, and how many there are. */
+function byLayerName(tensors) {
+  const groups = new Map();
+  for (const [name, a, b] of byName(tensors)) {
+    const key = JSON.stringify([name.replace(/(^|\.)\d+(?=\.)/g, "$1*"), a, b]);
+    groups.set(key, [...(groups.get(key) || []), name]);
+  }
+  return [...groups].map(([key, names]) => [...JSON.parse(key), names]);
+}
+
+/** The tensors of a row: one by its name, several by their pattern. */
+const tensorsCell = ([pattern, , , names]) => (names.length === 1 ? tensorLink(page.plans.find((plan) => tensorNumbers(plan).has(names[0])) || page.plans[0], names[0])
+  : [named(pattern), el("span", { class: "note" }, ` ${names.length} alike`)]);
+
 function difference(page) {
   const d = page.difference;
   const columns = (what) => [[what], ["A"], ["B"]];
@@ -56,5 +70,5 @@ function difference(page) {
       el("div", null,
         same(d.inputs, table("Options and other inputs", columns("option"), d.inputs.map(([name, a, b]) => [named(name), code(a), code(b)]))),
         same(d.tensors, table("Tensors that lie in other ways", columns("tensor"),
-          byName(d.tensors).slice(0, 2000).map(([name, a, b]) => [named(name), worded(a), worded(b)]))))));
+          byLayerName(d.tensors).slice(0, 2000).map((row) => [tensorsCell(row), worded(row[1]), worded(row[2])]))))));
 }

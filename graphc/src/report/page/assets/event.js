@@ -34,10 +34,24 @@ function actorTexts(plan, row) {
 
 const microbatchText = ({ microbatch }) => (microbatch === null ? "once a step" : `microbatch ${microbatch}`);
 
-function eventText({ plan, timeline, tick, view }, { lane: one, event }) {
+/** How long an event takes, from when on, and how long its stream has waited before, where that is more than a rounded nothing. */
+function whenText({ tick, view }, { lane: one, event }) {
+  const waited = waitedBefore(one, event) * tick;
+  const after = waited > view.whole * 1e-6 ? `, after waiting ${seconds(waited)}` : "";
+  return `${seconds((event.end - event.start) * tick)} from ${instant(event.start * tick, view.whole / 1000)}${after}`;
+}
+
+function eventText(shown, found) {
+  const { plan, timeline } = shown;
+  const { lane: one, event } = found;
   const row = one.doings[event.actor];
-  return `${actorText(plan, row)}\n${visible(row[0])}\n${timeline.doings[row[1]]} · ${microbatchText(event)} · stage ${one.row.stage}, ${ranksText(plan, one.row)}\n` +
-    `${seconds((event.end - event.start) * tick)}, from ${instant(event.start * tick, view.whole / 1000)}`;
+  return `${actorText(plan, row)}\n${visible(row[0])}\n${timeline.doings[row[1]]} · ${microbatchText(event)} · stage ${one.row.stage}, ${ranksOfRuns(one.row.ranks)}\n${whenText(shown, found)}`;
+}
+
+/** A wait: how long it lasts, and what ends it. */
+function waitText({ plan, tick, view }, { lane: one, since, event }) {
+  const row = one.doings[event.actor];
+  return `waits ${seconds((event.start - since) * tick)}, until ${instant(event.start * tick, view.whole / 1000)}\nthen ${visible(row[0])}`;
 }
 
 /** A pass or a layer: its name, and how long it lasts. */
@@ -61,14 +75,31 @@ function eventOfKey(shown, key) {
   return event ? { lane: one, event, level: "event" } : null;
 }
 
-/** The tensor of an actor, as a link to what goes where, with its type, layout and bytes. */
-function tensorFacts(plan, index) {
-  const tensor = plan.places.tensors[index];
-  const [dtype, , shape] = plan.places.types[tensor[2]];
-  return [
-    el("dt", null, "tensor"), el("dd", null, jump(named(tensor[0]), () => showTensor(plan, tensor)), ` ${tensor[1]} `, el("span", { class: "mono" }, `${dtype}[${shape.join(", ")}] `), chips(plan.places.layouts[tensor[3]])),
-    el("dt", null, "bytes"), el("dd", null, bytesText(plan, tensor)),
-  ];
+/** A tensor of an actor with its type, layout and bytes: one that the plan lists as a link to what goes where. */
+function tensorFact(plan, index) {
+  const listed = plan.places.tensors[index];
+  if (!listed) {
+    const [name, type, layout, size] = plan.timeline.unlisted[index - plan.places.tensors.length];
+    return el("div", null, named(name), " ", el("span", { class: "mono" }, `${type} `), chips(layout), ` ${bytes(size)} of a rank`);
+  }
+  const [dtype, , shape] = plan.places.types[listed[2]];
+  return el("div", null, jump(named(listed[0]), () => showTensor(plan, listed)), ` ${listed[1]} `, el("span", { class: "mono" }, `${dtype}[${shape.join(", ")}] `), chips(plan.places.layouts[listed[3]]), ` ${bytesText(plan, listed)}`);
+}
+
+/** Tensors that are named of an actor. */
+const MOST_FACTS = 8;
+
+function tensorFacts(plan, title, all) {
+  if (all.length === 0) return false;
+  const more = all.length - MOST_FACTS;
+  return [el("dt", null, title), el("dd", null, all.slice(0, MOST_FACTS).map((index) => tensorFact(plan, index)), more > 0 && el("div", { class: "note" }, `and ${some(more, "more tensor")}`))];
+}
+
+/** The tensor of a name, as a link where the plan lists it. */
+const tensorNumbers = remembered((plan) => new Map(plan.places.tensors.map((tensor) => [tensor[0], tensor])));
+function tensorLink(plan, name) {
+  const tensor = tensorNumbers(plan).get(name);
+  return tensor ? jump(named(name), () => showTensor(plan, tensor)) : named(name);
 }
 
 /** Opens a tensor in what goes where, and goes there. */
@@ -79,15 +110,16 @@ function showTensor(plan, tensor) {
 }
 
 function eventPanel(shown, found, close) {
-  const { plan, timeline, tick } = shown;
+  const { plan, timeline } = shown;
   const row = found.lane.doings[found.event.actor];
   const layer = row[4] === null ? null : plan.places.layers[row[4]];
   return el("div", { class: "panel", role: "region", "aria-label": "The chosen event" },
     el("h4", null, el("bdi", null, actorText(plan, row)), " ", el("button", { type: "button", on: { click: close } }, "close")),
     el("dl", { class: "facts" },
       el("dt", null, "actor"), el("dd", null, named(row[0]), ` · ${timeline.doings[row[1]]}`),
-      el("dt", null, "when"), el("dd", null, `${seconds((found.event.end - found.event.start) * tick)} from ${instant(found.event.start * tick, shown.view.whole / 1000)}, ${microbatchText(found.event)}`),
-      el("dt", null, "where"), el("dd", null, `stage ${found.lane.row.stage}, ${ranksText(plan, found.lane.row)}, stream ${found.lane.number}`),
-      row[5] !== null && tensorFacts(plan, row[5]),
+      el("dt", null, "when"), el("dd", null, `${whenText(shown, found)}, ${microbatchText(found.event)}`),
+      el("dt", null, "where"), el("dd", null, `stage ${found.lane.row.stage}, ${ranksOfRuns(found.lane.row.ranks)}, stream ${found.lane.number}`),
+      tensorFacts(plan, timeline.doings[row[1]] === "update" ? "changes" : "makes", row[5]),
+      tensorFacts(plan, "reads", row[6]),
       layer && [el("dt", null, "layer"), el("dd", null, layerLinks(plan, row[4]))]));
 }

@@ -65,6 +65,26 @@ function eventAt(lane, time) {
   return found;
 }
 
+/** What a lane waits for at a time: the event that comes next, and since when nothing runs; null where something runs, or nothing comes. */
+function waitAt(lane, time) {
+  let since = 0;
+  for (let run = Math.max(0, firstRun(lane, time) - 1); run < lane.starts.length; run++) {
+    let next = null;
+    eachEvent(lane, run, (actor, start, end, microbatch, place) => {
+      if (end <= time) since = Math.max(since, end);
+      else if (next === null) next = { actor, start, end, microbatch: ofMicrobatch(lane, run, microbatch), run, place };
+    });
+    if (next) return next.start > time ? { lane, since, event: next } : null;
+  }
+  return null;
+}
+
+/** How long a lane has waited before an event, in ticks. */
+function waitedBefore(lane, event) {
+  const before = event.place > 0 ? eventOf(lane, event.run, event.place - 1) : event.run > 0 ? eventOf(lane, event.run - 1, lane.stream.base[lane.stream.items[event.run - 1][0]].length - 1) : null;
+  return Math.max(0, event.start - (before ? before.end : 0));
+}
+
 /** The microbatch of a run, none of what runs once a step. */
 const ofMicrobatch = (lane, run, microbatch) => (lane.often[lane.stream.items[run][0]] > 1 ? microbatch : null);
 

@@ -32,7 +32,7 @@ function needBar(label, size, most, limit) {
 
 function shortage(short) {
   const most = Math.max(short.needed, short.limit, short.least || 0);
-  const bars = [["the leanest plan found", short.needed], ["no plan goes below", short.least], ["a rank may use", short.limit]];
+  const bars = [["the leanest plan found", short.needed], ["no plan goes below, each tensor in memory of its own", short.least], ["a rank may use", short.limit]];
   return el("section", { id: "short" }, el("h2", null, "How much memory is missing"),
     el("p", { class: "lead" }, `Rank ${short.rank} needs ${bytes(short.needed)} and may use ${bytes(short.limit)}: ${bytes(short.needed - short.limit)} too little.`),
     el("div", { class: "needs" }, bars.filter(([, size]) => size !== null).map(([label, size]) => needBar(label, size, most, short.limit))),

@@ -39,6 +39,24 @@ const some = (number, one, many = one + "s") => `${count(number)} ${number === 1
 /** Ranks as runs [first, how many, distance]: 0-127, 256. */
 const runs = (all) => all.map(([first, n]) => (n === 1 ? `${first}` : `${first}-${first + n - 1}`)).join(", ");
 
+/** Runs of ranks in order, those that touch as one. */
+function joined(all) {
+  const sorted = all.map(([first, n]) => [first, n]).sort((a, b) => a[0] - b[0]);
+  return sorted.reduce((done, [first, n]) => {
+    const last = done[done.length - 1];
+    if (last && last[0] + last[1] === first) last[1] += n;
+    else done.push([first, n]);
+    return done;
+  }, []);
+}
+
+/** "ranks 0-3, 8"; of many runs the first ones, and how many ranks there are. */
+function ranksOfRuns(all, most = 5) {
+  const number = all.reduce((sum, [, n]) => sum + n, 0);
+  const more = all.length > most ? `, … (${count(number)})` : "";
+  return `${number > 1 ? "ranks" : "rank"} ${runs(all.slice(0, most))}${more}`;
+}
+
 /** "3.2 % slower" and its class, of what is better where it is less. */
 function change(before, after) {
   if (!(before > 0) || before === after) return ["same", ""];

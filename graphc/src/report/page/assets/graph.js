@@ -105,7 +105,7 @@ function opsGroup(plan, layers) {
   const key = (layer) => `ops:${keyOf(plan, layer.name)}`;
   if (layers.length === 1) return el("div", { class: "ops" }, layerOps(plan, number(layers[0]), key(layers[0])));
   const title = [named(layers[0].name), " … ", named(layers[layers.length - 1].name),
-    el("span", { class: "count" }, `${layers.length} layers alike, stage ${layers[0].stage}`), layoutStrip(plan, number(layers[0]))];
+    el("span", { class: "count" }, `${layers.length} layers alike, stage ${layers[0].stage}${boxingCount(plan, number(layers[0])) ? ` · boxing of each: ${boxingCount(plan, number(layers[0]))}` : ""}`), layoutStrip(plan, number(layers[0]))];
   return el("div", { class: "ops" }, enteringLine(plan, number(layers[0])),
     opened(title, () => el("div", { class: "inner" }, layers.map((layer) => el("div", { class: "ops" }, layerOps(plan, number(layer), key(layer))))),
       false, `alike:${keyOf(plan, layers[0].name)}`));

@@ -1,4 +1,5 @@
 // What is open, kept in the address behind `#`, so that a link opens the same: `#when?tensor=A:tok.weight&open=layer:A:blocks.0`.
+// What a link of the page leads to is a step in the browser's history; all else changes the address of the step that it is in.
 
 /** Text of an address as it was before it was escaped; nothing where it is none. */
 function unescaped(text) {
@@ -9,11 +10,16 @@ function unescaped(text) {
   }
 }
 
+/** What steps of the history have that the page has kept, unlike those that the browser makes of a link of the menu. */
+const KEPT = { kept: true };
+
 const address = {
   section: "",
   values: new Map(),
   readers: new Map(),
   later: 0,
+  /** Whether what is kept next is a new step of the history. */
+  leaves: false,
 
   /** Has `apply` called with the values of a key whenever an address is read. */
   on(key, apply) {
@@ -54,22 +60,41 @@ const address = {
 
   /** Puts into the address what is open. A page within another, in a notebook say, has no address of its own. */
   keep() {
+    clearTimeout(this.later);
     if (location.protocol === "about:") return;
-    history.replaceState(null, "", this.text() || location.href.replace(/#.*/, ""));
+    const text = this.text() || location.href.replace(/#.*/, "");
+    if (this.leaves) history.pushState(KEPT, "", text);
+    else history.replaceState(KEPT, "", text);
+    this.leaves = false;
   },
 
-  /** Opens what the address says, and goes to its section. An address without values, of the menu say, leaves open what is. */
-  read() {
+  /** Keeps what is open now as a step to come back to, before a link leads elsewhere. */
+  leave() {
+    this.keep();
+    this.leaves = true;
+  },
+
+  /** The section in which something was clicked is the one that a link opens again. */
+  enter(event) {
+    const found = event.target.closest && event.target.closest("section[id]");
+    if (found) this.section = found.id;
+  },
+
+  /** Opens what the address says, and goes to its section. An address without values, of the menu say, leaves open what is, but not where it
+   * is a step of the history. */
+  read(whole = false) {
     const [section, query] = location.hash.slice(1).split("?");
     this.section = unescaped(section);
-    if (query === undefined) {
+    if (query === undefined && !whole) {
       if (this.values.size > 0) this.write();
       return;
     }
+    const before = this.all("open");
     this.values.clear();
-    for (const [key, value] of query.split("&").map((pair) => pair.split("="))) {
+    for (const [key, value] of (query || "").split("&").map((pair) => pair.split("="))) {
       if (this.readers.has(key) && value !== undefined) this.values.set(key, [...this.all(key), unescaped(value)]);
     }
+    close(before.filter((key) => !this.has("open", key)));
     for (const [key, readers] of this.readers) readers.forEach((apply) => apply(this.all(key)));
     this.show(this.section);
   },
@@ -99,7 +124,20 @@ const keyOf = (plan, name) => `${"AB"[page.plans.indexOf(plan)]}:${name}`;
 const namesOf = (plan, keys) => keys.filter((key) => key.startsWith(keyOf(plan, ""))).map((key) => key.slice(2));
 
 /** A button that looks like a link. */
-const jump = (children, act, title = null) => el("button", { type: "button", class: "hit", title, on: { click: act } }, children);
+function jump(children, act, title = null) {
+  const follow = () => {
+    address.leave();
+    act();
+  };
+  return el("button", { type: "button", class: "hit", title, on: { click: follow } }, children);
+}
+
+/** Closes what has keys. */
+function close(keys) {
+  for (const details of document.querySelectorAll("details[data-key]")) {
+    if (keys.includes(details.dataset.key)) details.open = false;
+  }
+}
 
 /** Opens and closes what has keys as the address says. */
 function applyOpen(keys) {

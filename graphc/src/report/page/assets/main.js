@@ -84,7 +84,8 @@ function start() {
   step.draw();
   address.on("open", applyOpen);
   address.read();
-  window.addEventListener("hashchange", () => address.read());
+  window.addEventListener("popstate", (event) => address.read(event.state !== null));
+  document.addEventListener("click", (event) => address.enter(event), true);
   document.addEventListener("click", followWithin);
 }
 
@@ -102,9 +103,15 @@ function theme(dark) {
 
 const prefers = matchMedia("(prefers-color-scheme: dark)");
 theme(prefers.matches);
+address.on("theme", ([name]) => { theme(name ? name === "dark" : prefers.matches); step.draw(); });
 start();
 prefers.addEventListener("change", (event) => { theme(event.matches); step.draw(); });
-document.getElementById("theme").addEventListener("click", () => { theme(document.documentElement.dataset.theme !== "dark"); step.draw(); });
+document.getElementById("theme").addEventListener("click", () => {
+  const name = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+  theme(name === "dark");
+  step.draw();
+  address.put("theme", [name]);
+});
 window.addEventListener("resize", () => { measureHead(); step.all.forEach((one) => one.later()); });
 let before = "light";
 window.addEventListener("beforeprint", () => { before = document.documentElement.dataset.theme; theme(false); step.draw(); });

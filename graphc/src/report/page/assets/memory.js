@@ -30,9 +30,9 @@ function memoryFigure(plan, filled, scale, frame) {
     svg("text", { class: "strong", x: Math.min(frame.width - 90, Math.max(frame.left + 40, px)), y: Math.max(11, py - 7), "text-anchor": "middle" }, `peak ${bytes(total(peak))}`));
   hover(image, plan, filled, frame, x, total, whole);
   return el("figure", { data: { peak: String(total(peak)), arena: String(filled.arena_bytes) } },
-    el("figcaption", null, `Stage ${filled.stage} (program ${filled.program}): peak ${bytes(total(peak))}, arena ${bytes(filled.arena_bytes)}`),
+    el("figcaption", null, `Stage ${filled.stage}, ${ranksOfRuns(filled.ranks)}: peak ${bytes(total(peak))}, arena ${bytes(filled.arena_bytes)}`),
     image,
-    opened("what fills the peak, as a table", () => peakTable(plan, filled)));
+    opened("what fills the peak, as a table", () => peakTable(plan, filled), false, `peak:${keyOf(plan, filled.program)}`));
 }
 
 /** One area for each kind, each on those before it, as steps. */
@@ -91,7 +91,17 @@ function peakTable(plan, filled) {
   const rows = plan.memory.kinds.map((kind, at) => [kind, kinds[at]]).filter(([, size]) => size > 0).sort((a, b) => b[1] - a[1]);
   return el("div", { class: "pair" },
     table("By kind", [["kind"], ["bytes", true]], rows.map(([kind, size]) => [kind, bytes(size)]), { scroll: false }),
-    table("Largest", [["tensor"], ["bytes", true], ["contents", true]], largest.map(([name, size, n]) => [named(filled.names[name]), bytes(size), String(n)]), { scroll: false }));
+    table("Largest", [["tensor"], ["bytes", true], ["contents", true]], largest.map(([name, size, n]) => [tensorLink(plan, filled.names[name]), bytes(size), String(n)]), { scroll: false }));
+}
+
+/** Programs of a stage that fill their memory alike, as one: the first, with the ranks of all. */
+function alikePrograms(programs) {
+  const groups = new Map();
+  for (const one of programs) {
+    const key = [one.stage, one.arena_bytes, one.moments.map(([, kinds]) => kinds.join()).join(";")].join("|");
+    groups.set(key, [...(groups.get(key) || []), one]);
+  }
+  return [...groups.values()].map((all) => ({ ...all[0], ranks: joined(all.flatMap((one) => one.ranks)) }));
 }
 
 /** The top of all charts: the device's memory where that is near, else what is used and some air. */
@@ -102,7 +112,7 @@ function memoryScale(plans) {
 }
 
 function memory(plan, scale, single) {
-  const { programs } = plan.memory;
+  const programs = alikePrograms(plan.memory.programs);
   const columns = single ? Math.min(3, programs.length || 1) : 2;
   const beyond = plan.memory.device_bytes > scale;
   const used = plan.memory.kinds.filter((_, at) => programs.some((one) => one.moments.some((moment) => moment[1][at] > 0)));

@@ -50,7 +50,7 @@ function mesh(plan) {
   const figure = el("figure", { class: "mesh" },
     el("figcaption", null, `${some(all, "rank")} as ${times(places.mesh)} (${axes})${nodes}`),
     el("div", { class: "stages" }, blocks.map((one) => one.figure)),
-    opened("as a table", () => stageTable(plan)));
+    opened("as a table", () => stageTable(plan), false, `ranks:${keyOf(plan, "")}`));
   const show = (tensor) => blocks.forEach((one, stage) => one.show(tensor && tensor[4] === stage ? tensor : null));
   return { figure, show };
 }
@@ -99,8 +99,8 @@ function block(plan, stage, number, cell) {
     el("div", { class: "caption" }, caption.map((text) => el("div", null, text))), image) };
 }
 
-/** Different parts in different shades, equal parts in the same one. */
-const shade = (index, count) => `hsl(${205 - 165 * (count > 1 ? index / (count - 1) : 0)} 75% ${45 + 25 * (index % 2)}%)`;
+/** Different parts in different shades of one colour, which is no layout's; equal parts in the same one. */
+const shade = (index, count) => `hsl(275 22% ${88 - 46 * (count > 1 ? index / (count - 1) : 0) - 6 * (index % 2)}%)`;
 
 function partsOf(plan, stage, tensor) {
   const known = new Map();

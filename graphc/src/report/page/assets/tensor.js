@@ -21,11 +21,18 @@ function partTable(plan, tensor) {
   return table(layout.includes("P") ? "The part of each rank, a summand" : "The part of each rank", [["rank", true], ["part"]], rows);
 }
 
-/** Links to the events that make a tensor, and to those that communicate it; nothing where no event does. */
+/** Links to the events that make, change, communicate and read a tensor; nothing where no event does. */
 function eventLinks(plan, index) {
   const shown = step.all[page.plans.indexOf(plan)];
-  const communicates = (row) => plan.timeline.doings[row[1]] === "communication";
-  const kinds = [["made", (row) => row[5] === index && !communicates(row)], ["communicated", (row) => row[5] === index && communicates(row)]];
+  const doing = (row) => plan.timeline.doings[row[1]];
+  const communicates = (row) => doing(row) === "communication";
+  const makes = (row) => row[5].includes(index) && !communicates(row);
+  const kinds = [
+    ["made", (row) => makes(row) && doing(row) !== "update"],
+    ["updated", (row) => makes(row) && doing(row) === "update"],
+    ["communicated", (row) => communicates(row) && (row[5].includes(index) || row[6].includes(index))],
+    ["read", (row) => row[6].includes(index) && !communicates(row)],
+  ];
   const found = kinds.filter(([, wanted]) => plan.timeline.actors.some((actors) => actors.some(wanted)));
   return found.length > 0 && [el("dt", null, "events"), el("dd", null, found.map(([text, wanted], at) => [at ? " · " : "", jump(text, () => showEvent(shown, wanted))]))];
 }
@@ -47,6 +54,6 @@ function tensorPanel(plan, tensor, close) {
       el("dt", null, "layer"), el("dd", null, layer < 0 ? "none" : layerLinks(plan, layer)),
       eventLinks(plan, index)),
     why && whyTables(plan, why),
-    opened("parts by rank, as a table", () => partTable(plan, tensor)),
+    opened("parts by rank, as a table", () => partTable(plan, tensor), false, `parts:${keyOf(plan, "")}`),
     boxingTable(plan, index));
 }

@@ -34,19 +34,6 @@ class View {
   }
 }
 
-/** The ranks of a row: those of its program, or the first of those that behave alike. */
-function ranksText(plan, row) {
-  const same = plan.timeline.rows.filter((other) => other.program === row.program);
-  if (same.length > 1) return row.ranks > 1 ? `rank ${row.rank} (${row.ranks} alike)` : `rank ${row.rank}`;
-  const ranks = [];
-  let first = 0;
-  for (const [program, n] of plan.places.programs) {
-    if (program === row.program) ranks.push([first, n]);
-    first += n;
-  }
-  return `${row.ranks > 1 ? "ranks" : "rank"} ${runs(ranks)}`;
-}
-
 class Timeline {
   constructor(plan, view) {
     Object.assign(this, { plan, view, timeline: plan.timeline, drawn: 0, planned: false, chosen: null, choose: () => {} });
@@ -141,7 +128,7 @@ class Timeline {
     }
     const pen = canvas.getContext("2d");
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
-    this.theme = Object.fromEntries(["bg", "ink", "soft", "line", "panel", "idle", ...this.timeline.doings].map((name) => [name, color(name)]));
+    this.theme = Object.fromEntries(["bg", "ink", "soft", "line", "panel", "layer-odd", "layer-even", ...this.timeline.doings].map((name) => [name, color(name)]));
     pen.fillStyle = this.theme.bg;
     pen.fillRect(0, 0, this.width, this.height);
     pen.font = "11px system-ui, sans-serif";
@@ -205,12 +192,25 @@ class Timeline {
     for (const [first, last, pass] of nest.passes) {
       const name = pass === undefined ? "" : this.timeline.passes[pass];
       const text = microbatch === null ? name : `${name} ${microbatch}`;
-      this.span(pen, [this.x(times[first][0]), this.x(times[last][1])], [top, PASS], text, this.theme[name] || this.theme.idle);
+      this.pieces(times, first, last).forEach((piece) => this.span(pen, piece, [top, PASS], text, this.theme[name] || this.theme.line));
     }
     nest.layers.forEach(([first, last, layer], at) => {
       const known = layer >= 0 && this.plan.places.layers[layer];
-      this.span(pen, [this.x(times[first][0]), this.x(times[last][1])], [top + PASS, LAYER], known ? known.name : "", at % 2 ? this.theme.idle : this.theme.line, this.theme.ink);
+      const fill = this.theme[at % 2 ? "layer-odd" : "layer-even"];
+      this.pieces(times, first, last).forEach((piece) => this.span(pen, piece, [top + PASS, LAYER], known ? known.name : "", fill, this.theme.ink));
     });
+  }
+
+  /** From where to where something works, in pixels: between its pieces it waits. */
+  pieces(times, first, last) {
+    const pieces = [];
+    for (let at = first; at <= last; at++) {
+      const [from, to] = [this.x(times[at][0]), this.x(times[at][1])];
+      const before = pieces[pieces.length - 1];
+      if (before && from - before[1] < 1) before[1] = Math.max(before[1], to);
+      else pieces.push([from, to]);
+    }
+    return pieces;
   }
 
   /** A span with its name. */
@@ -312,7 +312,7 @@ class Timeline {
       const first = at === 0 || this.lanes[at - 1].row !== one.row;
       const what = one.number > 0 ? "communication" : "kernels";
       const more = this.unfolded ? 1 : this.folds.get(one.row) || 1;
-      const ranks = ranksText(this.plan, one.row) + (more > 1 ? ` (1 of ${more} kinds)` : "");
+      const ranks = ranksOfRuns(one.row.ranks) + (more > 1 ? ` (1 of ${more} kinds)` : "");
       const stage = `stage ${one.row.stage}`;
       const lines = this.nested ? [this.left < 100 ? stage : `${stage} · ${what}`, this.left < 100 && one.number > 0 ? what : ranks] : [first ? `${stage} · ${ranks}` : `  ${what}`];
       const from = this.tops[at] + this.high() / 2 - (lines.length - 1) * 7;
@@ -419,15 +419,25 @@ class Timeline {
 
   point(event) {
     const found = this.under(event);
-    if (!found) return tip.hide();
-    tip.show(event, found.level === "event" ? eventText(this, found) : spanText(this, found));
+    if (found) return tip.show(event, found.level === "event" ? eventText(this, found) : spanText(this, found));
+    const waits = this.waitUnder(event);
+    if (waits) return tip.show(event, waitText(this, waits));
+    tip.hide();
+  }
+
+  /** The wait at a place of the canvas: from when to when, and the event that ends it. */
+  waitUnder(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const at = this.tops.findIndex((top) => event.clientY - box.top >= top && event.clientY - box.top < top + this.high());
+    const x = event.clientX - box.left;
+    return at >= 0 && x >= this.left ? waitAt(this.lanes[at], this.time(x) / this.tick) : null;
   }
 
   /** Seconds of each lane by what it does. */
   table() {
     const { doings } = this.timeline;
     return table("Seconds of a step by stream", [["stage"], ["ranks"], ["stream", true], ["events", true], ...doings.map((name) => [name, true])],
-      this.every.map((one) => [String(one.row.stage), ranksText(this.plan, one.row), String(one.number), count(one.events),
+      this.every.map((one) => [String(one.row.stage), ranksOfRuns(one.row.ranks), String(one.number), count(one.events),
         ...byDoing(this.timeline, one).map((sum) => seconds(sum * this.tick))]));
   }
 }

@@ -55,6 +55,8 @@ function measured(data, batch) {
   const [text, kind] = change(step[0], step[1]);
   const both = (a, b) => [el("i", { class: "inline", style: { width: `${(a / most) * 110}px` } }), el("br"),
     el("i", { class: "inline", style: { width: `${(b / most) * 110}px`, background: "var(--measured)" } })];
+  const outside = [0, 1].map((which) => step[which] - rows.reduce((sum, row) => sum + row[which + 1], 0));
+  const all = outside.some((one) => one > step[1] * 1e-3) ? [...rows, ["outside actors: waiting, and what a step takes besides", ...outside.map((one) => Math.max(0, one))]] : rows;
   const ratio = (a, b) => (a > 0 ? (b / a).toFixed(2) : "–");
   const off = actors.filter(([, a]) => a > 0).sort((a, b) => b[2] - b[1] - (a[2] - a[1])).slice(0, 100);
   return el("div", null,
@@ -63,7 +65,7 @@ function measured(data, batch) {
     legend([["var(--kernel)", "predicted"], ["var(--measured)", "measured"]]),
     el("div", { class: "pair" },
       table("Seconds of a rank's step, by op and kind", [["op"], ["predicted", true], ["measured", true], ["ratio", true], [""]],
-        rows.map(([name, a, b]) => [visible(name), seconds(a), seconds(b), ratio(a, b), both(a, b)])),
+        all.map(([name, a, b]) => [visible(name), seconds(a), seconds(b), ratio(a, b), both(a, b)])),
       off.length > 0 && table("Actors that take most above their prediction", [["actor"], ["predicted", true], ["measured", true], ["ratio", true]],
         off.map(([name, a, b]) => [named(name), seconds(a), seconds(b), ratio(a, b)]))));
 }

@@ -85,11 +85,20 @@ function partOf(plan, tensor) {
   return maker && el("span", { class: "note" }, ` of ${visible(plan.parts[maker[PART]])} ${maker[OP]}`);
 }
 
+/** Says so where the plan's own objective is not what alternatives are held against. */
+function baseNote(plan) {
+  const own = plan.summary.planner.objective_seconds;
+  const bases = plan.why.map((one) => baseOf(plan, one.choices)).filter((base) => Math.abs(base - own) > own * SAME_OBJECTIVE);
+  return bases.length > 0 && el("p", { class: "note" }, `The plan's own objective is ${seconds(own)}. Each alternative is planned with one layout pinned, in less time than the plan was; ` +
+    "so each is held against the best plan with the chosen layout, pinned and planned in the same way.");
+}
+
 function why(plan) {
   const fixed = plan.summary.strategy !== "auto" && plan.why.length > 0;
   return el("div", null, planner(plan),
     plan.asked.length > 0 && askedTable(plan),
     fixed && el("p", { class: "note" }, `This plan is of the strategy ${plan.summary.strategy}, and its objective ${seconds(plan.summary.planner.objective_seconds)}; the alternatives are the planner's own, the chosen layout among them.`),
+    !fixed && baseNote(plan),
     explainedNote(plan),
-    plan.why.map((one, at) => opened(["Why ", named(one.tensor), partOf(plan, one.tensor)], () => [whyTables(plan, one)].flat().filter(Boolean), at === 0, at === 0 ? null : `why:${keyOf(plan, one.tensor)}`)));
+    plan.why.map((one, at) => opened(["Why ", named(one.tensor), partOf(plan, one.tensor)], () => [el("p", { class: "note" }, tensorLink(plan, one.tensor), " in what goes where"), whyTables(plan, one)].flat().filter(Boolean), at === 0, at === 0 ? null : `why:${keyOf(plan, one.tensor)}`)));
 }
