@@ -138,10 +138,10 @@ mod tests {
     use super::*;
 
     /// What TensorBoard's own writer (2.21, `RecordWriter` of `Event.SerializeToString()`) makes of the same three events.
-    const OF_TENSORBOARD: &str = "1800000000000000a37f4b220900002040fc54d9411a0d627261696e2e4576656e743a3235\
-                                  3b353110100000000000000095fbfe180900002040fc54d94110ac023a020801b94512a32d\
-                                  000000000000003c418afb0900005040fc54d94110ac022a1f0a0b0a046c6f737315000020\
-                                  400a100a096576616c2f746f703115000000006b893db0";
+    const OF_TENSORBOARD: &str = "1800000000000000a37f4b220900002040fc54d9411a0d627261696e2e4576656e743a322b35\
+                                  3110100000000000000095fbfe180900002040fc54d94110ac023a020801b94512a32d000000\
+                                  000000003c418afb0900005040fc54d94110ac022a1f0a0b0a046c6f737315000020400a100a\
+                                  096576616c2f746f703115000000006b893db0";
 
     #[test]
     fn records_are_those_of_tensorboard() {
@@ -166,6 +166,6 @@ mod tests {
         assert_ne!(first.path, second.path);
         let before = std::fs::metadata(&first.path).expect("it is there").len();
         first.write(0, &[("loss".into(), 2.5)]).expect("it is writable");
-        assert_eq!(std::fs::metadata(&first.path).expect("it is there").len(), before + 16 + 26);
+        assert_eq!(std::fs::metadata(&first.path).expect("it is there").len(), before + 16 + 24);
     }
 }
