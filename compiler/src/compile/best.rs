@@ -22,7 +22,9 @@
 use std::collections::BTreeSet;
 
 use graphc_ir::graph::Graph;
-use graphc_ir::plan::{Cluster, CompileOptions, PipelineReport, Recompute, WeightsSource};
+use graphc_ir::plan::{
+    Cluster, CompileOptions, PipelineReport, Recompute, Strategy, WeightsSource,
+};
 
 use super::forms::{
     Form, InMemory, all_regathered, best_in_memory, form_decisions, lower_reported_bound,
@@ -48,7 +50,10 @@ const MOST_BEYOND: usize = 5_000;
 const BEYOND: usize = 3;
 
 /// The number of times that a plan which leaves memory is made again with more memory for the planner.
-const MORE: usize = 2;
+const MORE: usize = 3;
+
+/// The most variables of the planner's problem for that: larger ones take seconds to plan.
+const MOST_MORE: usize = 2_000;
 
 /// The least share of the memory that the planner must count for more of it to make another plan.
 const BOUND: f64 = 0.9;
@@ -125,7 +130,7 @@ impl CompileJob<'_> {
     }
 
     /// Returns the plan that was found. If none was, it tries plans that need more memory by the planner's count, because the planner counts memory
-    /// of its own for each tensor, which tensors of the plan may share. If none fits, the error is that of the leanest of them all.
+    /// of its own for each tensor, which tensors of the plan may share, and at last ZeRO-3. If none fits, the error is that of the leanest of them all.
     fn or_beyond(&self, found: Result<Compiled, CompileError>) -> Result<Compiled, CompileError> {
         let open = self.options.auto_stages || self.options.auto_microbatches;
         let mut failed = match found {
@@ -133,10 +138,16 @@ impl CompileJob<'_> {
             other => return other,
         };
         let limit = self.memory_limit(self.options);
-        // In less than the leanest plan needs the planner has found nothing.
-        let needed = failed.memory_needed().unwrap_or(limit);
-        for memory in larger_limits(limit).filter(|&memory| memory >= needed).take(BEYOND) {
-            let options = CompileOptions { memory: Some(memory), ..self.options.clone() };
+        // In less than is proven to be needed the planner finds nothing.
+        let proven = failed.memory_proven().unwrap_or(limit);
+        let larger = larger_limits(limit).filter(|&memory| memory >= proven).take(BEYOND);
+        let larger =
+            larger.map(|memory| CompileOptions { memory: Some(memory), ..self.options.clone() });
+        // At last the layouts of ZeRO-3, which are no search's.
+        let memory = Some(limit.saturating_mul(2));
+        let sharded = CompileOptions { strategy: Strategy::Zero3, memory, ..self.options.clone() };
+        let sharded = Some(sharded).filter(|_| self.options.strategy == Strategy::Auto);
+        for options in larger.chain(sharded) {
             match self.compile_staged(
                 self.graph.clone(),
                 &options,
@@ -264,21 +275,29 @@ impl CompileJob<'_> {
         known: PlanAttempt,
         mut again: impl FnMut(&CompileOptions) -> Option<PlanAttempt>,
     ) -> Result<Draft, CompileError> {
-        let PlanAttempt { mut counted, found } = known;
-        let (mut best, mut most) = (found?, limit);
+        let PlanAttempt { counted, found } = known;
+        let mut best = found?;
+        let is_short = counted as f64 >= BOUND * limit as f64;
+        if !self.is_tiny() || best.plan.planner.variables > MOST_MORE || !is_short {
+            return Ok(best);
+        }
+        let objective = |draft: &Draft| draft.plan.planner.objective_seconds;
+        let left = |best: &Draft| self.memory_limit(self.options).saturating_sub(best.peak_bytes());
+        let (mut memory, mut more) = (counted, left(&best));
         for _ in 0..MORE {
-            let left = self.memory_limit(self.options).saturating_sub(best.peak_bytes());
-            let memory = counted.saturating_add(left);
-            if !self.is_tiny() || (counted as f64) < BOUND * limit as f64 || memory <= most {
+            if memory + more <= limit {
                 break;
             }
-            most = memory;
-            match again(&CompileOptions { memory: Some(memory), ..options.clone() }) {
-                Some(PlanAttempt { counted: more, found: Ok(found) }) => {
-                    best = best.faster(found);
-                    counted = more;
+            match again(&CompileOptions { memory: Some(memory + more), ..options.clone() }) {
+                Some(PlanAttempt { counted, found: Ok(found) }) => {
+                    memory = counted;
+                    more = left(&found);
+                    if objective(&found) <= objective(&best) {
+                        best = best.faster(found);
+                    }
                 }
-                _ => break,
+                // It does not fit: with half as much.
+                _ => more /= 2,
             }
         }
         Ok(best)

@@ -118,6 +118,15 @@ impl CompileError {
             _ => None,
         }
     }
+
+    /// Returns the bytes below which the planner has proven that no plan goes, if the error is about memory and there is a proof.
+    pub fn memory_proven(&self) -> Option<u64> {
+        match self {
+            Self::Plan(PlannerError::Memory { least, .. }) => *least,
+            Self::Conflict { cause, .. } => cause.memory_proven(),
+            _ => None,
+        }
+    }
 }
 
 fn format_tensors(largest: &[(String, u64)]) -> String {

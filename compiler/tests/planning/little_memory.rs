@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use graphc_compiler::cluster::preset;
-use graphc_compiler::compile::compile;
+use graphc_compiler::compile::{Compiled, compile};
+use graphc_compiler::error::CompileError;
 use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::graph::Graph;
+use graphc_ir::nn::{Gpt, GptConfig, Module};
 use graphc_ir::ops::Init;
-use graphc_ir::plan::{AdamOptions, CompileOptions, Loss, Optimizer};
+use graphc_ir::plan::{AdamOptions, CompileOptions, Loss, Optimizer, Plan, Strategy};
 use graphc_ir::types::DType;
 
 /// Makes products with ReLU between them.
@@ -100,5 +102,38 @@ fn activations_that_are_kept_in_parts_fit_as_they_are_lowered() {
         let plan = compile(products(&["w"; 40]), &options(&[4], kib), &cluster, None);
         let peaks = plan.expect("it fits").plan.predicted.peak_memory_bytes.clone();
         assert!(peaks.iter().all(|&bytes| bytes <= kib << 10), "{peaks:?}");
+    }
+}
+
+/// A transformer of two layers, as a training in little memory.
+fn small_gpt(limit: Option<u64>, strategy: Strategy) -> Result<Compiled, CompileError> {
+    let g = GraphBuilder::new("gpt");
+    let config = GptConfig { layers: 2, width: 32, heads: 4, sequence: 16, vocabulary: 96 };
+    let tokens = g.input("tokens", DType::I64, [8, 16]);
+    g.output("logits", &Gpt::new(&g, &config).forward(&tokens));
+    let options = CompileOptions {
+        mesh: vec![4],
+        loss: Some(Loss::CrossEntropy),
+        optimizer: Some(Optimizer::adamw(1e-3)),
+        memory: limit,
+        strategy,
+        ..CompileOptions::default()
+    };
+    compile(g.finish().expect("it fits"), &options, &preset("cpu").expect("a preset"), None)
+}
+
+#[test]
+fn what_zero3_needs_is_enough_and_more_memory_makes_no_plan_much_slower() {
+    let peak = |plan: &Plan| plan.predicted.peak_memory_bytes.iter().copied().max().expect("ranks");
+    let sharded = small_gpt(None, Strategy::Zero3).expect("memory is plenty").plan;
+    let least = peak(&sharded);
+    let mut before = f64::INFINITY;
+    for percent in [100, 103, 107, 112, 120, 130] {
+        let limit = least * percent / 100;
+        let found = small_gpt(Some(limit), Strategy::Auto).expect("ZeRO-3 fits").plan;
+        let seconds = found.predicted.step_seconds;
+        assert!(peak(&found) <= limit, "{percent} %");
+        assert!(seconds <= before * 1.08, "{percent} %: {seconds} s, in less memory {before} s");
+        before = before.min(seconds);
     }
 }
