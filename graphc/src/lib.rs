@@ -39,13 +39,17 @@ pub mod dist {
     pub use graphc_runtime::dist::*;
 }
 
-/// The Rust code of README and guide: the tests of documentation compile it, and run what has a `main`.
+/// The Rust code of README, Start, guide and commands: the tests of documentation compile it, and run what has a `main`.
 #[cfg(doctest)]
 mod documents {
     #[doc = include_str!("../../README.md")]
     struct Readme;
+    #[doc = include_str!("../../docs/start.md")]
+    struct Start;
     #[doc = include_str!("../../docs/guide.md")]
     struct Guide;
+    #[doc = include_str!("../../docs/commands.md")]
+    struct Commands;
 }
 
 pub use graphc_compiler as compiler;

@@ -192,8 +192,8 @@ def test_steps_that_do_not_fit_are_refused() -> None:
         parallel.step({"x": torch.ones(2, 4)})
 
 
-def test_the_script_of_the_guide_trains(tmp_path: Path) -> None:
-    scripts = re.findall(r"```python\n(.*?)```", (root() / "docs/guide.md").read_text(), re.DOTALL)
+def test_the_script_of_start_trains(tmp_path: Path) -> None:
+    scripts = re.findall(r"```python\n(.*?)```", (root() / "docs/start.md").read_text(), re.DOTALL)
     (script,) = [script for script in scripts if "graphc.parallelize(" in script and "losses" in script]
     assert len([line for line in script.splitlines() if line]) <= 15
 

@@ -111,7 +111,7 @@ fn pages_of_small_and_large_plans_are_drawn_in_time() {
     }
 }
 
-/// Writes the images of the guide with `GRAPHC_IMAGES=1`, each from a section on.
+/// Writes the images of docs/commands.md with `GRAPHC_IMAGES=1`, each from a section on.
 pub fn image(browser: &mut Browser, name: &str, section: &str) {
     if std::env::var_os("GRAPHC_IMAGES").is_none() {
         return;
