@@ -240,6 +240,28 @@ fn without_time_one_tensor_is_explained_as_it_lies() {
 }
 
 #[test]
+fn two_plans_explain_the_same_tensors_however_little_time_there_is() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let load = |name: &str, extra: &[&str]| {
+        let file = reference_plan(folder.path(), "gpt", name, extra);
+        let plan = read_plan(&std::fs::read_to_string(&file).expect("a plan")).expect("a plan");
+        VerifiedPlan::check(plan).expect("a sound plan")
+    };
+    let (one, other) = (load("one.json", &["--mesh", "4"]), load("other.json", &["--mesh", "2x2"]));
+    for milliseconds in [0, 50, 400] {
+        let within = Some(Duration::from_millis(milliseconds));
+        let options = PageOptions { within, ..PageOptions::default() };
+        let made = page_of(&[("one", &one), ("other", &other)], &options).expect("a page");
+        let names = |at: usize| -> Vec<&str> {
+            made.plans[at].why.iter().map(|why| why.tensor.as_str()).collect()
+        };
+        assert!(!names(0).is_empty());
+        assert_eq!(names(0), names(1), "in {milliseconds} ms");
+        assert_eq!(made.plans[0].unexplained, made.plans[1].unexplained);
+    }
+}
+
+#[test]
 fn reasons_are_those_of_explain() {
     let folder = tempfile::tempdir().expect("a scratch folder");
     let file = reference_plan(folder.path(), "gpt", "gpt.json", &["--mesh", "4"]);

@@ -93,6 +93,11 @@ fn the_page_without_a_plan_is_drawn() {
     let named = "[...document.querySelectorAll('.demand .name')].map((one) => one.textContent)";
     assert!(browser.evaluate(named).to_string().contains("layers.0.weight"));
     assert!(browser.number("document.querySelectorAll('#short .need').length") >= 2.0);
+    assert!(
+        browser
+            .text("document.querySelector('#short .least').textContent")
+            .contains("memory of its own")
+    );
     image(&mut browser, "why", "failed");
     browser.press("/");
     browser.evaluate("document.getElementById('theme').click()");

@@ -15,7 +15,7 @@ const CLICK: &str = "(() => { const canvas = document.querySelector('#when canva
      const box = canvas.getBoundingClientRect(); \
      canvas.setPointerCapture = () => {}; \
      const opened = () => { const text = (document.querySelector('#when .panel') || canvas).textContent; \
-       return text.startsWith('blocks.0.up') && text.includes('tensor'); }; \
+       return text.startsWith('blocks.0.up') && text.includes('reads'); }; \
      for (let share = 0.2; share < 0.95 && !opened(); share += 0.002) { \
        const at = { clientX: box.left + box.width * share, clientY: box.top + 24 + 38, pointerId: 1, bubbles: true }; \
        for (const kind of ['pointerdown', 'pointerup']) canvas.dispatchEvent(new PointerEvent(kind, at)); } })()";
@@ -40,10 +40,22 @@ fn a_link_opens_what_was_open() {
     browser.press("+");
     browser.evaluate(CLICK);
     let event = panel(&mut browser, "when");
-    assert!(event.contains("stage 0, ranks 0-1") && event.contains("tensor"), "{event}");
+    assert!(event.contains("stage 0, ranks 0-1") && event.contains("reads"), "{event}");
     // The event leads to its tensor, that to its layer.
     browser.evaluate("document.querySelector('#when .panel dd .hit').click()");
     let tensor = panel(&mut browser, "where");
+    browser.evaluate(WRITTEN);
+    // Back is what was seen before the link, forth what it led to.
+    browser.evaluate("history.back()");
+    browser.evaluate(WRITTEN);
+    assert_eq!(
+        (panel(&mut browser, "when"), panel(&mut browser, "where")),
+        (event.clone(), "".into())
+    );
+    assert!(browser.text("location.hash").starts_with("#when?"));
+    browser.evaluate("history.forward()");
+    browser.evaluate(WRITTEN);
+    assert_eq!(panel(&mut browser, "where"), tensor);
     browser.evaluate("document.querySelectorAll('.layers summary')[1].click()");
     browser.evaluate(FILLED);
     browser.evaluate(WRITTEN);
@@ -59,6 +71,36 @@ fn a_link_opens_what_was_open() {
     browser.open_link(&page, "?other#when?event=A:9.9.9.9&tensor=A:no&open=%E0%A4%A&time=b-a&x");
     browser.evaluate(FRAMES);
     assert_eq!(browser.number("document.querySelectorAll('.panel').length"), 0.0);
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+#[test]
+fn a_link_keeps_tables_the_theme_and_the_section() {
+    let Some(mut browser) = Browser::start() else { return };
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let file = reference_plan(folder.path(), "gpt", "gpt.json", &PIPELINE);
+    let page = page(folder.path(), &[&file], &["--explain", "2"]);
+    browser.open(&page);
+    browser.evaluate("document.getElementById('theme').click()");
+    browser.evaluate("(() => { const whose = document.querySelector('#costs select'); whose.value = '1'; whose.dispatchEvent(new Event('change')); })()");
+    for table in ["#where .mesh", "#costs", "#memory"] {
+        browser.evaluate(&format!("document.querySelector('{table} details > summary').click()"));
+        browser.evaluate(FILLED);
+    }
+    // The first reason is open at first, and stays shut once it is shut.
+    browser.evaluate("document.querySelector('#why details > summary').click()");
+    browser.evaluate(WRITTEN);
+    let address = browser.text("location.hash");
+    assert!(address.starts_with("#why?"), "{address}");
+    browser.open_link(&page, &format!("?again{address}"));
+    browser.evaluate(FILLED);
+    assert_eq!(browser.text("document.documentElement.dataset.theme"), "dark");
+    assert_eq!(browser.text("document.querySelector('#costs select').value"), "1");
+    for table in ["#where .mesh", "#costs", "#memory"] {
+        let rows = format!("document.querySelectorAll('{table} details[open] tbody tr').length");
+        assert!(browser.number(&rows) >= 1.0, "{table}");
+    }
+    assert_eq!(browser.number("document.querySelectorAll('#why details[open]').length"), 0.0);
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 

@@ -64,7 +64,9 @@ fn equals(browser: &mut Browser, file: &Path) {
     let events = browser.number("Number(document.querySelector('#when figure').dataset.events)");
     assert_eq!(events, actions(&plan, &simulation) as f64, "{name}");
     assert!(browser.number("Number(document.querySelector('#when canvas').dataset.drawn)") > 0.0);
-    let mut arenas = numbers(browser, "#memory figure", "arena");
+    let arenas = "[...document.querySelectorAll('#memory figure')].flatMap((one) => JSON.parse(one.dataset.arenas))";
+    let arenas = browser.evaluate(arenas);
+    let mut arenas: Vec<f64> = serde_json::from_value(arenas).expect("numbers");
     let mut wanted: Vec<f64> = plan.programs.iter().map(|one| one.arena_bytes as f64).collect();
     arenas.sort_by(f64::total_cmp);
     wanted.sort_by(f64::total_cmp);

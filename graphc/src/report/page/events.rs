@@ -5,10 +5,14 @@ use std::collections::BTreeMap;
 use graphc_compiler::null_device::{ClassReport, Simulation};
 use graphc_ir::plan::{Plan, Program, Stream};
 
+use super::places::{RankRun, ranks_of_class};
+
 /// Ranks that behave alike, and what the first of them did.
 pub struct Ran<'a> {
-    /// The ranks.
+    /// The first of them, and how many there are.
     pub class: ClassReport,
+    /// All of them.
+    pub ranks: Vec<RankRun>,
     /// The number of their program.
     pub index: usize,
     /// The program of the ranks.
@@ -47,7 +51,8 @@ pub fn collect_runs<'a>(plan: &'a Plan, traced: &Simulation) -> Vec<Ran<'a>> {
     for event in traced.trace.iter().filter(|event| event.step == 0) {
         times.entry((event.rank, event.stream)).or_default().push((event.start, event.end));
     }
-    let mut of_class = |&class: &ClassReport| {
+    let mut of_class = |(number, &class): (usize, &ClassReport)| {
+        let ranks = ranks_of_class(&traced.class_of_rank, number);
         let index = plan.ranks[class.rank as usize].program.index();
         let program = &plan.programs[index];
         let stream = |(number, stream): (usize, &Stream)| {
@@ -55,9 +60,9 @@ pub fn collect_runs<'a>(plan: &'a Plan, traced: &Simulation) -> Vec<Ran<'a>> {
             list_events(stream, &times)
         };
         let streams = program.streams.iter().enumerate().map(stream).collect();
-        Ran { class, index, program, streams }
+        Ran { class, ranks, index, program, streams }
     };
-    traced.classes.iter().map(&mut of_class).collect()
+    traced.classes.iter().enumerate().map(&mut of_class).collect()
 }
 
 /// The actions of a stream in its order with when they came.

@@ -6,6 +6,7 @@ use graphc_ir::plan::{Plan, Program};
 use serde::Serialize;
 
 use super::events::{Event, Ran};
+use super::places::{RankRun, ranks_of_class};
 use super::table::InternTable;
 use crate::report::contents::{OrderedAction, Use, list_contents, register_uses};
 
@@ -41,6 +42,8 @@ pub struct Filled {
     pub program: usize,
     /// Its stage.
     pub stage: usize,
+    /// Its ranks.
+    pub ranks: Vec<RankRun>,
     /// Bytes of its arena: what a rank takes.
     pub arena_bytes: u64,
     /// The number of the fullest moment.
@@ -91,6 +94,10 @@ fn fill_over_time(plan: &Plan, ran: &Ran<'_>, most: usize) -> Filled {
     Filled {
         program: ran.index,
         stage: ran.program.stage,
+        ranks: ranks_of_class(
+            &plan.ranks.iter().map(|rank| rank.program.index()).collect::<Vec<_>>(),
+            ran.index,
+        ),
         arena_bytes: ran.program.arena_bytes,
         peak: moments.iter().position(|moment| total(moment) == most).unwrap_or(0),
         names: names.all,

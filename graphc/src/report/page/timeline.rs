@@ -12,7 +12,10 @@ use serde::Serialize;
 use super::doing::{Doing, Makers, PASSES, passes_of_actors};
 use super::events::{Event, Ran};
 use super::parts::Parts;
+use super::places::{PlanPlaces, RankRun};
+use super::registers::{RegisterRow, Touched, list_registers, touched_registers};
 use super::table::InternTable;
+use super::waits::{Wait, list_waits};
 
 /// Ticks of a step: what times are counted in.
 const TICKS: f64 = (1u64 << 28) as f64;
@@ -37,15 +40,17 @@ pub struct Timeline {
     pub passes: [&'static str; 3],
     /// The actors of each program; empty for programs that are not shown.
     pub actors: Vec<Vec<ActorRow>>,
+    /// The registers of each program; empty for programs that are not shown.
+    pub registers: Vec<Vec<RegisterRow>>,
     /// Ranks that behave alike.
     pub rows: Vec<TimelineRow>,
     /// Rows that are left out.
     pub left_out: usize,
 }
 
-/// An actor: its name, what it does, its pass, the number of the part of the model that it works on, its layer, the tensor (a number of
-/// those of `places`) that it makes, or else reads, of those that are listed. Null where there is none.
-pub type ActorRow = (String, usize, Option<usize>, usize, Option<usize>, Option<usize>);
+/// An actor: its name, what it does, its pass, the number of the part of the model that it works on, its layer (null where there is
+/// none), and the registers that it makes, reads and changes.
+pub type ActorRow = (String, usize, Option<usize>, usize, Option<usize>, Touched);
 
 /// The streams of ranks that behave alike.
 #[derive(Clone, Debug, Serialize)]
@@ -54,12 +59,16 @@ pub struct TimelineRow {
     pub rank: u32,
     /// The number of the ranks.
     pub ranks: usize,
+    /// The ranks.
+    pub of: Vec<RankRun>,
     /// The stage of the ranks.
     pub stage: usize,
     /// The program of the ranks.
     pub program: usize,
     /// The lanes, by stream.
     pub streams: Vec<Lane>,
+    /// What actors wait for, by stream.
+    pub waits: Vec<Vec<Wait>>,
 }
 
 /// The blocks and runs of a stream.
@@ -88,19 +97,15 @@ pub struct Names<'a> {
 }
 
 impl Names<'_> {
-    fn rows(&mut self, plan: &Plan, program: &Program) -> Vec<ActorRow> {
-        let listed = plan.tensors.iter().enumerate().rev();
-        let numbers: BTreeMap<&str, usize> =
-            listed.map(|(number, tensor)| (tensor.name.as_str(), number)).collect();
+    fn rows(&mut self, program: &Program) -> Vec<ActorRow> {
         let doings = self.makers.of_program(program);
         let passes = passes_of_actors(program, &doings);
         let of = |(actor, (doing, pass)): (&Actor, (Doing, Option<usize>))| {
             let named = tensors_of_actor(program, actor);
             let part = self.parts.of_names(named.iter().copied());
-            let read = actor.inputs.iter().map(|input| &*program.registers[input.index()].name);
-            let tensor = named.iter().copied().chain(read).find_map(|name| numbers.get(name));
             let path = self.paths.intern(part.path);
-            (actor.name.clone(), doing.number(), pass, path, part.layer, tensor.copied())
+            let touched = touched_registers(actor);
+            (actor.name.clone(), doing.number(), pass, path, part.layer, touched)
         };
         program.actors.iter().zip(doings.into_iter().zip(passes)).map(of).collect()
     }
@@ -119,23 +124,25 @@ pub fn pack_timeline(
     plan: &Plan,
     ran: &[Ran<'_>],
     names: &mut Names<'_>,
+    places: &mut PlanPlaces,
     step_seconds: f64,
 ) -> Timeline {
     let tick = if step_seconds > 0.0 { step_seconds / TICKS } else { 1.0 };
     let shown: Vec<&Ran<'_>> = shown_classes(ran);
-    let actors = plan.programs.iter().enumerate().map(|(index, program)| {
-        if shown.iter().all(|ran| ran.index != index) {
-            return Vec::new();
-        }
-        names.rows(plan, program)
+    let is_shown = |index: usize| shown.iter().any(|ran| ran.index == index);
+    let programs = plan.programs.iter().enumerate();
+    let actors = programs.map(|(index, program)| match is_shown(index) {
+        true => names.rows(program),
+        false => Vec::new(),
     });
     Timeline {
         tick_seconds: tick,
         doings: Doing::NAMES,
         passes: PASSES,
         actors: actors.collect(),
+        registers: list_registers(plan, is_shown, places),
         left_out: ran.iter().filter(|ran| !ran.program.actors.is_empty()).count() - shown.len(),
-        rows: shown.into_iter().map(|ran| timeline_row(ran, tick)).collect(),
+        rows: shown.iter().map(|ran| timeline_row(plan, ran, tick)).collect(),
     }
 }
 
@@ -157,7 +164,7 @@ pub fn shown_classes<'a, 'b>(ran: &'a [Ran<'b>]) -> Vec<&'a Ran<'b>> {
     order.into_iter().map(|(_, ran)| ran).collect()
 }
 
-fn timeline_row(ran: &Ran<'_>, tick: f64) -> TimelineRow {
+fn timeline_row(plan: &Plan, ran: &Ran<'_>, tick: f64) -> TimelineRow {
     let lanes = ran.program.streams.iter().zip(&ran.streams).map(|(stream, events)| {
         let blocks = stream.blocks.iter().map(|block| block.iter().map(|a| a.index()).collect());
         let mut lane = Lane {
@@ -177,9 +184,11 @@ fn timeline_row(ran: &Ran<'_>, tick: f64) -> TimelineRow {
     TimelineRow {
         rank: class.rank,
         ranks: class.ranks,
+        of: ran.ranks.clone(),
         stage: class.stage,
         program: ran.index,
         streams,
+        waits: list_waits(plan, ran, tick * SAME as f64),
     }
 }
 

@@ -1,7 +1,7 @@
 // One event of the timeline: how it is called, and where else on the page it is.
 
 /** Text that can be read on the colour of what an actor does. */
-const inkOn = (doing) => (["communication", "recomputed", "update", "data"].includes(doing) ? "#111111" : "#ffffff");
+const inkOn = (doing) => (doing === "data" ? color("bg") : ["communication", "recomputed", "update"].includes(doing) ? "#111111" : "#ffffff");
 
 /** A text that is no wider than there is room. */
 function shortened(pen, text, room) {
@@ -36,9 +36,13 @@ const microbatchText = ({ microbatch }) => (microbatch === null ? "once a step" 
 
 function eventText({ plan, timeline, tick, view }, { lane: one, event }) {
   const row = one.doings[event.actor];
-  return `${actorText(plan, row)}\n${visible(row[0])}\n${timeline.doings[row[1]]} · ${microbatchText(event)} · stage ${one.row.stage}, ${ranksText(plan, one.row)}\n` +
-    `${seconds((event.end - event.start) * tick)}, from ${instant(event.start * tick, view.whole / 1000)}`;
+  return `${actorText(plan, row)}\n${visible(row[0])}\n${timeline.doings[row[1]]} · ${microbatchText(event)} · stage ${one.row.stage}, ${ranksNamed(one.row.of)}\n` +
+    `${lasting(timeline, row, event, tick)}, from ${instant(event.start * tick, view.whole / 1000)}`;
 }
+
+/** How long an event lasts. A message takes no time of a stream: it goes on beside it. */
+const lasting = (timeline, row, event, tick) =>
+  (event.start === event.end && timeline.doings[row[DOING]] === "communication" ? "no time of the stream (the link's)" : seconds((event.end - event.start) * tick));
 
 /** A pass or a layer: its name, and how long it lasts. */
 function spanText(shown, found) {
@@ -47,7 +51,9 @@ function spanText(shown, found) {
   const [from, to] = shown.extent(found);
   const pass = row[2] === null ? "" : timeline.passes[row[2]];
   const layer = row[4] === null ? "several layers, or none" : visible(plan.places.layers[row[4]].name);
-  return `${found.level === "pass" ? "" : `${layer}\n`}${pass} · ${microbatchText(found.event)}\n${seconds((to - from) * tick)}, from ${instant(from * tick, shown.view.whole / 1000)}\nDouble-click: as wide as the window`;
+  const idle = shown.waited(found) * tick;
+  const waits = idle > 0 ? `, of which ${seconds(idle)} are waited` : "";
+  return `${found.level === "pass" ? "" : `${layer}\n`}${pass} · ${microbatchText(found.event)}\n${seconds((to - from) * tick)}${waits}, from ${instant(from * tick, shown.view.whole / 1000)}\nDouble-click: as wide as the window`;
 }
 
 /** The address of an event: the plan, and rank, stream, run and place. */
@@ -61,14 +67,39 @@ function eventOfKey(shown, key) {
   return event ? { lane: one, event, level: "event" } : null;
 }
 
-/** The tensor of an actor, as a link to what goes where, with its type, layout and bytes. */
-function tensorFacts(plan, index) {
-  const tensor = plan.places.tensors[index];
-  const [dtype, , shape] = plan.places.types[tensor[2]];
-  return [
-    el("dt", null, "tensor"), el("dd", null, jump(named(tensor[0]), () => showTensor(plan, tensor)), ` ${tensor[1]} `, el("span", { class: "mono" }, `${dtype}[${shape.join(", ")}] `), chips(plan.places.layouts[tensor[3]])),
-    el("dt", null, "bytes"), el("dd", null, bytesText(plan, tensor)),
-  ];
+/** Registers of an event that are listed one by one; those of a bucket may be hundreds. */
+const MOST_REGISTERS = 6;
+
+/** One register: the tensor in it, as a link to what goes where if the plan lists it, with its type, layout and bytes. */
+function registerLine(plan, program, number) {
+  const [index, name, type, layout, size] = plan.timeline.registers[program][number];
+  const tensor = index === null ? null : plan.places.tensors[index];
+  const [dtype, , shape] = plan.places.types[type];
+  return el("div", { class: "register" }, tensor ? [jump(named(tensor[0]), () => showTensor(plan, tensor)), ` ${tensor[1]} `] : [named(name), " intermediate "],
+    el("span", { class: "mono" }, `${dtype}[${shape.join(", ")}] `), chips(plan.places.layouts[layout]), ` ${bytes(size)} on a rank`);
+}
+
+/** What an event makes, reads or updates, each with its registers. */
+function registerFacts(plan, program, row) {
+  return [["makes", MADE], ["reads", READ], ["updates", UPDATED]].map(([title, which]) => {
+    const numbers = row[TOUCHED][which];
+    const more = numbers.length - MOST_REGISTERS;
+    const lines = (some) => some.map((number) => registerLine(plan, program, number));
+    return numbers.length > 0 && [el("dt", null, title), el("dd", { data: { registers: title } }, lines(numbers.slice(0, MOST_REGISTERS)),
+      more > 0 && opened(`${more} more`, () => lines(numbers.slice(MOST_REGISTERS)), `registers:${title}:${keyOf(plan, row[NAME])}`))];
+  });
+}
+
+/** Whether an actor of a program makes, reads or changes a tensor. */
+const touches = (plan, program, row, which, index) => row[TOUCHED][which].some((number) => plan.timeline.registers[program][number][0] === index);
+
+/** The number of each listed tensor by its name. */
+const tensorNumbers = remembered((plan) => new Map(plan.places.tensors.map(([name], index) => [name, index]).reverse()));
+
+/** A name as a link to its tensor, if the plan lists it. */
+function tensorLink(plan, name) {
+  const index = tensorNumbers(plan).get(name);
+  return index === undefined ? named(name) : jump(named(name), () => showTensor(plan, plan.places.tensors[index]));
 }
 
 /** Opens a tensor in what goes where, and goes there. */
@@ -86,8 +117,9 @@ function eventPanel(shown, found, close) {
     el("h4", null, el("bdi", null, actorText(plan, row)), " ", el("button", { type: "button", on: { click: close } }, "close")),
     el("dl", { class: "facts" },
       el("dt", null, "actor"), el("dd", null, named(row[0]), ` · ${timeline.doings[row[1]]}`),
-      el("dt", null, "when"), el("dd", null, `${seconds((found.event.end - found.event.start) * tick)} from ${instant(found.event.start * tick, shown.view.whole / 1000)}, ${microbatchText(found.event)}`),
-      el("dt", null, "where"), el("dd", null, `stage ${found.lane.row.stage}, ${ranksText(plan, found.lane.row)}, stream ${found.lane.number}`),
-      row[5] !== null && tensorFacts(plan, row[5]),
+      el("dt", null, "when"), el("dd", null, `${lasting(timeline, row, found.event, tick)}, from ${instant(found.event.start * tick, shown.view.whole / 1000)}, ${microbatchText(found.event)}`),
+      el("dt", null, "where"), el("dd", null, `stage ${found.lane.row.stage}, ${ranksNamed(found.lane.row.of)}, stream ${found.lane.number}`),
+      waitFact(shown, found),
+      registerFacts(plan, found.lane.row.program, row),
       layer && [el("dt", null, "layer"), el("dd", null, layerLinks(plan, row[4]))]));
 }

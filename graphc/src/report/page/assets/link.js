@@ -52,26 +52,42 @@ const address = {
     this.later = setTimeout(() => this.keep(), 120);
   },
 
-  /** Puts into the address what is open. A page within another, in a notebook say, has no address of its own. */
-  keep() {
-    if (location.protocol === "about:") return;
-    history.replaceState(null, "", this.text() || location.href.replace(/#.*/, ""));
+  /** Puts into the address what is open, and beside it how far the page is scrolled. */
+  keep(put = "replaceState") {
+    clearTimeout(this.later);
+    if (isEmbedded()) return;
+    history[put]({ y: scrollY }, "", this.text() || location.href.replace(/#.*/, ""));
   },
 
-  /** Opens what the address says, and goes to its section. An address without values, of the menu say, leaves open what is. */
-  read() {
+  /** Follows a link of the page, by what it does: the browser's Back comes back to what was seen before. */
+  go(act) {
+    this.keep();
+    act();
+    this.keep("pushState");
+  },
+
+  /** Opens what the address says, and goes to its section, or back to where the page was. An address without values that the page has not
+   *  written itself leaves open what is. */
+  read(state = history.state) {
     const [section, query] = location.hash.slice(1).split("?");
     this.section = unescaped(section);
-    if (query === undefined) {
-      if (this.values.size > 0) this.write();
-      return;
-    }
+    if (query === undefined && !state) return this.show(this.section);
     this.values.clear();
-    for (const [key, value] of query.split("&").map((pair) => pair.split("="))) {
+    for (const [key, value] of (query || "").split("&").map((pair) => pair.split("="))) {
       if (this.readers.has(key) && value !== undefined) this.values.set(key, [...this.all(key), unescaped(value)]);
     }
     for (const [key, readers] of this.readers) readers.forEach((apply) => apply(this.all(key)));
-    this.show(this.section);
+    if (!state) return this.show(this.section);
+    // What is opened is filled a little later, and has its height then.
+    for (const later of [0, 60]) setTimeout(() => scrollTo(0, state.y), later);
+  },
+
+  /** Notes the section in which something was done. */
+  visit(target) {
+    const found = target.closest && target.closest("section[id]");
+    if (!found) return;
+    this.section = found.id;
+    this.write();
   },
 
   /** Scrolls to a section, and says so in the address. */
@@ -84,12 +100,15 @@ const address = {
   },
 };
 
-/** Follows the page's own links where it is within another: there they would lead to that one. */
-function followWithin(event) {
-  const link = location.protocol === "about:" && event.target.closest && event.target.closest('a[href^="#"]');
-  if (!link) return;
+/** Whether the page is within another, in a notebook say: it has no address of its own then. */
+const isEmbedded = () => location.protocol === "about:";
+
+/** Follows the page's own anchors, those of the menu: they leave open what is. */
+function followAnchor(event) {
+  const link = event.target.closest && event.target.closest('a[href^="#"]');
+  if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
   event.preventDefault();
-  document.getElementById(link.getAttribute("href").slice(1)).scrollIntoView();
+  address.go(() => address.show(link.getAttribute("href").slice(1)));
 }
 
 /** What a plan calls something, in the address: `A:name`. */
@@ -98,21 +117,22 @@ const keyOf = (plan, name) => `${"AB"[page.plans.indexOf(plan)]}:${name}`;
 /** The names that keys of a plan have. */
 const namesOf = (plan, keys) => keys.filter((key) => key.startsWith(keyOf(plan, ""))).map((key) => key.slice(2));
 
-/** A button that looks like a link. */
-const jump = (children, act, title = null) => el("button", { type: "button", class: "hit", title, on: { click: act } }, children);
+/** A button that looks like a link, and is one: the browser's Back leads back from it. */
+const jump = (children, act, title = null) => el("button", { type: "button", class: "hit", title, on: { click: () => address.go(act) } }, children);
 
-/** Opens and closes what has keys as the address says. */
-function applyOpen(keys) {
-  for (const details of document.querySelectorAll("details[data-key]")) {
-    if (keys.includes(details.dataset.key)) details.open = true;
-  }
+/** Opens and closes what has keys as the address says. What is open at first is in the address where it is shut. */
+function applyOpen() {
+  for (const details of document.querySelectorAll("details[data-key]")) details.open = isOpen(details.dataset.key, details.dataset.first !== undefined);
 }
+
+/** Whether the address says that something is open, which is so at first or is not. */
+const isOpen = (key, first) => (first ? !address.has("shut", key) : address.has("open", key));
 
 /** Opens what has a key, and scrolls to it. */
 function reveal(section, key) {
   address.show(section);
   address.toggle("open", key, true);
-  applyOpen([key]);
+  applyOpen();
   const found = [...document.querySelectorAll("details[data-key]")].find((one) => one.dataset.key === key);
   if (found) found.scrollIntoView({ block: "center" });
 }

@@ -83,9 +83,14 @@ function start() {
   measureHead();
   step.draw();
   address.on("open", applyOpen);
+  address.on("shut", applyOpen);
+  address.on("theme", ([name]) => { theme(name ? name === "dark" : prefers.matches); step.draw(); });
   address.read();
-  window.addEventListener("hashchange", () => address.read());
-  document.addEventListener("click", followWithin);
+  history.scrollRestoration = "manual";
+  window.addEventListener("popstate", (event) => address.read(event.state));
+  window.addEventListener("scroll", () => history.state && address.write());
+  for (const done of ["click", "keydown"]) document.addEventListener(done, (event) => address.visit(event.target), true);
+  document.addEventListener("click", followAnchor);
 }
 
 /** Tells the style how high the head is, so that it hides nothing that is scrolled to. */
@@ -103,8 +108,12 @@ function theme(dark) {
 const prefers = matchMedia("(prefers-color-scheme: dark)");
 theme(prefers.matches);
 start();
-prefers.addEventListener("change", (event) => { theme(event.matches); step.draw(); });
-document.getElementById("theme").addEventListener("click", () => { theme(document.documentElement.dataset.theme !== "dark"); step.draw(); });
+prefers.addEventListener("change", (event) => { if (address.all("theme").length === 0) { theme(event.matches); step.draw(); } });
+document.getElementById("theme").addEventListener("click", () => {
+  theme(document.documentElement.dataset.theme !== "dark");
+  address.put("theme", [document.documentElement.dataset.theme]);
+  step.draw();
+});
 window.addEventListener("resize", () => { measureHead(); step.all.forEach((one) => one.later()); });
 let before = "light";
 window.addEventListener("beforeprint", () => { before = document.documentElement.dataset.theme; theme(false); step.draw(); });

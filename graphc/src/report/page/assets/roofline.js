@@ -10,7 +10,7 @@ const textWidth = (() => {
 })();
 
 function roofline(plan, sums) {
-  const points = [...sums.kernels].map(([op, [n, flops, moved, s]]) => ({ op, n, flops, moved, s }))
+  const points = [...sums.kernels].map(([op, { sums: [n, flops, moved, s] }]) => ({ op, n, flops, moved, s }))
     .filter((one) => one.flops > 0 && one.moved > 0 && one.s > 0);
   if (!points.length) return el("p", { class: "note" }, "No kernel computes.");
   const { peaks, bandwidth } = plan.costs;
