@@ -3,8 +3,11 @@
 
 use std::path::{Path, PathBuf};
 
+use graphc::prelude::*;
+use graphc::report::page::{PageOptions, build_page, write_html};
+
 use super::browser::Browser;
-use super::opened::{FILLED, FRAMES, decoded};
+use super::opened::{FILLED, FRAMES, OPEN_ALL, decoded};
 use super::support::reference;
 use super::{compiled, page, reference_plan};
 
@@ -40,7 +43,7 @@ fn a_link_opens_what_was_open() {
     browser.press("+");
     browser.evaluate(CLICK);
     let event = panel(&mut browser, "when");
-    assert!(event.contains("stage 0, ranks 0-1") && event.contains("reads"), "{event}");
+    assert!(event.contains("stage 0, ranks 0, 1") && event.contains("reads"), "{event}");
     // The event leads to its tensor, that to its layer.
     browser.evaluate("document.querySelector('#when .panel dd .hit').click()");
     let tensor = panel(&mut browser, "where");
@@ -146,6 +149,46 @@ fn on_a_phone_the_head_hides_no_heading_and_names_do_not_overlap() {
     }
     assert!(browser.number("document.querySelectorAll('#costs svg .label').length") > 3.0);
     assert_eq!(browser.number(OVERLAPS), 0.0);
+    let beyond = "document.documentElement.scrollWidth - innerWidth";
+    assert!(browser.number(beyond) <= 0.0, "the page is no wider than the window");
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+#[test]
+fn long_names_make_no_page_wider_than_a_phone() {
+    let Some(mut browser) = Browser::start() else { return };
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let g = GraphBuilder::new(&"a_long_name_without_any_break_".repeat(6));
+    let mut x = g.input("x", DType::F32, [4, 4]);
+    for layer in 0..3 {
+        let name = format!("{}.{layer}.weight", "a_module_of_a_long_name_".repeat(5));
+        let init = graphc::ir::ops::Init::Fill(1.0.into());
+        x = x.matmul(&g.variable(&name, DType::F32, [4, 4], init));
+    }
+    g.output(&"an_output_of_a_long_name".repeat(4), &x);
+    let graph = g.finish().expect("a graph");
+    let options = CompileOptions { mesh: vec![2], ..CompileOptions::default() };
+    let cluster = preset("cpu").expect("a preset");
+    let plan = compile(graph, &options, &cluster, None).expect("a plan").plan;
+    let options = PageOptions { explain: Some(2), ..PageOptions::default() };
+    let file = "plan_".repeat(30) + ".json";
+    let made = build_page(&[(&file, &plan)], &options).expect("a page");
+    let page = folder.path().join("page.html");
+    std::fs::write(&page, write_html(&made)).expect("written");
+    browser.resize(true);
+    browser.open(&page);
+    for opened in [
+        OPEN_ALL,
+        "document.querySelectorAll('.layers .hit').forEach((one) => one.click())",
+        OPEN_ALL,
+    ] {
+        browser.evaluate(opened);
+        browser.evaluate(FILLED);
+    }
+    // What is wider than the window scrolls within itself.
+    let wide = "[...document.querySelectorAll('body *')].filter((one) => \
+         one.getBoundingClientRect().right > innerWidth + 1 && !one.closest('.across, .scroll, .dag, .canvas')).map((one) => one.outerHTML.slice(0, 120)).join('\\n')";
+    assert_eq!(browser.text(wide), "");
     let beyond = "document.documentElement.scrollWidth - innerWidth";
     assert!(browser.number(beyond) <= 0.0, "the page is no wider than the window");
     assert_eq!(browser.complaints, Vec::<String>::new());

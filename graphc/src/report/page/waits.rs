@@ -29,7 +29,7 @@ pub fn list_waits(plan: &Plan, ran: &Ran<'_>, least: f64) -> Vec<Vec<Wait>> {
         let mut free = 0.0;
         for event in events {
             if event.start - free > least {
-                let wait = || describe_wait(plan, ran, (stream, event), &ends);
+                let wait = || describe_wait(plan, ran, (stream, event), (&ends, least));
                 found.entry(event.actor).or_insert_with(wait);
             }
             free = event.end;
@@ -54,11 +54,12 @@ fn describe_wait(
     plan: &Plan,
     ran: &Ran<'_>,
     (stream, event): (usize, &Event),
-    ends: &BTreeMap<usize, (usize, Vec<f64>)>,
+    (ends, least): (&BTreeMap<usize, (usize, Vec<f64>)>, f64),
 ) -> Wait {
     let rank = ran.class.rank;
     let actor = &ran.program.actors[event.actor];
     let name = |id: &RegisterId| ran.program.registers[id.index()].name.clone();
+    let own = last_made_elsewhere(ran, (stream, event), ends);
     let (tensor, ranks) = match &actor.action {
         Action::Receive { channel } => {
             let channel = &plan.channels[channel.index()];
@@ -68,14 +69,17 @@ fn describe_wait(
             let channel = &plan.channels[channel.index()];
             (channel.tensor.clone(), plan.layouts[channel.to as usize].ranks.clone())
         }
-        Action::Collective { axis, .. } => {
+        // A collective begins when its operand is there, or else when the last of its ranks is ready.
+        Action::Collective { axis, .. }
+            if own.as_ref().is_none_or(|(end, _)| event.start - end > least) =>
+        {
             let first = actor.inputs.first();
             let layout = first.map(|id| ran.program.registers[id.index()].layout);
             let layout = layout.map(|layout| &plan.layouts[layout as usize]);
             let group = layout.and_then(|layout| layout.axis_group(rank, *axis));
             (first.map(name).unwrap_or_default(), group.unwrap_or_default())
         }
-        _ => (last_made_elsewhere(ran, (stream, event), ends).unwrap_or_default(), Vec::new()),
+        _ => (own.map(|(_, tensor)| tensor).unwrap_or_default(), Vec::new()),
     };
     let ranks: Vec<u32> = ranks.into_iter().filter(|&other| other != rank).collect();
     Wait { actor: event.actor, tensor, ranks: rank_runs(&ranks) }
@@ -93,16 +97,15 @@ fn senders_to(plan: &Plan, (from, to): (u32, u32), rank: u32) -> Vec<u32> {
     found
 }
 
-/// The operand of an event that another stream made last before it.
+/// The operand of an event that another stream made last before it, and when.
 fn last_made_elsewhere(
     ran: &Ran<'_>,
     (stream, event): (usize, &Event),
     ends: &BTreeMap<usize, (usize, Vec<f64>)>,
-) -> Option<String> {
+) -> Option<(f64, String)> {
     let reads = &ran.program.actors[event.actor].inputs;
     let mut last: Option<(f64, RegisterId)> = None;
-    for (maker, (other, ends)) in ends.iter().filter(|(_, (other, _))| *other != stream) {
-        debug_assert_ne!(*other, stream);
+    for (maker, (_, ends)) in ends.iter().filter(|(_, (other, _))| *other != stream) {
         let made = &ran.program.actors[*maker].outputs;
         let Some(&read) = made.iter().find(|register| reads.contains(register)) else { continue };
         let before = ends.iter().copied().filter(|&end| end <= event.start).reduce(f64::max);
@@ -110,5 +113,5 @@ fn last_made_elsewhere(
             last = Some((end, read));
         }
     }
-    last.map(|(_, register)| ran.program.registers[register.index()].name.clone())
+    last.map(|(end, register)| (end, ran.program.registers[register.index()].name.clone()))
 }

@@ -76,12 +76,17 @@ function layerDifferences({ plan, layers, rows }, few) {
   const all = [...rows.values()];
   const name = (same) => [tensorLink(plan, same[0][0]), same.length > 1 && ` in ${same.length} layers`];
   const made = () => table("Tensors that lie in other ways", [["tensor"], ["A"], ["B"]],
-    byName(all).map((same) => [el("span", null, name(same)), el("span", null, layoutCell(same[0][1])), el("span", null, layoutCell(same[0][2]))]));
+    byName(all).map((same) => [el("span", null, name(same)), el("span", null, layoutCell(same[0][1], same[0][2])), el("span", null, layoutCell(same[0][2], same[0][1]))]));
   const count = `${some(all.length, "tensor")}${alike.length > 1 ? ` each, ${alike.length} layers` : ""}`;
   return opened([title, el("span", { class: "count" }, ` ${count}`)], made, `differs:${alike.length ? alike[0].name : ""}`, few);
 }
 
-const layoutCell = (layout) => (layout === null ? "none" : chips(layout));
+/** A layout as it is compared: "(B, S(0)) on 2x2 of stage 0", without the place where the other's is the same. */
+function layoutCell(layout, other) {
+  const [, sbp, place] = /^\((.*)\) on (.*)$/.exec(layout || "") || [];
+  if (sbp === undefined) return layout === null ? "none" : layout;
+  return [chips(sbp), other !== null && other.endsWith(`) on ${place}`) ? "" : ` on ${place}`];
+}
 
 /** Tensors that have a name before those that have a number. */
 const byName = (rows) => rows.slice().sort(([[a]], [[b]]) => a.startsWith("%") - b.startsWith("%"));

@@ -70,12 +70,15 @@ function eventOfKey(shown, key) {
 /** Registers of an event that are listed one by one; those of a bucket may be hundreds. */
 const MOST_REGISTERS = 6;
 
+/** Whether a tensor is there from step to step: no event makes it, but for copies of it. */
+const isVariable = ([, kind]) => ["parameter", "state", "table"].includes(kind);
+
 /** One register: the tensor in it, as a link to what goes where if the plan lists it, with its type, layout and bytes. */
-function registerLine(plan, program, number) {
+function registerLine(plan, program, number, made = false) {
   const [index, name, type, layout, size] = plan.timeline.registers[program][number];
   const tensor = index === null ? null : plan.places.tensors[index];
   const [dtype, , shape] = plan.places.types[type];
-  return el("div", { class: "register" }, tensor ? [jump(named(tensor[0]), () => showTensor(plan, tensor)), ` ${tensor[1]} `] : [named(name), " intermediate "],
+  return el("div", { class: "register" }, tensor ? [jump(named(tensor[0]), () => showTensor(plan, tensor)), ` ${made && isVariable(tensor) ? "copy of the " : ""}${tensor[1]} `] : [named(name), " intermediate "],
     el("span", { class: "mono" }, `${dtype}[${shape.join(", ")}] `), chips(plan.places.layouts[layout]), ` ${bytes(size)} on a rank`);
 }
 
@@ -84,7 +87,7 @@ function registerFacts(plan, program, row) {
   return [["makes", MADE], ["reads", READ], ["updates", UPDATED]].map(([title, which]) => {
     const numbers = row[TOUCHED][which];
     const more = numbers.length - MOST_REGISTERS;
-    const lines = (some) => some.map((number) => registerLine(plan, program, number));
+    const lines = (some) => some.map((number) => registerLine(plan, program, number, which === MADE));
     return numbers.length > 0 && [el("dt", null, title), el("dd", { data: { registers: title } }, lines(numbers.slice(0, MOST_REGISTERS)),
       more > 0 && opened(`${more} more`, () => lines(numbers.slice(MOST_REGISTERS)), `registers:${title}:${keyOf(plan, row[NAME])}`))];
   });

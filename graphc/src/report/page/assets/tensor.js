@@ -26,9 +26,7 @@ function eventLinks(plan, index) {
   const shown = step.all[page.plans.indexOf(plan)];
   const communicates = (row) => plan.timeline.doings[row[DOING]] === "communication";
   const does = (which, between) => (row, program) => communicates(row) === between && touches(plan, program, row, which, index);
-  // A variable is there from the start: no event makes it, but for copies of it.
-  const variable = ["parameter", "state", "table"].includes(plan.places.tensors[index][1]);
-  const kinds = [["made by", variable ? () => false : does(MADE, false)], ["updated by", (row, program) => touches(plan, program, row, UPDATED, index)],
+  const kinds = [["made by", isVariable(plan.places.tensors[index]) ? () => false : does(MADE, false)], ["updated by", (row, program) => touches(plan, program, row, UPDATED, index)],
     ["read first by", does(READ, false)], ["communicated by", (row, program) => does(MADE, true)(row, program) || does(READ, true)(row, program)]];
   const first = ([text, wanted]) => {
     for (const lane of shown.every) {

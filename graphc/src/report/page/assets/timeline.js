@@ -209,7 +209,7 @@ class Timeline {
     pen.fillRect(x, top + 2, until - x, high - 4);
     if (until - x < 40) return;
     const [start, end] = [Math.max(x, this.left) + 4, Math.min(until, this.width) - 3];
-    const text = waitTexts(one, actor).find((text) => pen.measureText(text).width <= end - start - 4);
+    const text = waitTexts(this.plan, one, actor).find((text) => pen.measureText(text).width <= end - start - 4);
     if (!text) return;
     pen.fillStyle = this.theme.bg;
     pen.fillRect(start - 2, top + high / 2 - 7, pen.measureText(text).width + 4, 14);

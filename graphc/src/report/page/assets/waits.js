@@ -25,26 +25,27 @@ function eventAfter(lane, time) {
   return null;
 }
 
-/** What an actor waits for: "add_2 of rank 1". */
-function awaited(lane, actor) {
+/** What an actor waits for: "add_2 of rank 1"; of a tensor that has a number for a name also the part of the model. */
+function awaited(plan, lane, actor) {
   const wait = lane.waits.get(actor);
   if (!wait || !wait.tensor) return "its turn";
-  return `${visible(wait.tensor)} of ${wait.ranks.length > 0 ? ranksNamed(wait.ranks) : "another stream"}`;
+  const part = wait.tensor.startsWith("%") && plan.parts[lane.doings[actor][3]];
+  return `${visible(wait.tensor)}${part ? ` (${visible(part)})` : ""} of ${wait.ranks.length > 0 ? ranksNamed(wait.ranks) : "another stream"}`;
 }
 
 /** Texts of a wait, from the longest to the shortest. */
-const waitTexts = (lane, actor) => (actor === null ? ["waits for the next step", "waits"] : [`waits for ${awaited(lane, actor)}`, "waits"]);
+const waitTexts = (plan, lane, actor) => (actor === null ? ["waits for the next step", "waits"] : [`waits for ${awaited(plan, lane, actor)}`, "waits"]);
 
 function waitTip(shown, { lane: one, event, wait }) {
   const lasts = `${seconds((wait.to - wait.from) * shown.tick)}, from ${instant(wait.from * shown.tick, shown.view.whole / 1000)}`;
   const then = event ? `\nthen ${actorText(shown.plan, one.doings[event.actor])}` : "";
-  return `${waitTexts(one, event ? event.actor : null)[0]}\n${lasts}${then}`;
+  return `${waitTexts(shown.plan, one, event ? event.actor : null)[0]}\n${lasts}${then}`;
 }
 
 /** The row of an event's panel that says how long the stream waited for it, and for what. */
 function waitFact(shown, { lane: one, event }) {
   const wait = waitBefore(one, event);
-  return wait && [el("dt", null, "waits before"), el("dd", { data: { waits: "" } }, `${seconds((wait.to - wait.from) * shown.tick)} for ${awaited(one, event.actor)}`)];
+  return wait && [el("dt", null, "waits before"), el("dd", { data: { waits: "" } }, `${seconds((wait.to - wait.from) * shown.tick)} for ${awaited(shown.plan, one, event.actor)}`)];
 }
 
 /** Ticks in which a stream does nothing between two places of a run. */
