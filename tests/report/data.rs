@@ -9,6 +9,7 @@ use graphc::ir::plan::read_plan;
 use graphc::report::page::{PageOptions, build_page as page_of};
 use serde_json::{Value, json};
 
+use super::browser::Browser;
 use super::support::{fails, graphc, succeeds};
 use super::{block, page, read, reference_plan};
 
@@ -384,6 +385,46 @@ fn runs_and_measured_seconds_stand_beside_what_was_predicted() {
     assert!(near(&row("x")[1], both) && row("x")[2] == 0.25, "{}", row("x"));
     let reduced = row("all_reduce");
     assert!(number(&reduced[1]) > 0.0 && number(&reduced[2]) >= 0.0625, "{reduced}");
+}
+
+#[test]
+fn measured_seconds_stand_beside_those_of_the_same_ranks() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let pipeline = ["--mesh", "2x2", "--stages", "2", "--microbatches", "4"];
+    let plan = reference_plan(folder.path(), "gpt", "plan.json", &pipeline);
+    let programs = read(&plan)["programs"].as_array().expect("programs").clone();
+    let measured = |program: usize, seconds: f64| {
+        let actors = list(&programs[program]["actors"]);
+        let matmul =
+            |actor: &&Value| actor["name"].as_str().is_some_and(|name| name.starts_with("matmul"));
+        let place = actors.iter().position(|actor| matmul(&actor)).expect("a product");
+        json!({ "program": program, "actors": [{
+            "actor": place, "name": actors[place]["name"], "kind": "matmul", "seconds": seconds, "flops": 1.0, "bytes": 8.0,
+            "dtype": "f32", "ranks": 1,
+        }] })
+    };
+    let file = folder.path().join("measured.json");
+    let profile = json!({
+        "format": "graphc measured", "version": 1, "plan": read(&plan)["name"], "device": "cpu", "memory": 1 << 30,
+        "engine": "torch", "ranks": 4, "step_seconds": 4.0, "programs": [measured(0, 0.25), measured(1, 0.5)],
+    });
+    std::fs::write(&file, profile.to_string()).expect("written");
+    let page = page(folder.path(), &[&plan], &["--explain", "0", "--measured", path(&file)]);
+    let measured = &block(&page)["went"]["measured"];
+    // Each actor acts for four microbatches.
+    let [first, second] = [0, 1].map(|at| measured["ranks"][at].clone());
+    assert_eq!((&first["ranks"], &second["ranks"]), (&json!([[0, 2, 1]]), &json!([[2, 2, 1]])));
+    assert_eq!((&first["rows"][0][2], &second["rows"][0][2]), (&json!(1.0), &json!(2.0)));
+    for at in [1, 2] {
+        let mean = (number(&first["rows"][0][at]) + number(&second["rows"][0][at])) / 2.0;
+        assert!((number(&measured["rows"][0][at]) / mean - 1.0).abs() < 1e-9, "{measured}");
+    }
+    let Some(mut browser) = Browser::start() else { return };
+    browser.open(&page);
+    let cells = "[...document.querySelectorAll('#went tbody tr')].slice(0, 3).map((row) => [row.cells[0], row.cells[2]].map((cell) => cell.textContent).join(': ')).join('; ')";
+    let said = browser.text(cells);
+    assert_eq!(said, "the step: 4.00 s; outside of actors: 2.50 s; all actors: 1.50 s");
+    assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
 #[test]

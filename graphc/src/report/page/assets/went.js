@@ -52,10 +52,17 @@ function curve(name, steps, values, predicted = null) {
 /** Rows of communication, in the colour of which they are drawn. */
 const COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send", "receive"];
 
+/** The name of a measured actor, as a link to its first event. */
+function measuredActor(name) {
+  const [shown] = step.all;
+  const wanted = (row) => row[NAME] === name || name.startsWith(`${row[NAME]} and `);
+  return shown.timeline.actors.some((actors) => actors.some(wanted)) ? jump(named(name), () => showEvent(shown, wanted)) : named(name);
+}
+
 /** Seconds of a step of some ranks by op and kind: measured beside predicted, their sums, and what of the step lies outside of all actors. */
-function measuredTable({ step }, rows, whose) {
+function measuredTable({ step: whole }, rows, whose) {
   const sum = (at) => rows.reduce((all, row) => all + row[at], 0);
-  const outside = [1, 2].map((at) => Math.max(0, step[at - 1] - sum(at)));
+  const outside = [1, 2].map((at) => Math.max(0, whole[at - 1] - sum(at)));
   const most = Math.max(1e-30, ...rows.flatMap(([, a, b]) => [a, b]));
   const both = (name, a, b) => {
     const background = `var(--${COLLECTIVES.includes(name) ? "communication" : "kernel"})`;
@@ -64,8 +71,8 @@ function measuredTable({ step }, rows, whose) {
   const ratio = (a, b) => (a > 0 ? (b / a).toFixed(2) : "–");
   const plain = (name, a, b) => [name, seconds(a), seconds(b), ratio(a, b), ""];
   return table(`Seconds of a step of ${whose}, by op and kind`, [["op"], ["predicted", true], ["measured", true], ["ratio", true], [""]],
-    [...rows.map(([name, a, b]) => [visible(name), seconds(a), seconds(b), ratio(a, b), both(name, a, b)]),
-      plain("all actors", sum(1), sum(2)), plain("outside of actors", ...outside), plain("the step", ...step)]);
+    [{ chosen: true, cells: plain("the step", ...whole) }, plain("outside of actors", ...outside), plain("all actors", sum(1), sum(2)),
+      ...rows.map(([name, a, b]) => [visible(name), seconds(a), seconds(b), ratio(a, b), both(name, a, b)])]);
 }
 
 function measured(data, batch) {
@@ -83,7 +90,7 @@ function measured(data, batch) {
       el("div", null, measuredTable(data, rows, ranks.length > 0 ? "a rank, the mean of all" : "a rank"),
         ranks.map((one) => opened(`of ${ranksNamed(one.ranks)}`, () => measuredTable(data, one.rows, ranksNamed(one.ranks)), `measured:${runs(one.ranks)}`))),
       off.length > 0 && table("Actors that take most above their prediction", [["actor"], ["predicted", true], ["measured", true], ["ratio", true]],
-        off.map(([name, a, b]) => [named(name), seconds(a), seconds(b), ratio(a, b)]))));
+        off.map(([name, a, b]) => [measuredActor(name), seconds(a), seconds(b), ratio(a, b)]))));
 }
 
 function paceText({ predicted, measured }) {
