@@ -47,8 +47,10 @@ fn each_event_names_what_it_makes_reads_and_changes() {
                     ids.iter().map(|id| program.registers[id.index()].name.as_str()).collect();
                 let found = list(numbers).iter().map(|one| register_name(&shown, number, one));
                 let mut found: Vec<String> = found.collect();
-                (wanted.sort_unstable(), found.sort_unstable());
-                (wanted.dedup(), found.dedup());
+                wanted.sort_unstable();
+                wanted.dedup();
+                found.sort_unstable();
+                found.dedup();
                 assert_eq!(found, wanted, "{row}");
             }
         }

@@ -108,11 +108,45 @@ fn a_link_keeps_tables_the_theme_and_the_section() {
 }
 
 #[test]
+fn figures_lead_to_the_events_and_tensors_that_they_speak_of() {
+    let Some(mut browser) = Browser::start() else { return };
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let one = reference_plan(folder.path(), "gpt", "one.json", &["--mesh", "4"]);
+    let zero = ["--mesh", "4", "--strategy", "zero3"];
+    let other = reference_plan(folder.path(), "gpt", "other.json", &zero);
+    browser.open(&page(folder.path(), &[&one, &other], &["--explain", "1"]));
+    browser.evaluate(OPEN_ALL);
+    browser.evaluate(FILLED);
+    for (link, section, holds) in [
+        ("#costs tbody .hit", "when", "all_gather"),
+        ("#memory details .note .hit", "when", "makes"),
+        ("#memory details td .hit", "where", "bytes"),
+        ("#why details .hit", "where", ".weight"),
+        ("#differs td .hit", "where", "blocks.0"),
+    ] {
+        browser.evaluate(&format!("document.querySelector('{link}').click()"));
+        browser.evaluate(WRITTEN);
+        let address = browser.text("location.hash");
+        assert!(address.starts_with(&format!("#{section}?")), "{link}: {address}");
+        let shown = panel(&mut browser, section);
+        assert!(shown.contains(holds), "{link}: {shown}");
+    }
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+#[test]
 fn lanes_that_are_alike_are_folded() {
     let Some(mut browser) = Browser::start() else { return };
     let folder = tempfile::tempdir().expect("a scratch folder");
     let file = reference_plan(folder.path(), "gpt", "gpt.json", &["--mesh", "3"]);
     browser.open(&page(folder.path(), &[&file], &["--explain", "0"]));
+    // The three spend a step alike, and two of them have as much memory: rows and charts name all that they are of.
+    let bars = "[...document.querySelectorAll('#costs .split > span')].map((one) => one.textContent).join('|')";
+    assert_eq!(browser.text(bars), "stage 0 · ranks 0-2|");
+    let charts = "[...document.querySelectorAll('#memory figcaption')].map((one) => one.textContent).join('|')";
+    let charts = browser.text(charts);
+    assert!(charts.starts_with("Stage 0, ranks 0, 1: peak"), "{charts}");
+    assert_eq!(charts.split('|').count(), 2, "{charts}");
     let high = "document.querySelector('#when canvas').clientHeight";
     let folded = browser.number(high);
     browser.evaluate("[...document.querySelectorAll('#when button')].find((one) => one.textContent === 'All ranks').click()");
@@ -158,7 +192,7 @@ fn on_a_phone_the_head_hides_no_heading_and_names_do_not_overlap() {
 fn long_names_make_no_page_wider_than_a_phone() {
     let Some(mut browser) = Browser::start() else { return };
     let folder = tempfile::tempdir().expect("a scratch folder");
-    let g = GraphBuilder::new(&"a_long_name_without_any_break_".repeat(6));
+    let g = GraphBuilder::new("a_long_name_without_any_break_".repeat(6));
     let mut x = g.input("x", DType::F32, [4, 4]);
     for layer in 0..3 {
         let name = format!("{}.{layer}.weight", "a_module_of_a_long_name_".repeat(5));

@@ -109,8 +109,22 @@ fn pages_of_small_and_large_plans_are_drawn_in_time() {
         let page = page(folder, &[plan], &["--explain", "0"]);
         shows(&mut browser, plan, &page);
         let name = plan.file_stem().expect("a name").to_string_lossy().into_owned();
+        if name == "llama3_8b" {
+            boxing_of_folded_layers_is_seen(&mut browser);
+        }
         image(&mut browser, &name, section);
     }
+}
+
+/// Layers that are folded in the graph say what each of them, and what lies between two, asks for.
+fn boxing_of_folded_layers_is_seen(browser: &mut Browser) {
+    let folded = "document.querySelector('#graph .between').parentNode.textContent";
+    let folded = browser.text(folded);
+    for part in ["32 layers alike", "boxing in each: ", "all_gather", "between two of them"] {
+        assert!(folded.contains(part), "{part}: {folded}");
+    }
+    let first = browser.text("document.querySelector('#graph summary .name').textContent");
+    assert_eq!(first, "tok_embeddings");
 }
 
 /// Writes the images of the guide with `GRAPHC_IMAGES=1`, each from a section on.

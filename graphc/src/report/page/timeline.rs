@@ -2,7 +2,7 @@
 //!
 //! A step of many microbatches is a million events. Nearly all are those of another microbatch, later. So each block
 //! of a stream is written once, with the times of its first run. Of every run the page has the start, and where it
-//! departs from the first because it waited or took longer. A page of 1,024 ranks then has 1.9 MB.
+//! departs from the first because it waited or took longer. A page of 1,024 ranks then has 2.5 MB.
 
 use std::collections::BTreeMap;
 

@@ -42,11 +42,22 @@ function spent(plan, chosen) {
   return sums;
 }
 
-/** A link to an event of an actor in the timeline of a rank. */
-function eventLink(plan, text, { rank, actor }) {
-  const shown = step.all[page.plans.indexOf(plan)];
-  const lane = shown.every.find((one) => one.row.rank === rank && one.stream.blocks.some((block) => block.includes(actor)));
-  return lane ? jump(text, () => showEvent(shown, (row) => row === lane.doings[actor]), `When: ${visible(lane.doings[actor][NAME])}`) : text;
+/** The row of an actor in the timeline of a rank; none where that is not shown. */
+function actorRow(plan, { rank, actor }) {
+  const row = plan.timeline.rows.find((one) => one.rank === rank);
+  return row && plan.timeline.actors[row.program][actor];
+}
+
+/** Shows the event of the actor that takes longest of a sum. */
+function showLongest(plan, sum) {
+  const wanted = actorRow(plan, sum);
+  if (wanted) showEvent(step.all[page.plans.indexOf(plan)], (row) => row === wanted);
+}
+
+/** A link to the event of the actor that takes longest of a sum. */
+function eventLink(plan, text, sum) {
+  const row = actorRow(plan, sum);
+  return row ? jump(text, () => showLongest(plan, sum), `When: ${visible(row[NAME])}, which takes longest`) : text;
 }
 
 /** Groups of ranks that are drawn; of more it is said how many there are. */

@@ -86,7 +86,7 @@ function start() {
   address.on("shut", applyOpen);
   address.on("theme", ([name]) => { theme(name ? name === "dark" : prefers.matches); step.draw(); });
   address.read();
-  history.scrollRestoration = "manual";
+  if (!isEmbedded()) history.scrollRestoration = "manual";
   window.addEventListener("popstate", (event) => address.read(event.state));
   window.addEventListener("scroll", () => history.state && address.write());
   for (const done of ["click", "keydown"]) document.addEventListener(done, (event) => address.visit(event.target), true);

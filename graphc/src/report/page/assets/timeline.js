@@ -492,11 +492,14 @@ class Timeline {
     tip.show(event, text(this, found));
   }
 
-  /** Seconds of each lane by what it does. */
+  /** Seconds of each lane by what it does, and those in which it waits. */
   table() {
     const { doings } = this.timeline;
-    return table("Seconds of a step by stream", [["stage"], ["ranks"], ["stream", true], ["events", true], ...doings.map((name) => [name, true])],
-      this.every.map((one) => [String(one.row.stage), ranksNamed(one.row.of), String(one.number), count(one.events),
-        ...byDoing(this.timeline, one).map((sum) => seconds(sum * this.tick))]));
+    return table("Seconds of a step by stream", [["stage"], ["ranks"], ["stream", true], ["events", true], ...doings.map((name) => [name, true]), ["waiting", true]],
+      this.every.map((one) => {
+        const sums = byDoing(this.timeline, one).map((sum) => sum * this.tick);
+        const waiting = Math.max(0, this.plan.summary.step_seconds - sums.reduce((all, sum) => all + sum, 0));
+        return [String(one.row.stage), ranksNamed(one.row.of), String(one.number), count(one.events), ...[...sums, waiting].map(seconds)];
+      }));
   }
 }
