@@ -117,6 +117,11 @@ fn figures_lead_to_the_events_and_tensors_that_they_speak_of() {
     browser.open(&page(folder.path(), &[&one, &other], &["--explain", "1"]));
     browser.evaluate(OPEN_ALL);
     browser.evaluate(FILLED);
+    let text = browser.text("document.body.innerText");
+    for wrong in ["[object", "undefined", "NaN"] {
+        assert!(!text.contains(wrong), "{wrong}: {text}");
+    }
+    assert!(text.contains("Held against the plan's own objective"), "{text}");
     for (link, section, holds) in [
         ("#costs tbody .hit", "when", "all_gather"),
         ("#memory details .note .hit", "when", "makes"),

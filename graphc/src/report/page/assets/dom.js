@@ -40,7 +40,7 @@ function table(caption, columns, rows, options = {}) {
     (row.cells || row).map((cell, at) => el("td", { class: columns[at][1] ? "n" : null }, cell))));
   const made = el("table", null, el("caption", null, caption), el("thead", null, el("tr", null, head)), el("tbody", null, body));
   const more = rows.length - MOST_PRINTED;
-  return el("div", { class: options.scroll === false ? "across" : "scroll" }, made,
+  return el("div", { class: `${options.scroll === false ? "across" : "scroll"} ${options.name || ""}`.trim() }, made,
     more > 0 && el("p", { class: "note printed" }, `The page has ${some(more, "more row")}.`));
 }
 

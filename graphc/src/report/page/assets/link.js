@@ -106,7 +106,7 @@ const isEmbedded = () => location.protocol === "about:";
 /** Follows the page's own anchors, those of the menu: they leave open what is. */
 function followAnchor(event) {
   const link = event.target.closest && event.target.closest('a[href^="#"]');
-  if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  if (!link || event.defaultPrevented || event.ctrlKey || event.metaKey || event.shiftKey) return;
   event.preventDefault();
   address.go(() => address.show(link.getAttribute("href").slice(1)));
 }
@@ -117,8 +117,8 @@ const keyOf = (plan, name) => `${"AB"[page.plans.indexOf(plan)]}:${name}`;
 /** The names that keys of a plan have. */
 const namesOf = (plan, keys) => keys.filter((key) => key.startsWith(keyOf(plan, ""))).map((key) => key.slice(2));
 
-/** A button that looks like a link, and is one: the browser's Back leads back from it. */
-const jump = (children, act, title = null) => el("button", { type: "button", class: "hit", title, on: { click: () => address.go(act) } }, children);
+/** A link within the page: the browser's Back leads back from it. */
+const jump = (children, act, title = null) => el("a", { href: "#", class: "hit", title, on: { click: (event) => { event.preventDefault(); address.go(act); } } }, children);
 
 /** Opens and closes what has keys as the address says. What is open at first is in the address where it is shut. */
 function applyOpen() {

@@ -38,15 +38,15 @@ function reasonRow(plan, base, reason, most) {
 /** What differences are held against, where that is not the plan's own objective. */
 function baseText(plan, base) {
   const own = plan.summary.planner.objective_seconds;
-  if (Math.abs(base - own) <= own * SAME_OBJECTIVE) return `, held against the plan's own objective, ${seconds(own)}`;
-  return `, held against ${seconds(base)}: the best plan with this tensor as it is, all else planned anew. The plan's own objective is ${seconds(own)} (${moreText(own - base, base)})`;
+  if (Math.abs(base - own) <= own * SAME_OBJECTIVE) return `Held against the plan's own objective, ${seconds(own)}.`;
+  return `Held against ${seconds(base)}: the best plan with this tensor as it is, all else planned anew. The plan's own objective is ${seconds(own)}: ${moreText(own - base, base)}.`;
 }
 
 function reasonTable(plan, caption, reasons) {
   const [base, most] = [baseOf(plan, reasons), mostCost(page.plans)];
   const scale = most > 0 ? ` (bars to ${seconds(most)})` : "";
-  return table(caption + baseText(plan, base), [["layout"], ["objective", true], ["more than as it is", true], [`what changes with it, or why there is no plan${scale}`]],
-    reasons.map((reason) => reasonRow(plan, base, reason, most)), { scroll: false });
+  return [el("p", { class: "note base" }, baseText(plan, base)), table(caption, [["layout"], ["objective", true], ["more than as it is", true], [`what changes with it, or why there is no plan${scale}`]],
+    reasons.map((reason) => reasonRow(plan, base, reason, most)), { scroll: false, name: "reasons" })];
 }
 
 const whyTables = (plan, why) => why.error
@@ -102,5 +102,5 @@ function why(plan) {
     plan.asked.length > 0 && askedTable(plan),
     fixed && el("p", { class: "note" }, `This plan is of the strategy ${plan.summary.strategy}, and its objective ${seconds(plan.summary.planner.objective_seconds)}; the alternatives are the planner's own, the chosen layout among them.`),
     explainedNote(plan),
-    plan.why.map((one, at) => opened(["Why ", named(one.tensor), partOf(plan, one.tensor)], () => [whyLinks(plan, one), whyTables(plan, one)].flat().filter(Boolean), `why:${keyOf(plan, one.tensor)}`, at === 0)));
+    plan.why.map((one, at) => opened(["Why ", named(one.tensor), partOf(plan, one.tensor)], () => [whyLinks(plan, one), whyTables(plan, one)].flat(3).filter(Boolean), `why:${keyOf(plan, one.tensor)}`, at === 0)));
 }
