@@ -128,7 +128,11 @@ impl CompileJob<'_> {
         let limit = self.memory_limit(self.options);
         // In less than the leanest plan needs the planner has found nothing.
         let needed = failed.memory_needed().unwrap_or(limit);
-        for memory in larger_limits(limit).filter(|&memory| memory >= needed).take(BEYOND) {
+        // Where it has proven that there is nothing, the leanest plan that it knows may need far more than there is: lean plans lie a little above
+        // what is proven.
+        let near = failed.memory_least().map(|least| least + least / 32);
+        let larger = larger_limits(limit).filter(|&memory| memory >= needed).take(BEYOND);
+        for memory in near.into_iter().chain(larger) {
             let options = CompileOptions { memory: Some(memory), ..self.options.clone() };
             match self.compile_staged(
                 self.graph.clone(),

@@ -118,6 +118,15 @@ impl CompileError {
             _ => None,
         }
     }
+
+    /// Bytes that every plan is proven to need, by the planner's count, where a rank has less.
+    pub fn memory_least(&self) -> Option<u64> {
+        match self {
+            Self::Plan(PlannerError::Memory { least, .. }) => *least,
+            Self::Conflict { cause, .. } => cause.memory_least(),
+            _ => None,
+        }
+    }
 }
 
 fn format_tensors(largest: &[(String, u64)]) -> String {
