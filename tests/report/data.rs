@@ -9,6 +9,7 @@ use graphc::ir::plan::read_plan;
 use graphc::report::page::{PageOptions, build_page as page_of};
 use serde_json::{Value, json};
 
+use super::browser::Browser;
 use super::support::{fails, graphc, succeeds};
 use super::{block, page, read, reference_plan};
 
@@ -213,24 +214,6 @@ fn actors_and_ops_are_named_after_the_model() {
         let known = layers.iter().any(|layer| part.starts_with(layer));
         assert!(known || !name.starts_with("matmul"), "{name} is of `{part}`");
     }
-    // Each actor has the tensors that it makes and reads, whether the plan lists them or not. Parameters are changed by updates, and
-    // brought to other layouts, and nothing else makes them.
-    let (listed, unlisted) = (list(&places["tensors"]), list(&timeline["unlisted"]));
-    let mut beyond = 0;
-    for row in actors {
-        let numbers = || list(&row[5]).iter().chain(list(&row[6])).map(index);
-        assert!(numbers().next().is_some(), "{row} has no tensor");
-        assert!(numbers().all(|number| number < listed.len() + unlisted.len()), "{row}");
-        beyond += numbers().filter(|&number| number >= listed.len()).count();
-        let doing = timeline["doings"][index(&row[1])].as_str().expect("a name");
-        let made = list(&row[5]).iter().filter_map(|number| listed.get(index(number)));
-        for parameter in made.filter(|tensor| tensor[1] == "parameter") {
-            assert!(["update", "communication"].contains(&doing), "{row} makes {parameter}");
-        }
-    }
-    assert!(beyond > 10, "gradients on the way are not listed, {beyond} of them");
-    let runs = list(&timeline["rows"]).iter().flat_map(|row| list(&row["ranks"]));
-    assert_eq!(runs.map(|run| number(&run[1])).sum::<f64>(), 4.0, "each rank is of one row");
     // What is read in another layout is brought to it by a boxing of the plan.
     let tensors = list(&places["tensors"]);
     let mut moved = 0;
@@ -255,6 +238,28 @@ fn without_time_one_tensor_is_explained_as_it_lies() {
     let [why] = shown.why.as_slice() else { panic!("{:?}", shown.why) };
     assert!(why.choices.len() == 1 && why.choices[0].chosen && why.unplanned > 0, "{why:?}");
     assert_eq!(shown.unexplained.len(), 5);
+}
+
+#[test]
+fn two_plans_explain_the_same_tensors_however_little_time_there_is() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let load = |name: &str, extra: &[&str]| {
+        let file = reference_plan(folder.path(), "gpt", name, extra);
+        let plan = read_plan(&std::fs::read_to_string(&file).expect("a plan")).expect("a plan");
+        VerifiedPlan::check(plan).expect("a sound plan")
+    };
+    let (one, other) = (load("one.json", &["--mesh", "4"]), load("other.json", &["--mesh", "2x2"]));
+    for milliseconds in [0, 50, 400] {
+        let within = Some(Duration::from_millis(milliseconds));
+        let options = PageOptions { within, ..PageOptions::default() };
+        let made = page_of(&[("one", &one), ("other", &other)], &options).expect("a page");
+        let names = |at: usize| -> Vec<&str> {
+            made.plans[at].why.iter().map(|why| why.tensor.as_str()).collect()
+        };
+        assert!(!names(0).is_empty());
+        assert_eq!(names(0), names(1), "in {milliseconds} ms");
+        assert_eq!(made.plans[0].unexplained, made.plans[1].unexplained);
+    }
 }
 
 #[test]
@@ -380,6 +385,46 @@ fn runs_and_measured_seconds_stand_beside_what_was_predicted() {
     assert!(near(&row("x")[1], both) && row("x")[2] == 0.25, "{}", row("x"));
     let reduced = row("all_reduce");
     assert!(number(&reduced[1]) > 0.0 && number(&reduced[2]) >= 0.0625, "{reduced}");
+}
+
+#[test]
+fn measured_seconds_stand_beside_those_of_the_same_ranks() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let pipeline = ["--mesh", "2x2", "--stages", "2", "--microbatches", "4"];
+    let plan = reference_plan(folder.path(), "gpt", "plan.json", &pipeline);
+    let programs = read(&plan)["programs"].as_array().expect("programs").clone();
+    let measured = |program: usize, seconds: f64| {
+        let actors = list(&programs[program]["actors"]);
+        let matmul =
+            |actor: &&Value| actor["name"].as_str().is_some_and(|name| name.starts_with("matmul"));
+        let place = actors.iter().position(|actor| matmul(&actor)).expect("a product");
+        json!({ "program": program, "actors": [{
+            "actor": place, "name": actors[place]["name"], "kind": "matmul", "seconds": seconds, "flops": 1.0, "bytes": 8.0,
+            "dtype": "f32", "ranks": 1,
+        }] })
+    };
+    let file = folder.path().join("measured.json");
+    let profile = json!({
+        "format": "graphc measured", "version": 1, "plan": read(&plan)["name"], "device": "cpu", "memory": 1 << 30,
+        "engine": "torch", "ranks": 4, "step_seconds": 4.0, "programs": [measured(0, 0.25), measured(1, 0.5)],
+    });
+    std::fs::write(&file, profile.to_string()).expect("written");
+    let page = page(folder.path(), &[&plan], &["--explain", "0", "--measured", path(&file)]);
+    let measured = &block(&page)["went"]["measured"];
+    // Each actor acts for four microbatches.
+    let [first, second] = [0, 1].map(|at| measured["ranks"][at].clone());
+    assert_eq!((&first["ranks"], &second["ranks"]), (&json!([[0, 2, 1]]), &json!([[2, 2, 1]])));
+    assert_eq!((&first["rows"][0][2], &second["rows"][0][2]), (&json!(1.0), &json!(2.0)));
+    for at in [1, 2] {
+        let mean = (number(&first["rows"][0][at]) + number(&second["rows"][0][at])) / 2.0;
+        assert!((number(&measured["rows"][0][at]) / mean - 1.0).abs() < 1e-9, "{measured}");
+    }
+    let Some(mut browser) = Browser::start() else { return };
+    browser.open(&page);
+    let cells = "[...document.querySelectorAll('#went tbody tr')].slice(0, 3).map((row) => [row.cells[0], row.cells[2]].map((cell) => cell.textContent).join(': ')).join('; ')";
+    let said = browser.text(cells);
+    assert_eq!(said, "the step: 4.00 s; outside of actors: 2.50 s; all actors: 1.50 s");
+    assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod browser;
 mod data;
+mod events;
 mod failed;
 mod linked;
 mod opened;

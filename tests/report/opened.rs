@@ -64,7 +64,9 @@ fn equals(browser: &mut Browser, file: &Path) {
     let events = browser.number("Number(document.querySelector('#when figure').dataset.events)");
     assert_eq!(events, actions(&plan, &simulation) as f64, "{name}");
     assert!(browser.number("Number(document.querySelector('#when canvas').dataset.drawn)") > 0.0);
-    let mut arenas = numbers(browser, "#memory figure", "arena");
+    let arenas = "[...document.querySelectorAll('#memory figure')].flatMap((one) => JSON.parse(one.dataset.arenas))";
+    let arenas = browser.evaluate(arenas);
+    let mut arenas: Vec<f64> = serde_json::from_value(arenas).expect("numbers");
     let mut wanted: Vec<f64> = plan.programs.iter().map(|one| one.arena_bytes as f64).collect();
     arenas.sort_by(f64::total_cmp);
     wanted.sort_by(f64::total_cmp);
@@ -107,8 +109,22 @@ fn pages_of_small_and_large_plans_are_drawn_in_time() {
         let page = page(folder, &[plan], &["--explain", "0"]);
         shows(&mut browser, plan, &page);
         let name = plan.file_stem().expect("a name").to_string_lossy().into_owned();
+        if name == "llama3_8b" {
+            boxing_of_folded_layers_is_seen(&mut browser);
+        }
         image(&mut browser, &name, section);
     }
+}
+
+/// Layers that are folded in the graph say what each of them, and what lies between two, asks for.
+fn boxing_of_folded_layers_is_seen(browser: &mut Browser) {
+    let folded = "document.querySelector('#graph .between').parentNode.textContent";
+    let folded = browser.text(folded);
+    for part in ["32 layers alike", "boxing in each: ", "all_gather", "between two of them"] {
+        assert!(folded.contains(part), "{part}: {folded}");
+    }
+    let first = browser.text("document.querySelector('#graph summary .name').textContent");
+    assert_eq!(first, "tok_embeddings");
 }
 
 /// Writes the images of docs/commands.md with `GRAPHC_IMAGES=1`, each from a section on.
@@ -144,7 +160,7 @@ pub const FRAMES: &str =
 pub const FILLED: &str = "new Promise((done) => setTimeout(done, 50))";
 
 /// Opens all that is folded.
-const OPEN_ALL: &str =
+pub const OPEN_ALL: &str =
     "document.querySelectorAll('details > summary').forEach((s) => s.parentNode.open || s.click())";
 
 #[test]
@@ -159,6 +175,7 @@ fn layers_open_tensors_are_found_and_the_timeline_zooms() {
     layers_unfold(&mut browser);
     names_are_found(&mut browser, &plan);
     chosen_tensors_show_their_parts(&mut browser, &plan);
+    waits_are_named(&mut browser, &plan);
     keys_zoom(&mut browser);
     // Tables say it too, and the dark theme draws as well.
     browser.evaluate(OPEN_ALL);
@@ -214,12 +231,33 @@ fn chosen_tensors_show_their_parts(browser: &mut Browser, plan: &Plan) {
     assert_eq!(browser.text("document.querySelector('.panel h4 bdi').textContent"), entry.name);
     let chips = "[...document.querySelectorAll('.panel .facts .chip')].map((c) => c.textContent).join(', ')";
     assert_eq!(browser.text(chips), entry.sbp.to_string());
+    let events = browser.text("document.querySelector('.panel [data-events]').textContent");
+    assert!(events.contains("updated by ") && !events.contains("made by"), "{events}");
     let ranks = entry.ranks.len() as f64;
     assert_eq!(browser.number("document.querySelectorAll('rect.part').length"), ranks);
     browser.evaluate("document.querySelector('.panel details > summary').click()");
     browser.evaluate(FILLED);
     let parts = "document.querySelectorAll('.panel details tbody tr').length";
     assert_eq!(browser.number(parts), ranks);
+}
+
+/// What the timeline says of places of its first lane where the stream waits.
+const WAITS: &str = "(() => { const canvas = document.querySelector('#when canvas'); \
+     const box = canvas.getBoundingClientRect(); \
+     const said = new Set(); \
+     for (let share = 0.15; share < 1; share += 0.002) { \
+       const at = { clientX: box.left + box.width * share, clientY: box.top + 24 + 38 }; \
+       canvas.dispatchEvent(new PointerEvent('pointermove', at)); \
+       const tip = document.getElementById('tip'); \
+       if (!tip.hidden && tip.textContent.startsWith('waits')) said.add(tip.textContent.split('\\n')[0]); } \
+     return [...said].join('; '); })()";
+
+/// Waiting is told as that, with what is waited for and whose it is.
+fn waits_are_named(browser: &mut Browser, plan: &Plan) {
+    let said = browser.text(WAITS);
+    let named = |name: &str| said.contains(&format!("waits for {name}"));
+    assert!(plan.channels.iter().any(|channel| named(&channel.tensor)), "{said}");
+    assert!(said.contains(" of rank 2"), "{said}");
 }
 
 /// Keys zoom into the timeline; the whole step comes back.
@@ -309,7 +347,8 @@ fn two_plans_and_a_run_are_drawn_beside_each_other() {
         ("#summary .strip", 2.0),
         ("#when canvas", 2.0),
         ("#where .plan", 2.0),
-        ("#differs table", 4.0),
+        ("#differs table", 3.0),
+        ("#differs .differing > details", 3.0),
     ] {
         assert_eq!(
             browser.number(&format!("document.querySelectorAll('{what}').length")),

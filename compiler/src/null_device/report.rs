@@ -21,8 +21,8 @@ pub struct Simulation {
     pub stages: Vec<StageReport>,
     /// The classes of ranks that behave alike, each named by its first rank.
     pub classes: Vec<ClassReport>,
-    /// The class of each rank: its place in `classes`.
-    pub class_of: Vec<usize>,
+    /// The class of each rank, as a number of `classes`.
+    pub class_of_rank: Vec<usize>,
     /// The trace, ordered by start, rank and stream, if it was asked for.
     pub trace: Vec<TraceEvent>,
 }
@@ -134,7 +134,7 @@ pub fn report_outcome(
         shares: time_shares(sum, total),
         stages,
         classes: (0..classes.first.len()).map(|class| class_report(plan, classes, class)).collect(),
-        class_of: classes.of.clone(),
+        class_of_rank: classes.of.clone(),
         trace: outcome.trace,
     }
 }

@@ -11,6 +11,7 @@
 use std::time::Duration;
 
 use graphc_compiler::compile::prepare_again;
+use graphc_compiler::decisions::Decisions;
 use graphc_compiler::error::CompileError;
 use graphc_compiler::null_device::{NullDeviceError, simulate, trace};
 use graphc_compiler::passes::error::PassError;
@@ -37,9 +38,11 @@ mod layers;
 mod memory;
 mod parts;
 mod places;
+mod registers;
 mod summary;
 mod table;
 mod timeline;
+mod waits;
 mod went;
 mod why;
 
@@ -49,10 +52,12 @@ pub use graph::{OpRow, Ops};
 pub use html::write_html;
 pub use layers::{Layer, Tensor};
 pub use memory::{Filled, Memory};
-pub use places::{PlanPlaces, Stage};
+pub use places::{PlanPlaces, RankRun, Stage};
+pub use registers::{RegisterRow, Touched};
 pub use summary::Summary;
-pub use timeline::{ActorRow, Lane, Timeline, TimelineRow, Unlisted};
-pub use went::{MeasuredCosts, RunPace, Went};
+pub use timeline::{ActorRow, Lane, Timeline, TimelineRow};
+pub use waits::Wait;
+pub use went::{MeasuredCosts, MeasuredRanks, RunPace, Went};
 pub use why::{PricedWish, Reason, Why};
 
 /// The version of the data block.
@@ -178,14 +183,13 @@ pub fn build_page(
 ) -> Result<Page, PageError> {
     let each: Vec<&Plan> = plans.iter().map(|(_, plan)| &***plan).collect();
     let tensors = why::choose_explained(&each, options.explain);
-    let within = options.within.map(|within| within / plans.len().max(1) as u32);
-    let shown = plans.iter().zip(&tensors).map(|((file, plan), tensors)| {
-        plan_page(file, plan, &Asking { explain: options.explain, tensors, within })
-    });
+    let decisions = plans.iter().map(|(_, plan)| prepare_again(plan));
+    let decisions: Vec<Decisions> = decisions.collect::<Result<_, _>>()?;
+    let shown = plans.iter().zip(&decisions);
+    let shown = shown.map(|((file, plan), decisions)| plan_page(file, plan, decisions));
     let mut shown: Vec<PlanPage> = shown.collect::<Result<_, _>>()?;
-    if tensors.windows(2).all(|pair| pair[0] == pair[1]) {
-        explain_alike(&mut shown);
-    }
+    let each: Vec<(&Plan, &Decisions)> = each.into_iter().zip(&decisions).collect();
+    add_reasons(&mut shown, &each, &tensors, options);
     let difference = match plans {
         [(_, before), (_, after)] => Some(list_differences(Difference::new(before, after))),
         _ => None,
@@ -212,53 +216,58 @@ pub fn page_without_plan(
     Page { version: PAGE_VERSION, plans: Vec::new(), failed, difference: None, went: None }
 }
 
-/// Keeps the alternatives of those tensors that there was time for in all plans, so that they can be compared.
-fn explain_alike(plans: &mut [PlanPage]) {
-    let least = plans.iter().map(|plan| plan.why.len()).min().unwrap_or(0);
-    for plan in plans {
-        let more: Vec<String> = plan.why.drain(least..).map(|why| why.tensor).collect();
-        plan.unexplained.splice(..0, more);
-    }
-}
-
 fn list_differences(difference: Difference) -> Differs {
     let Difference { inputs, figures, collectives, tensors } = difference;
     Differs { inputs, figures, collectives, tensors }
 }
 
-/// The alternatives that are asked for: how many tensors were asked for, which these are, and the time for them.
-struct Asking<'a> {
-    explain: Option<usize>,
-    tensors: &'a [String],
-    within: Option<Duration>,
+/// Adds to the pages of plans why `tensors` of each lie as they do, and what was asked for, as far as there is time.
+fn add_reasons(
+    shown: &mut [PlanPage],
+    plans: &[(&Plan, &Decisions)],
+    tensors: &[Vec<String>],
+    options: &PageOptions,
+) {
+    let time = Time::from_now(options.within);
+    for (number, (page, (plan, decisions))) in shown.iter_mut().zip(plans).enumerate() {
+        let time = time.share(plans.len() - number);
+        page.asked = why::price_wishes(plan, decisions, options.explain, &time);
+    }
+    let all = why::explain_tensors(plans, tensors, &time);
+    for ((page, why), tensors) in shown.iter_mut().zip(all).zip(tensors) {
+        page.unexplained = tensors[why.len()..].to_vec();
+        page.why_seconds = options.within.map(|within| within.as_secs_f64());
+        page.why = why;
+    }
 }
 
-fn plan_page(file: &str, plan: &VerifiedPlan, asking: &Asking<'_>) -> Result<PlanPage, PageError> {
-    let decisions = prepare_again(plan)?;
+/// The page of a plan, but for the reasons of what is as it is.
+fn plan_page(
+    file: &str,
+    plan: &VerifiedPlan,
+    decisions: &Decisions,
+) -> Result<PlanPage, PageError> {
     let (simulation, traced) = (simulate(plan)?, trace(plan, 1)?);
     let ran = events::collect_runs(plan, &traced);
-    let makers = Makers::new(&decisions);
+    let makers = Makers::new(decisions);
     let mut paths = InternTable::default();
-    let (places, parts, graph) = places::list_places(plan, &decisions, &mut paths);
-    let unlisted = InternTable::default();
-    let mut names = Names { makers: &makers, parts: &parts, paths: &mut paths, unlisted };
-    let timeline = timeline::pack_timeline(plan, &ran, &mut names, traced.step_seconds);
-    let time = Time::from_now(asking.within);
-    let asked = why::price_wishes(plan, &decisions, asking.explain, &time);
-    let why = why::explain_tensors(plan, &decisions, asking.tensors, &time);
+    let (mut places, parts, graph) = places::list_places(plan, decisions, &mut paths);
+    let mut names = Names { makers: &makers, parts: &parts, paths: &mut paths };
+    let timeline =
+        timeline::pack_timeline(plan, &ran, &mut names, &mut places, traced.step_seconds);
     Ok(PlanPage {
         name: plan.name.clone(),
         file: file.into(),
-        summary: summary::summarise_plan(plan, &decisions, &simulation),
+        summary: summary::summarise_plan(plan, decisions, &simulation),
         places,
         costs: costs::sum_costs(plan, &timeline::shown_classes(&ran), traced.step_seconds),
         timeline,
         memory: memory::sum_memory(plan, &ran),
         parts: paths.all,
         graph,
-        unexplained: asking.tensors[why.len()..].to_vec(),
-        why_seconds: asking.within.map(|within| within.as_secs_f64()),
-        why,
-        asked,
+        why: Vec::new(),
+        unexplained: Vec::new(),
+        why_seconds: None,
+        asked: Vec::new(),
     })
 }

@@ -9,6 +9,7 @@ use graphc_ir::plan::{Action, Actor, Plan, Program};
 use serde::Serialize;
 
 use super::events::{Event, Ran};
+use super::places::RankRun;
 
 /// The costs of a step.
 #[derive(Clone, Debug, Serialize)]
@@ -30,8 +31,8 @@ pub struct Class {
     pub rank: u32,
     /// The number of the ranks.
     pub ranks: usize,
-    /// The ranks as runs (first, how many).
-    pub runs: Vec<(u32, u32)>,
+    /// The ranks.
+    pub of: Vec<RankRun>,
     /// The stage of the ranks.
     pub stage: usize,
     /// Seconds with a kernel.
@@ -48,12 +49,12 @@ pub struct Class {
     pub kernels: Vec<Kernels>,
 }
 
-/// Communication of one kind over one axis: axis (none: point to point), kind, messages, bytes that a rank sends (of `receive`: that it
-/// takes), seconds.
-pub type Communication = (Option<usize>, &'static str, usize, f64, f64);
+/// Communication of one kind over one axis: axis (none: point to point), kind, messages, bytes that a rank
+/// sends, of receives those that it gets, seconds, the actor that takes longest.
+pub type Communication = (Option<usize>, &'static str, usize, f64, f64, usize);
 
-/// Kernels of one op: op, how many, FLOPs, bytes of device memory, seconds.
-pub type Kernels = (String, usize, f64, f64, f64);
+/// Kernels of one op: op, how many, FLOPs, bytes of device memory, seconds, the actor that takes longest.
+pub type Kernels = (String, usize, f64, f64, f64, usize);
 
 /// Adds up what was simulated.
 pub fn sum_costs(plan: &Plan, ran: &[&Ran<'_>], step_seconds: f64) -> StepCosts {
@@ -87,7 +88,7 @@ fn class_costs(plan: &Plan, ran: &Ran<'_>, step_seconds: f64) -> Class {
     Class {
         rank: ran.class.rank,
         ranks: ran.class.ranks,
-        runs: ran.ranks.clone(),
+        of: ran.ranks.clone(),
         stage: ran.class.stage,
         compute,
         exposed,
@@ -98,25 +99,52 @@ fn class_costs(plan: &Plan, ran: &Ran<'_>, step_seconds: f64) -> Class {
     }
 }
 
-/// Events by axis and kind, and by op; kernels that take longest first.
-fn sum_events(plan: &Plan, ran: &Ran<'_>) -> (Vec<Communication>, Vec<Kernels>) {
-    let mut communication: BTreeMap<(Option<usize>, &'static str), (usize, f64, f64)> =
-        BTreeMap::new();
-    let mut kernels: BTreeMap<String, (usize, f64, f64, f64)> = BTreeMap::new();
-    for event in ran.streams.iter().flatten() {
-        let actor = &ran.program.actors[event.actor];
+/// A sum of events, with the actor of the longest.
+#[derive(Default)]
+struct EventSum {
+    count: usize,
+    flops: f64,
+    bytes: f64,
+    seconds: f64,
+    longest: Option<(f64, usize)>,
+}
+
+impl EventSum {
+    fn add(&mut self, (flops, bytes): (f64, f64), event: &Event) {
         let seconds = event.end - event.start;
-        if let Some((axis, kind, bytes)) = describe_message(plan, ran.program, actor) {
-            let sum = communication.entry((axis, kind)).or_default();
-            *sum = (sum.0 + 1, sum.1 + bytes, sum.2 + seconds);
-        } else {
-            let sum = kernels.entry(op_word(actor)).or_default();
-            *sum = (sum.0 + 1, sum.1 + actor.flops, sum.2 + actor.bytes, sum.3 + seconds);
+        self.count += 1;
+        self.flops += flops;
+        self.bytes += bytes;
+        self.seconds += seconds;
+        if self.longest.is_none_or(|(most, _)| seconds > most) {
+            self.longest = Some((seconds, event.actor));
         }
     }
-    let row = |((axis, kind), (n, bytes, seconds))| (axis, kind, n, bytes, seconds);
+
+    fn longest_actor(&self) -> usize {
+        self.longest.map_or(0, |(_, actor)| actor)
+    }
+}
+
+/// Events by axis and kind, and by op; kernels that take longest first.
+fn sum_events(plan: &Plan, ran: &Ran<'_>) -> (Vec<Communication>, Vec<Kernels>) {
+    let mut communication: BTreeMap<(Option<usize>, &'static str), EventSum> = BTreeMap::new();
+    let mut kernels: BTreeMap<String, EventSum> = BTreeMap::new();
+    for event in ran.streams.iter().flatten() {
+        let actor = &ran.program.actors[event.actor];
+        if let Some((axis, kind, bytes)) = describe_message(plan, ran.program, actor) {
+            communication.entry((axis, kind)).or_default().add((0.0, bytes), event);
+        } else {
+            kernels.entry(op_word(actor)).or_default().add((actor.flops, actor.bytes), event);
+        }
+    }
+    let row = |((axis, kind), sum): ((_, _), EventSum)| {
+        (axis, kind, sum.count, sum.bytes, sum.seconds, sum.longest_actor())
+    };
     let communication = communication.into_iter().map(row).collect();
-    let row = |(op, (n, flops, bytes, seconds))| (op, n, flops, bytes, seconds);
+    let row = |(op, sum): (String, EventSum)| {
+        (op, sum.count, sum.flops, sum.bytes, sum.seconds, sum.longest_actor())
+    };
     let mut kernels: Vec<Kernels> = kernels.into_iter().map(row).collect();
     kernels.sort_by(|a, b| b.4.total_cmp(&a.4));
     (communication, kernels)

@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 use graphc_compiler::null_device::{ClassReport, Simulation};
 use graphc_ir::plan::{Plan, Program, Stream};
 
+use super::places::{RankRun, ranks_of_class};
+
 /// Ranks that behave alike, and what the first of them did.
 pub struct Ran<'a> {
-    /// The ranks.
+    /// The first of them, and how many there are.
     pub class: ClassReport,
-    /// The ranks as runs (first, how many).
-    pub ranks: Vec<(u32, u32)>,
+    /// All of them.
+    pub ranks: Vec<RankRun>,
     /// The number of their program.
     pub index: usize,
     /// The program of the ranks.
@@ -50,6 +52,7 @@ pub fn collect_runs<'a>(plan: &'a Plan, traced: &Simulation) -> Vec<Ran<'a>> {
         times.entry((event.rank, event.stream)).or_default().push((event.start, event.end));
     }
     let mut of_class = |(number, &class): (usize, &ClassReport)| {
+        let ranks = ranks_of_class(&traced.class_of_rank, number);
         let index = plan.ranks[class.rank as usize].program.index();
         let program = &plan.programs[index];
         let stream = |(number, stream): (usize, &Stream)| {
@@ -57,22 +60,9 @@ pub fn collect_runs<'a>(plan: &'a Plan, traced: &Simulation) -> Vec<Ran<'a>> {
             list_events(stream, &times)
         };
         let streams = program.streams.iter().enumerate().map(stream).collect();
-        Ran { class, ranks: ranks_of(&traced.class_of, number), index, program, streams }
+        Ran { class, ranks, index, program, streams }
     };
     traced.classes.iter().enumerate().map(&mut of_class).collect()
-}
-
-/// The ranks of a class, as runs (first, how many).
-fn ranks_of(class_of: &[usize], class: usize) -> Vec<(u32, u32)> {
-    let mut first = 0;
-    let mut runs = Vec::new();
-    for run in class_of.chunk_by(|a, b| a == b) {
-        if run[0] == class {
-            runs.push((first, run.len() as u32));
-        }
-        first += run.len() as u32;
-    }
-    runs
 }
 
 /// The actions of a stream in its order with when they came.

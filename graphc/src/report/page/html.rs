@@ -29,6 +29,7 @@ const SCRIPT: &str = concat!(
     include_str!("assets/costs.js"),
     include_str!("assets/roofline.js"),
     include_str!("assets/events.js"),
+    include_str!("assets/waits.js"),
     include_str!("assets/event.js"),
     include_str!("assets/timeline.js"),
     include_str!("assets/timelines.js"),
@@ -101,6 +102,64 @@ mod tests {
         let json = escape_json(&serde_json::to_string(name).expect("JSON"));
         assert!(!json.contains(['<', '>', '&', '\u{2028}']), "{json}");
         assert_eq!(serde_json::from_str::<String>(&json).expect("JSON"), name);
+    }
+
+    /// Colours that stand for something in figures.
+    const MEANINGS: [&str; 26] = [
+        "s0",
+        "s1",
+        "s2",
+        "s3",
+        "p",
+        "b",
+        "forward",
+        "recomputed",
+        "backward",
+        "update",
+        "communication",
+        "data",
+        "parameter",
+        "state",
+        "gradient",
+        "activation",
+        "input",
+        "output",
+        "intermediate",
+        "table",
+        "copy",
+        "kernel",
+        "memory",
+        "rank",
+        "rank2",
+        "wait",
+    ];
+
+    /// Colours that are nearer to each other than this look the same.
+    const NEAR: f64 = 40.0;
+
+    fn rgb(style: &str, name: &str) -> [f64; 3] {
+        let found = style.split_once(&format!("--{name}: #")).expect("a colour").1;
+        [0, 2, 4].map(|at| u8::from_str_radix(&found[at..at + 2], 16).expect("a byte").into())
+    }
+
+    /// The distance that eyes see, by the mean of red ("redmean", compuphase.com/cmetric.htm).
+    fn distance(a: [f64; 3], b: [f64; 3]) -> f64 {
+        let red = (a[0] + b[0]) / 2.0;
+        let [r, g, b] = [0, 1, 2].map(|at| (a[at] - b[at]).powi(2));
+        ((2.0 + red / 256.0) * r + 4.0 * g + (2.0 + (255.0 - red) / 256.0) * b).sqrt()
+    }
+
+    #[test]
+    fn each_colour_means_one_thing() {
+        let themes: Vec<&str> = STYLE.split("--bg:").skip(1).take(2).collect();
+        for theme in themes {
+            for (at, one) in MEANINGS.iter().enumerate() {
+                for other in &MEANINGS[at + 1..] {
+                    let apart = distance(rgb(theme, one), rgb(theme, other));
+                    assert!(apart > NEAR, "{one} and {other} are {apart:.0} apart");
+                }
+            }
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub type Tensor = (String, &'static str, usize, usize, usize, u8);
 /// A layer.
 #[derive(Clone, Debug, Serialize)]
 pub struct Layer {
-    /// The part that the names of its weights share, or its first tensor.
+    /// The part that the names of its weights share, or their modules, or its first tensor.
     pub name: String,
     /// Its stage.
     pub stage: usize,
@@ -65,22 +65,54 @@ pub fn by_layer(
     (some.into_iter().chain(none).map(layer).collect(), of_values)
 }
 
-/// The name of a layer: the part up to a dot with which all names of its parameters begin; else its first parameter,
-/// else its first tensor.
+/// Modules that the name of a layer has; of more the first ones.
+const NAMED_MODULES: usize = 3;
+
+/// The name of a layer: the part up to a dot with which the names of all its parameters begin; where they have none in common,
+/// their modules; without parameters its first tensor.
 fn layer_name(tensors: &[Tensor], members: &[usize]) -> String {
     let names: Vec<&str> = (members.iter().map(|&index| &tensors[index]))
         .filter(|tensor| tensor.1 == "parameter")
         .map(|tensor| tensor.0.as_str())
         .collect();
-    let Some(first) = names.first() else { return tensors[members[0]].0.clone() };
-    let common = names.iter().fold(*first, |common, name| {
-        let same = common.char_indices().zip(name.chars()).find(|((_, a), b)| a != b);
-        &common[..same.map_or(common.len().min(name.len()), |((at, _), _)| at)]
-    });
-    match (common == *first, common.rfind('.')) {
-        (false, Some(dot)) if dot > 0 => common[..dot].into(),
-        _ => (*first).into(),
+    match names.is_empty() {
+        true => tensors[members[0]].0.clone(),
+        false => name_by_parameters(&names),
     }
+}
+
+fn name_by_parameters(names: &[&str]) -> String {
+    let mut modules: Vec<&str> = Vec::new();
+    for module in names.iter().map(|name| module_of_weight(name)) {
+        if !modules.contains(&module) {
+            modules.push(module);
+        }
+    }
+    let common = common_path(modules.iter().copied());
+    if !common.is_empty() {
+        return common;
+    }
+    let more = if modules.len() > NAMED_MODULES { ", .." } else { "" };
+    modules.truncate(NAMED_MODULES);
+    modules.join(", ") + more
+}
+
+/// The module of a weight: its name without the last part.
+pub fn module_of_weight(name: &str) -> &str {
+    name.rsplit_once('.').map_or(name, |(module, _)| module)
+}
+
+/// The parts between dots with which all names begin that are not empty.
+pub fn common_path<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let mut names = names.filter(|name| !name.is_empty());
+    let Some(first) = names.next() else { return String::new() };
+    let mut same: Vec<&str> = first.split('.').collect();
+    for name in names {
+        let equal = same.iter().zip(name.split('.')).take_while(|(one, other)| *one == other);
+        let count = equal.count();
+        same.truncate(count);
+    }
+    same.join(".")
 }
 
 /// The layer of each value: that of its forward node; of what is read there alone, of variables say, that of the first reader;
@@ -119,4 +151,27 @@ fn layer_of_values(decisions: &Decisions) -> Vec<Option<LayerId>> {
         }
     }
     values
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{common_path, module_of_weight, name_by_parameters};
+
+    #[test]
+    fn modules_are_what_names_have_in_common() {
+        assert_eq!(module_of_weight("layers.5.ffn.w1.weight"), "layers.5.ffn.w1");
+        assert_eq!(module_of_weight("pos"), "pos");
+        assert_eq!(common_path(["a.1.q", "a.1.k", "", "a.1.v"].into_iter()), "a.1");
+        assert_eq!(common_path(["a.1", "a.10"].into_iter()), "a");
+        assert_eq!(common_path([].into_iter()), "");
+    }
+
+    #[test]
+    fn layers_are_named_after_all_their_modules() {
+        assert_eq!(name_by_parameters(&["b.1.up.weight", "b.1.up.bias", "b.1.down.bias"]), "b.1");
+        assert_eq!(name_by_parameters(&["tok.weight", "pos"]), "tok, pos");
+        assert_eq!(name_by_parameters(&["ln.weight", "ln.bias", "head.weight"]), "ln, head");
+        assert_eq!(name_by_parameters(&["tok.weight"]), "tok");
+        assert_eq!(name_by_parameters(&["a.w", "b.w", "c.w", "d.w"]), "a, b, c, ..");
+    }
 }

@@ -6,6 +6,7 @@ use graphc_ir::plan::{Plan, Program};
 use serde::Serialize;
 
 use super::events::{Event, Ran};
+use super::places::{RankRun, ranks_of_class};
 use super::table::InternTable;
 use crate::report::contents::{OrderedAction, Use, list_contents, register_uses};
 
@@ -41,8 +42,8 @@ pub struct Filled {
     pub program: usize,
     /// Its stage.
     pub stage: usize,
-    /// Its ranks as runs (first, how many).
-    pub ranks: Vec<(u32, u32)>,
+    /// Its ranks.
+    pub ranks: Vec<RankRun>,
     /// Bytes of its arena: what a rank takes.
     pub arena_bytes: u64,
     /// The number of the fullest moment.
@@ -77,19 +78,6 @@ pub fn sum_memory(plan: &Plan, ran: &[Ran<'_>]) -> Memory {
     }
 }
 
-/// The ranks of a program, as runs (first, how many).
-fn ranks_of_program(plan: &Plan, program: usize) -> Vec<(u32, u32)> {
-    let mut first = 0;
-    let mut runs = Vec::new();
-    for run in plan.ranks.chunk_by(|a, b| a.program == b.program) {
-        if run[0].program.index() == program {
-            runs.push((first, run.len() as u32));
-        }
-        first += run.len() as u32;
-    }
-    runs
-}
-
 fn fill_over_time(plan: &Plan, ran: &Ran<'_>, most: usize) -> Filled {
     let events = ran.by_start();
     let mut sweep = Sweep::new(plan, ran.program, &events);
@@ -106,7 +94,10 @@ fn fill_over_time(plan: &Plan, ran: &Ran<'_>, most: usize) -> Filled {
     Filled {
         program: ran.index,
         stage: ran.program.stage,
-        ranks: ranks_of_program(plan, ran.index),
+        ranks: ranks_of_class(
+            &plan.ranks.iter().map(|rank| rank.program.index()).collect::<Vec<_>>(),
+            ran.index,
+        ),
         arena_bytes: ran.program.arena_bytes,
         peak: moments.iter().position(|moment| total(moment) == most).unwrap_or(0),
         names: names.all,

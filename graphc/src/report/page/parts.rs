@@ -11,7 +11,7 @@ use graphc_ir::graph::Node;
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
 
-use super::layers::Layer;
+use super::layers::{Layer, common_path, module_of_weight};
 use crate::report::alternatives::name_of;
 
 /// The part of the model of a value.
@@ -108,11 +108,6 @@ fn name_states(decisions: &Decisions, node: &Node, parts: &mut [ModelPart]) {
     }
 }
 
-/// The module of a weight: its name without the last part.
-fn module_of_weight(name: &str) -> &str {
-    name.rsplit_once('.').map_or(name, |(module, _)| module)
-}
-
 struct PartFinder<'a> {
     decisions: &'a Decisions,
     layers: &'a [Layer],
@@ -166,34 +161,8 @@ impl PartFinder<'_> {
     fn complete_path(&self, path: String, layer: Option<usize>) -> String {
         let Some(layer) = layer else { return path };
         let name = &self.layers[layer].name;
-        let says_less = path.is_empty() || name.starts_with(&path) && name.len() > path.len();
+        let says_less =
+            path.is_empty() || name.strip_prefix(&path).is_some_and(|rest| rest.starts_with('.'));
         if says_less { name.clone() } else { path }
-    }
-}
-
-/// The parts between dots with which all names begin that are not empty.
-fn common_path<'a>(names: impl Iterator<Item = &'a str>) -> String {
-    let mut names = names.filter(|name| !name.is_empty());
-    let Some(first) = names.next() else { return String::new() };
-    let mut same: Vec<&str> = first.split('.').collect();
-    for name in names {
-        let equal = same.iter().zip(name.split('.')).take_while(|(one, other)| *one == other);
-        let count = equal.count();
-        same.truncate(count);
-    }
-    same.join(".")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{common_path, module_of_weight};
-
-    #[test]
-    fn modules_are_what_names_have_in_common() {
-        assert_eq!(module_of_weight("layers.5.ffn.w1.weight"), "layers.5.ffn.w1");
-        assert_eq!(module_of_weight("pos"), "pos");
-        assert_eq!(common_path(["a.1.q", "a.1.k", "", "a.1.v"].into_iter()), "a.1");
-        assert_eq!(common_path(["a.1", "a.10"].into_iter()), "a");
-        assert_eq!(common_path([].into_iter()), "");
     }
 }

@@ -47,8 +47,11 @@ pub struct Stage {
     /// Extents of its mesh.
     pub hierarchy: Vec<usize>,
     /// Its ranks, row-major, as runs (first, how many, distance).
-    pub ranks: Vec<(u32, u32, u32)>,
+    pub ranks: Vec<RankRun>,
 }
+
+/// Ranks that are equally far from each other: the first, how many, their distance.
+pub type RankRun = (u32, u32, u32);
 
 /// An inserted step: tensor, kind, layout before and after, axis, bytes of the busiest rank, times a step.
 pub type Boxing = (usize, &'static str, usize, usize, Option<usize>, u64, usize);
@@ -131,15 +134,29 @@ fn list_stages(plan: &Plan) -> Vec<Stage> {
     (0..plan.stages).map(of).collect()
 }
 
-fn rank_runs(ranks: &[u32]) -> Vec<(u32, u32, u32)> {
-    let mut runs: Vec<(u32, u32, u32)> = Vec::new();
-    for &rank in ranks {
+/// Writes ranks as runs, in their order.
+pub fn rank_runs(ranks: &[u32]) -> Vec<RankRun> {
+    let mut runs: Vec<RankRun> = Vec::new();
+    for (place, &rank) in ranks.iter().enumerate() {
+        let next = ranks.get(place + 1).and_then(|next| next.checked_sub(rank));
+        let before = place.checked_sub(1).and_then(|before| rank.checked_sub(ranks[before]));
         match runs.last_mut() {
-            Some((first, count, _)) if *first + *count == rank => *count += 1,
+            Some((first, count, step)) if *first + *count * *step == rank => *count += 1,
+            // Two ranks that are far from each other are a run where a third is as far.
+            Some((_, count, step)) if *count == 1 && before > Some(1) && before == next => {
+                (*count, *step) = (2, before.unwrap_or(1));
+            }
             _ => runs.push((rank, 1, 1)),
         }
     }
     runs
+}
+
+/// The ranks of one of some classes into which ranks are parted.
+pub fn ranks_of_class(class_of_rank: &[usize], class: usize) -> Vec<RankRun> {
+    let of_class = class_of_rank.iter().enumerate().filter(|(_, other)| **other == class);
+    let ranks: Vec<u32> = of_class.map(|(rank, _)| rank as u32).collect();
+    rank_runs(&ranks)
 }
 
 /// Values by the names under which plans list them; of several of one name the first.
@@ -221,4 +238,20 @@ fn list_boxing(plan: &Plan, layouts: &mut InternTable<String>) -> Vec<Boxing> {
         all.push((tensor, entry.kind.name(), from, to, entry.axis, entry.bytes, times));
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{rank_runs, ranks_of_class};
+
+    #[test]
+    fn ranks_that_are_equally_far_apart_are_one_run() {
+        assert_eq!(rank_runs(&[0, 1, 2, 3, 8]), [(0, 4, 1), (8, 1, 1)]);
+        assert_eq!(rank_runs(&[0, 8, 16, 24]), [(0, 4, 8)]);
+        assert_eq!(rank_runs(&[3, 5]), [(3, 1, 1), (5, 1, 1)]);
+        assert_eq!(rank_runs(&[4, 2]), [(4, 1, 1), (2, 1, 1)]);
+        assert_eq!(rank_runs(&[]), []);
+        assert_eq!(ranks_of_class(&[0, 1, 0, 1, 0], 0), [(0, 3, 2)]);
+        assert_eq!(ranks_of_class(&[0, 1, 0, 1, 0], 1), [(1, 1, 1), (3, 1, 1)]);
+    }
 }

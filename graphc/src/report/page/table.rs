@@ -16,6 +16,12 @@ impl<T> Default for InternTable<T> {
 }
 
 impl<T: Ord + Clone> InternTable<T> {
+    /// A table of things that have their numbers already.
+    pub fn new(all: Vec<T>) -> Self {
+        let known = all.iter().cloned().enumerate().rev();
+        Self { known: known.map(|(number, thing)| (thing, number)).collect(), all }
+    }
+
     /// The number of a thing, a new one if it is new.
     pub fn intern(&mut self, thing: T) -> usize {
         let next = self.all.len();

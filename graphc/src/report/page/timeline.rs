@@ -2,18 +2,20 @@
 //!
 //! A step of many microbatches is a million events. Nearly all are those of another microbatch, later. So each block
 //! of a stream is written once, with the times of its first run. Of every run the page has the start, and where it
-//! departs from the first because it waited or took longer. A page of 1,024 ranks then has 1.9 MB.
+//! departs from the first because it waited or took longer. A page of 1,024 ranks then has 2.5 MB.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use graphc_ir::ids::RegisterId;
-use graphc_ir::plan::{Actor, Plan, Program, Register};
+use graphc_ir::plan::{Actor, Plan, Program};
 use serde::Serialize;
 
 use super::doing::{Doing, Makers, PASSES, passes_of_actors};
 use super::events::{Event, Ran};
 use super::parts::Parts;
+use super::places::{PlanPlaces, RankRun};
+use super::registers::{RegisterRow, Touched, list_registers, touched_registers};
 use super::table::InternTable;
+use super::waits::{Wait, list_waits};
 
 /// Ticks of a step: what times are counted in.
 const TICKS: f64 = (1u64 << 28) as f64;
@@ -38,35 +40,35 @@ pub struct Timeline {
     pub passes: [&'static str; 3],
     /// The actors of each program; empty for programs that are not shown.
     pub actors: Vec<Vec<ActorRow>>,
-    /// The tensors of actors that the plan does not list.
-    pub unlisted: Vec<Unlisted>,
+    /// The registers of each program; empty for programs that are not shown.
+    pub registers: Vec<Vec<RegisterRow>>,
     /// Ranks that behave alike.
     pub rows: Vec<TimelineRow>,
     /// Rows that are left out.
     pub left_out: usize,
 }
 
-/// An actor: its name, what it does, its pass, the number of the part of the model that it works on, its layer, the tensors that it makes or
-/// changes, and those that it reads. A tensor is a number of those of `places`, or, behind these, of those that the plan does not list. Null where
-/// there is none.
-pub type ActorRow = (String, usize, Option<usize>, usize, Option<usize>, Vec<usize>, Vec<usize>);
-
-/// A tensor that the plan does not list, as gradients on the way are none: its name, its type, its layout, and the bytes of a part.
-pub type Unlisted = (String, String, String, u64);
+/// An actor: its name, what it does, its pass, the number of the part of the model that it works on, its layer (null where there is
+/// none), and the registers that it makes, reads and changes.
+pub type ActorRow = (String, usize, Option<usize>, usize, Option<usize>, Touched);
 
 /// The streams of ranks that behave alike.
 #[derive(Clone, Debug, Serialize)]
 pub struct TimelineRow {
     /// The first of them.
     pub rank: u32,
-    /// The ranks as runs (first, how many).
-    pub ranks: Vec<(u32, u32)>,
+    /// The number of the ranks.
+    pub ranks: usize,
+    /// The ranks.
+    pub of: Vec<RankRun>,
     /// The stage of the ranks.
     pub stage: usize,
     /// The program of the ranks.
     pub program: usize,
     /// The lanes, by stream.
     pub streams: Vec<Lane>,
+    /// What actors wait for, by stream.
+    pub waits: Vec<Vec<Wait>>,
 }
 
 /// The blocks and runs of a stream.
@@ -92,40 +94,20 @@ pub struct Names<'a> {
     pub parts: &'a Parts,
     /// Names of parts by number.
     pub paths: &'a mut InternTable<String>,
-    /// Tensors that the plan does not list, by number.
-    pub unlisted: InternTable<Unlisted>,
 }
 
 impl Names<'_> {
-    fn rows(&mut self, plan: &Plan, program: &Program) -> Vec<ActorRow> {
-        let listed = plan.tensors.iter().enumerate().rev();
-        let numbers: BTreeMap<&str, usize> =
-            listed.map(|(number, tensor)| (tensor.name.as_str(), number)).collect();
+    fn rows(&mut self, program: &Program) -> Vec<ActorRow> {
         let doings = self.makers.of_program(program);
         let passes = passes_of_actors(program, &doings);
         let of = |(actor, (doing, pass)): (&Actor, (Doing, Option<usize>))| {
-            let part = self.parts.of_names(tensors_of_actor(program, actor).into_iter());
+            let named = tensors_of_actor(program, actor);
+            let part = self.parts.of_names(named.iter().copied());
             let path = self.paths.intern(part.path);
-            let mut number = |id: &RegisterId| {
-                let register = &program.registers[id.index()];
-                let known = numbers.get(register.name.as_str()).copied();
-                known.unwrap_or_else(|| plan.tensors.len() + self.number_unlisted(plan, register))
-            };
-            let mut all = |ids: &mut dyn Iterator<Item = &RegisterId>| -> Vec<usize> {
-                ids.map(&mut number).collect::<BTreeSet<usize>>().into_iter().collect()
-            };
-            let made = all(&mut actor.updates.iter().chain(&actor.outputs));
-            let read = all(&mut actor.inputs.iter());
-            (actor.name.clone(), doing.number(), pass, path, part.layer, made, read)
+            let touched = touched_registers(actor);
+            (actor.name.clone(), doing.number(), pass, path, part.layer, touched)
         };
         program.actors.iter().zip(doings.into_iter().zip(passes)).map(of).collect()
-    }
-
-    /// The number of a tensor that the plan does not list, among these.
-    fn number_unlisted(&mut self, plan: &Plan, register: &Register) -> usize {
-        let layout = &plan.layouts[register.layout as usize];
-        let (ty, sbp) = (layout.ty().to_string(), layout.sbp.to_string());
-        self.unlisted.intern((register.name.clone(), ty, sbp, register.slot_bytes))
     }
 }
 
@@ -142,25 +124,25 @@ pub fn pack_timeline(
     plan: &Plan,
     ran: &[Ran<'_>],
     names: &mut Names<'_>,
+    places: &mut PlanPlaces,
     step_seconds: f64,
 ) -> Timeline {
     let tick = if step_seconds > 0.0 { step_seconds / TICKS } else { 1.0 };
     let shown: Vec<&Ran<'_>> = shown_classes(ran);
-    let actors = plan.programs.iter().enumerate().map(|(index, program)| {
-        if shown.iter().all(|ran| ran.index != index) {
-            return Vec::new();
-        }
-        names.rows(plan, program)
+    let is_shown = |index: usize| shown.iter().any(|ran| ran.index == index);
+    let programs = plan.programs.iter().enumerate();
+    let actors = programs.map(|(index, program)| match is_shown(index) {
+        true => names.rows(program),
+        false => Vec::new(),
     });
-    let actors: Vec<Vec<ActorRow>> = actors.collect();
     Timeline {
         tick_seconds: tick,
         doings: Doing::NAMES,
         passes: PASSES,
-        actors,
-        unlisted: std::mem::take(&mut names.unlisted.all),
+        actors: actors.collect(),
+        registers: list_registers(plan, is_shown, places),
         left_out: ran.iter().filter(|ran| !ran.program.actors.is_empty()).count() - shown.len(),
-        rows: shown.into_iter().map(|ran| timeline_row(ran, tick)).collect(),
+        rows: shown.iter().map(|ran| timeline_row(plan, ran, tick)).collect(),
     }
 }
 
@@ -182,7 +164,7 @@ pub fn shown_classes<'a, 'b>(ran: &'a [Ran<'b>]) -> Vec<&'a Ran<'b>> {
     order.into_iter().map(|(_, ran)| ran).collect()
 }
 
-fn timeline_row(ran: &Ran<'_>, tick: f64) -> TimelineRow {
+fn timeline_row(plan: &Plan, ran: &Ran<'_>, tick: f64) -> TimelineRow {
     let lanes = ran.program.streams.iter().zip(&ran.streams).map(|(stream, events)| {
         let blocks = stream.blocks.iter().map(|block| block.iter().map(|a| a.index()).collect());
         let mut lane = Lane {
@@ -201,10 +183,12 @@ fn timeline_row(ran: &Ran<'_>, tick: f64) -> TimelineRow {
     let class = ran.class;
     TimelineRow {
         rank: class.rank,
-        ranks: ran.ranks.clone(),
+        ranks: class.ranks,
+        of: ran.ranks.clone(),
         stage: class.stage,
         program: ran.index,
         streams,
+        waits: list_waits(plan, ran, tick * SAME as f64),
     }
 }
 

@@ -7,7 +7,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::PageError;
-use crate::profile::{Profile, ProfileError};
+use super::places::{RankRun, ranks_of_class};
+use crate::profile::{Profile, ProfileError, ProgramProfile};
 
 /// Lines of a metrics file that a page keeps: of more, evenly spaced ones.
 const MOST_STEPS: usize = 4000;
@@ -52,8 +53,19 @@ pub struct MeasuredCosts {
     pub step: (f64, f64),
     /// The rows by op, and of collectives by kind: name, predicted and measured seconds of a step, the mean of all ranks.
     pub rows: Vec<(String, f64, f64)>,
+    /// The rows of each kind of ranks, where there are several.
+    pub ranks: Vec<MeasuredRanks>,
     /// Single actors: name, predicted and measured seconds of one action.
     pub actors: Vec<(String, f64, f64)>,
+}
+
+/// Rows of the ranks of one program.
+#[derive(Clone, Debug, Serialize)]
+pub struct MeasuredRanks {
+    /// The ranks.
+    pub ranks: Vec<RankRun>,
+    /// The rows: name, predicted and measured seconds of a step of one of them.
+    pub rows: Vec<(String, f64, f64)>,
 }
 
 /// Reads the lines of a metrics file: JSON objects with a `step`, whose other numbers are curves. A step is predicted to take
@@ -169,9 +181,33 @@ pub fn compare_measured(
     profile: &Profile,
 ) -> Result<MeasuredCosts, ProfileError> {
     let kinds = profile.by_kind(plan)?.into_iter();
+    let ranks = match profile.programs.as_slice() {
+        [] | [_] => Vec::new(),
+        several => several
+            .iter()
+            .map(|part| rows_of_program(plan, profile, part))
+            .collect::<Result<_, _>>()?,
+    };
     Ok(MeasuredCosts {
         step: (step_seconds, profile.step_seconds),
         rows: kinds.map(|(kind, sum)| (kind, sum.predicted, sum.measured)).collect(),
+        ranks,
         actors: profile.by_actor(plan)?,
     })
+}
+
+/// Predicted and measured seconds of a rank of one program.
+fn rows_of_program(
+    plan: &Plan,
+    profile: &Profile,
+    part: &ProgramProfile,
+) -> Result<MeasuredRanks, ProfileError> {
+    let programs: Vec<usize> = plan.ranks.iter().map(|rank| rank.program.index()).collect();
+    let count = programs.iter().filter(|&&program| program == part.program).count();
+    // Sums over kinds are means of all ranks; those of other programs have no part in these.
+    let all = plan.world_size as f64 / count.max(1) as f64;
+    let alone = Profile { programs: vec![part.clone()], ..profile.clone() };
+    let rows = alone.by_kind(plan)?.into_iter();
+    let rows = rows.map(|(kind, sum)| (kind, sum.predicted * all, sum.measured * all)).collect();
+    Ok(MeasuredRanks { ranks: ranks_of_class(&programs, part.program), rows })
 }

@@ -49,6 +49,12 @@ impl Time {
     fn is_left(&self) -> bool {
         self.within.is_none_or(|within| self.begun.elapsed() < within)
     }
+
+    /// One of so many equal shares of what is left.
+    pub fn share(&self, shares: usize) -> Self {
+        let left = self.within.map(|within| within.saturating_sub(self.begun.elapsed()));
+        Self::from_now(left.map(|left| left / shares.max(1) as u32))
+    }
 }
 
 /// A layout that a tensor may have.
@@ -119,17 +125,23 @@ fn leave_out_wishes(options: &CompileOptions) -> Vec<(String, CompileOptions)> {
     all
 }
 
-/// Explains tensors, as many as there is time for, but one at least.
+/// Explains tensors of plans, as many as there is time for, but one of each at least. As many of one plan as of another, so that those of
+/// one model can be held against each other.
 pub fn explain_tensors(
-    plan: &Plan,
-    decisions: &Decisions,
-    tensors: &[String],
+    plans: &[(&Plan, &Decisions)],
+    tensors: &[Vec<String>],
     time: &Time,
-) -> Vec<Why> {
-    let mut all = Vec::new();
-    for tensor in tensors {
-        if all.is_empty() || time.is_left() {
-            all.push(explain_one(plan, decisions, tensor, time));
+) -> Vec<Vec<Why>> {
+    let mut all = vec![Vec::new(); plans.len()];
+    let most = tensors.iter().map(Vec::len).max().unwrap_or(0);
+    for round in 0..most {
+        if round > 0 && !time.is_left() {
+            break;
+        }
+        for (number, (plan, decisions)) in plans.iter().enumerate() {
+            let Some(tensor) = tensors[number].get(round) else { continue };
+            let time = time.share(plans.len() - number);
+            all[number].push(explain_one(plan, decisions, tensor, &time));
         }
     }
     all

@@ -6,33 +6,62 @@ const axisName = (plan, axis) => {
   return `axis ${axis} (${extent}, ${between ? "between nodes" : "inside nodes"})`;
 };
 
-/** The means of all ranks, or what one class spends. */
+/** Ranks whose shares of the step differ by less than this are alike. */
+const ALIKE = 1 / 200;
+
+/** Classes of one stage that spend a step alike, each group with the ranks of all. */
+const costGroups = remembered((plan) => {
+  const step = plan.summary.step_seconds || 1e-9;
+  const groups = [];
+  for (const one of plan.costs.classes) {
+    const same = ({ classes: [first] }) => first.stage === one.stage && ["compute", "exposed", "waiting"].every((name) => Math.abs(first[name] - one[name]) <= step * ALIKE);
+    const known = groups.find(same);
+    if (known) known.classes.push(one);
+    else groups.push({ classes: [one] });
+  }
+  groups.forEach((group) => { group.ranks = ranksNamed(joinedRuns(group.classes.map((one) => one.of))); });
+  return groups;
+});
+
+/** The means of all ranks, or what those of one group spend. */
 function spent(plan, chosen) {
-  const classes = chosen === "all" ? plan.costs.classes : [plan.costs.classes[Number(chosen)]];
+  const classes = chosen === "all" ? plan.costs.classes : costGroups(plan)[Number(chosen)].classes;
   const ranks = classes.reduce((all, one) => all + one.ranks, 0) || 1;
   const sums = { compute: 0, exposed: 0, hidden: 0, waiting: 0, communication: new Map(), kernels: new Map() };
   for (const one of classes) {
     const weight = one.ranks / ranks;
     for (const name of ["compute", "exposed", "hidden", "waiting"]) sums[name] += one[name] * weight;
-    const add = (map, key, values) => map.set(key, (map.get(key) || values.map(() => 0)).map((sum, at) => sum + values[at] * weight));
-    one.communication.forEach(([axis, kind, ...values]) => add(sums.communication, JSON.stringify([axis, kind]), values));
-    one.kernels.forEach(([op, ...values]) => add(sums.kernels, op, values));
+    const add = (map, key, values, actor) => {
+      const known = map.get(key) || { sums: values.map(() => 0), rank: one.rank, actor };
+      known.sums = known.sums.map((sum, at) => sum + values[at] * weight);
+      map.set(key, known);
+    };
+    one.communication.forEach(([axis, kind, n, sent, s, actor]) => add(sums.communication, JSON.stringify([axis, kind]), [n, sent, s], actor));
+    one.kernels.forEach(([op, n, flops, moved, s, actor]) => add(sums.kernels, op, [n, flops, moved, s], actor));
   }
   return sums;
 }
 
-/** Classes of a stage whose shares of a step are the same to half a percent, as one: the first, with the ranks of all. */
-function alikeClasses(plan) {
-  const step = plan.summary.step_seconds || 1e-30;
-  const groups = new Map();
-  for (const one of plan.costs.classes) {
-    const key = [one.stage, ...["compute", "exposed", "waiting"].map((name) => Math.round((one[name] / step) * 200))].join();
-    groups.set(key, [...(groups.get(key) || []), one]);
-  }
-  return [...groups.values()].map((all) => ({ ...all[0], runs: joined(all.flatMap((one) => one.runs)) }));
+/** The row of an actor in the timeline of a rank; none where that is not shown. */
+function actorRow(plan, { rank, actor }) {
+  const row = plan.timeline.rows.find((one) => one.rank === rank);
+  return row && plan.timeline.actors[row.program][actor];
 }
 
-const classText = (one) => `stage ${one.stage} · ${ranksOfRuns(one.runs)}`;
+/** Shows the event of the actor that takes longest of a sum. */
+function showLongest(plan, sum) {
+  const wanted = actorRow(plan, sum);
+  if (wanted) showEvent(step.all[page.plans.indexOf(plan)], (row) => row === wanted);
+}
+
+/** A link to the event of the actor that takes longest of a sum. */
+function eventLink(plan, text, sum) {
+  const row = actorRow(plan, sum);
+  return row ? jump(text, () => showLongest(plan, sum), `When: ${visible(row[NAME])}, which takes longest`) : text;
+}
+
+/** Groups of ranks that are drawn; of more it is said how many there are. */
+const MOST_GROUPS = 24;
 
 function splitBars(plan) {
   const step = plan.summary.step_seconds;
@@ -42,14 +71,15 @@ function splitBars(plan) {
     return [el("span", null, label), el("div", { class: "bar", role: "img", "aria-label": `${label}: ${text}`, title: `${text}; hidden communication ${seconds(one.hidden)}` },
       parts.map(([name, background]) => el("i", { style: { width: `${(one[name] / step) * 100}%`, background: `var(--${background})` } })))];
   };
-  const classes = plan.costs.classes;
+  const groups = costGroups(plan);
+  const more = groups.length > MOST_GROUPS ? ` ${groups.length - MOST_GROUPS} more kinds of ranks are in the table.` : "";
   return el("figure", null, el("figcaption", null, `A step of ${seconds(step)}, by stage`),
     legend([["var(--kernel)", "kernels"], ["var(--communication)", "communication that is not hidden"], ["var(--idle)", "waiting (bubble)"]]),
-    el("div", { class: "split" }, alikeClasses(plan).slice(0, 24).map((one) => row(classText(one), one)),
+    el("div", { class: "split" }, groups.slice(0, MOST_GROUPS).map((one, at) => row(`stage ${one.classes[0].stage} · ${one.ranks}`, spent(plan, at))),
       el("span"), shareAxis(step)),
-    el("p", { class: "note" }, "The whole width is the step; rows are shares of a rank's time."),
+    el("p", { class: "note" }, `The whole width is the step; rows are shares of a rank's time. Ranks that differ by less than half a percent of the step are one row.${more}`),
     opened("as a table", () => table("Seconds of a rank's step", [["stage"], ["ranks"], ["kernels", true], ["not hidden", true], ["hidden", true], ["waiting", true]],
-      classes.map((one) => [String(one.stage), ranksOfRuns(one.runs), ...["compute", "exposed", "hidden", "waiting"].map((name) => seconds(one[name]))])), false, `costs:${keyOf(plan, "")}`));
+      groups.map((one, at) => [String(one.classes[0].stage), one.ranks, ...["compute", "exposed", "hidden", "waiting"].map((name) => seconds(spent(plan, at)[name]))])), `table:${keyOf(plan, "costs")}`));
 }
 
 /** The axis of bars as wide as a step: percent, and the seconds that they are. */
@@ -58,32 +88,25 @@ const shareAxis = (step) => el("div", { class: "shares", "aria-hidden": "true" }
 
 /** Seconds of a rank; of messages that go on beside the rank there are none. */
 const ownSeconds = (kind, s, most) => (s === 0 && (kind === "send" || kind === "receive") ? el("span", { title: "Messages between stages take the link's time, not the rank's. Who needs one that is under way waits." }, "in waiting")
-  : inline(s / most, seconds(s)));
+  : inline(s / most, seconds(s), "communication"));
 
-function inline(share, text) {
-  return [text, " ", el("i", { class: "inline", style: { width: `${Math.round(share * 70)}px` } })];
+/** A number with a bar of a colour of the theme. */
+function inline(share, text, background) {
+  return [text, " ", el("i", { class: "inline", style: { width: `${Math.round(share * 70)}px`, background: `var(--${background})` } })];
 }
 
 function communicationTable(plan, sums) {
-  const rows = [...sums.communication].map(([key, values]) => [...JSON.parse(key), ...values]).sort((a, b) => b[4] - a[4]);
+  const rows = [...sums.communication].map(([key, one]) => [...JSON.parse(key), ...one.sums, one]).sort((a, b) => b[4] - a[4]);
   const most = Math.max(1e-30, ...rows.map((row) => row[4]));
-  return table("Communication of a rank in a step", [["over"], ["kind"], ["messages", true], ["bytes sent", true], ["seconds", true]],
-    rows.map(([axis, kind, n, sent, s]) => [axisName(plan, axis), opLink(plan, kind), count(n), sent > 0 ? bytes(sent) + (kind === "receive" ? " taken" : "") : "–", ownSeconds(kind, s, most)]));
-}
-
-/** An op, or a kind of communication, as a link to its first event. */
-function opLink(plan, op) {
-  const word = op.split(" ")[0];
-  const wanted = (row) => row[0].split(" ")[0] === word || opOf(row) === word;
-  const known = plan.timeline.actors.some((actors) => actors.some(wanted));
-  return known ? jump(op, () => showEvent(step.all[page.plans.indexOf(plan)], wanted)) : op;
+  return table("Communication of a rank in a step", [["over"], ["kind"], ["messages", true], ["bytes", true], ["seconds", true]],
+    rows.map(([axis, kind, n, sent, s, one]) => [axisName(plan, axis), eventLink(plan, kind, one), count(n), sent > 0 ? bytes(sent) : "–", ownSeconds(kind, s, most)]));
 }
 
 function kernelTable(plan, sums) {
-  const rows = [...sums.kernels].map(([op, values]) => [op, ...values]).sort((a, b) => b[4] - a[4]);
+  const rows = [...sums.kernels].map(([op, one]) => [op, ...one.sums, one]).sort((a, b) => b[4] - a[4]);
   const most = Math.max(1e-30, ...rows.map((row) => row[4]));
   return table("Kernels of a rank in a step, by op", [["op"], ["launches", true], ["FLOPs", true], ["bytes moved", true], ["seconds", true]],
-    rows.map(([op, n, flops, moved, s]) => [opLink(plan, op), count(n), flops > 0 ? metric(flops, "FLOP") : "–", moved > 0 ? bytes(moved) : "–", inline(s / most, seconds(s))]));
+    rows.map(([op, n, flops, moved, s, one]) => [eventLink(plan, op, one), count(n), flops > 0 ? metric(flops, "FLOP") : "–", moved > 0 ? bytes(moved) : "–", inline(s / most, seconds(s), "kernel")]));
 }
 
 function costs(plan) {
@@ -94,10 +117,19 @@ function costs(plan) {
       el("div", null, sums.communication.size ? communicationTable(plan, sums) : el("p", { class: "note" }, "Nothing is communicated."), kernelTable(plan, sums)),
       roofline(plan, sums));
   };
-  const classes = plan.costs.classes;
-  const choose = el("select", { "aria-label": "Whose costs", on: { change: (event) => draw(event.target.value) } },
+  const groups = costGroups(plan);
+  const others = () => address.all("costs").filter((key) => !key.startsWith(keyOf(plan, "")));
+  const choose = el("select", { "aria-label": "Whose costs", on: { change: ({ target: { value } }) => {
+    draw(value);
+    address.put("costs", value === "all" ? others() : [...others(), keyOf(plan, value)]);
+  } } },
     el("option", { value: "all" }, "the mean of all ranks"),
-    classes.map((one, at) => el("option", { value: at }, classText(one))));
+    groups.map((one, at) => el("option", { value: at }, `stage ${one.classes[0].stage}, ${one.ranks}`)));
+  address.on("costs", (keys) => {
+    const [value] = namesOf(plan, keys).filter((key) => groups[key]);
+    choose.value = value === undefined ? "all" : value;
+    draw(choose.value);
+  });
   draw("all");
-  return el("div", null, splitBars(plan), classes.length > 1 && el("p", { class: "controls" }, "Below: ", choose), body);
+  return el("div", null, splitBars(plan), groups.length > 1 && el("p", { class: "controls" }, "Below: ", choose), body);
 }

@@ -35,28 +35,69 @@ function comparisonNote([a, b]) {
 
 const worded = (value) => (value === null ? "none" : typeof value === "string" ? value : JSON.stringify(value));
 
-/** Tensors that have a name before those that have a number. */
-const byName = (tensors) => tensors.slice().sort(([a], [b]) => a.startsWith("%") - b.startsWith("%"));
+/** Tensors of one layer that are shown at once; of more the layer is folded. */
+const MOST_UNFOLDED = 12;
 
-/** Tensors of layers that differ alike, as one row: the name with `*` for the layer's number, and how many there are. */
-function byLayerName(tensors) {
-  const groups = new Map();
-  for (const [name, a, b] of byName(tensors)) {
-    const key = JSON.stringify([name.replace(/(^|\.)\d+(?=\.)/g, "$1*"), a, b]);
-    groups.set(key, [...(groups.get(key) || []), name]);
-  }
-  return [...groups].map(([key, names]) => [...JSON.parse(key), names]);
+/** The layer of each tensor. */
+const layerOfTensor = remembered((plan) => new Map(plan.places.layers.flatMap((layer) => layer.tensors.map((tensor) => [tensor, layer]))));
+
+/** The plan that lists a tensor, the tensor's number in it, and its layer. */
+function placeOf(plans, name) {
+  const plan = plans.find((one) => tensorNumbers(one).has(name));
+  const index = plan && tensorNumbers(plan).get(name);
+  return plan ? { plan, layer: layerOfTensor(plan).get(index) } : { plan: plans[0], layer: undefined };
 }
 
-/** The tensors of a row: one by its name, several by their pattern. */
-const tensorsCell = ([pattern, , , names]) => (names.length === 1 ? tensorLink(page.plans.find((plan) => tensorNumbers(plan).has(names[0])) || page.plans[0], names[0])
-  : [named(pattern), el("span", { class: "note" }, ` ${names.length} alike`)]);
+/** What a tensor is called in its layer: its name without the layer's, or its place among the layer's tensors where the name has none. */
+function nameInLayer(plan, layer, name) {
+  if (!layer || layer.name === "the rest") return name;
+  return name.includes(layer.name) ? name.replace(layer.name, "*") : `#${layer.tensors.indexOf(tensorNumbers(plan).get(name))}`;
+}
+
+/** Differences by form of layers: those of layers alike that are the same, under one name, are one row. */
+function foldDifferences(plans, tensors) {
+  const forms = new Map();
+  for (const [name, a, b] of tensors) {
+    const { plan, layer } = placeOf(plans, name);
+    const form = layer ? `${plans.indexOf(plan)} ${layer.form}` : "";
+    if (!forms.has(form)) forms.set(form, { plan, layers: new Set(), rows: new Map() });
+    const known = forms.get(form);
+    if (layer) known.layers.add(layer);
+    const key = JSON.stringify([nameInLayer(plan, layer, name), a, b]);
+    known.rows.set(key, [...(known.rows.get(key) || []), [name, a, b]]);
+  }
+  return [...forms.values()];
+}
+
+/** What differs in layers alike, folded where it is much. */
+function layerDifferences({ plan, layers, rows }, few) {
+  const alike = [...layers];
+  const title = alike.length === 0 ? "tensors of no layer" : alike.length === 1 ? [named(alike[0].name)] : [named(alike[0].name), " … ", named(alike[alike.length - 1].name)];
+  const all = [...rows.values()];
+  const name = (same) => [tensorLink(plan, same[0][0]), same.length > 1 && ` in ${same.length} layers`];
+  const made = () => table("Tensors that lie in other ways", [["tensor"], ["A"], ["B"]],
+    byName(all).map((same) => [el("span", null, name(same)), el("span", null, layoutCell(same[0][1], same[0][2])), el("span", null, layoutCell(same[0][2], same[0][1]))]));
+  const count = `${some(all.length, "tensor")}${alike.length > 1 ? ` each, ${alike.length} layers` : ""}`;
+  return opened([title, el("span", { class: "count" }, ` ${count}`)], made, `differs:${alike.length ? alike[0].name : ""}`, few);
+}
+
+/** A layout as it is compared: "(B, S(0)) on 2x2 of stage 0", without the place where the other's is the same. */
+function layoutCell(layout, other) {
+  const [, sbp, place] = /^\((.*)\) on (.*)$/.exec(layout || "") || [];
+  if (sbp === undefined) return layout === null ? "none" : layout;
+  return [chips(sbp), other !== null && other.endsWith(`) on ${place}`) ? "" : ` on ${place}`];
+}
+
+/** Tensors that have a name before those that have a number. */
+const byName = (rows) => rows.slice().sort(([[a]], [[b]]) => a.startsWith("%") - b.startsWith("%"));
 
 function difference(page) {
   const d = page.difference;
   const columns = (what) => [[what], ["A"], ["B"]];
   const same = (rows, made) => (rows.length ? made : null);
   const code = (value) => named(worded(value));
+  const forms = foldDifferences(page.plans, d.tensors);
+  const few = forms.reduce((sum, one) => sum + one.rows.size, 0) <= MOST_UNFOLDED;
   return el("section", { id: "differs" },
     el("h2", null, "What differs"),
     el("p", { class: "lead" }, `${some(d.tensors.length, "tensor")} in other layouts, ${some(d.inputs.length, "option")} said otherwise.`),
@@ -69,6 +110,5 @@ function difference(page) {
           d.collectives.map(([kind, a, b]) => [kind, count(a), count(b)])))),
       el("div", null,
         same(d.inputs, table("Options and other inputs", columns("option"), d.inputs.map(([name, a, b]) => [named(name), code(a), code(b)]))),
-        same(d.tensors, table("Tensors that lie in other ways", columns("tensor"),
-          byLayerName(d.tensors).slice(0, 2000).map((row) => [tensorsCell(row), worded(row[1]), worded(row[2])]))))));
+        same(forms, el("div", { class: "differing" }, el("p", { class: "note" }, "Tensors that lie in other ways, by layer; those of layers alike are one row."), forms.map((one) => layerDifferences(one, few)))))));
 }

@@ -40,13 +40,13 @@ function table(caption, columns, rows, options = {}) {
     (row.cells || row).map((cell, at) => el("td", { class: columns[at][1] ? "n" : null }, cell))));
   const made = el("table", null, el("caption", null, caption), el("thead", null, el("tr", null, head)), el("tbody", null, body));
   const more = rows.length - MOST_PRINTED;
-  return el("div", { class: options.scroll === false ? "across" : "scroll" }, made,
+  return el("div", { class: `${options.scroll === false ? "across" : "scroll"} ${options.name || ""}`.trim() }, made,
     more > 0 && el("p", { class: "note printed" }, `The page has ${some(more, "more row")}.`));
 }
 
-/** What is made when it is opened first. With a key the address says that it is open. */
-function opened(title, make, open = false, key = null) {
-  const details = el("details", { data: key === null ? {} : { key } }, el("summary", null, title));
+/** What is made when it is opened first. The address says by its key whether it is open. */
+function opened(title, make, key, first = false) {
+  const details = el("details", { data: { key, ...(first ? { first: "" } : {}) } }, el("summary", null, title));
   const fillOnce = () => {
     if (details.open && !details.dataset.made) {
       details.dataset.made = "1";
@@ -55,9 +55,9 @@ function opened(title, make, open = false, key = null) {
   };
   details.addEventListener("toggle", () => {
     fillOnce();
-    if (key !== null) address.toggle("open", key, details.open);
+    address.toggle(first ? "shut" : "open", key, details.open !== first);
   });
-  if (open || (key !== null && address.has("open", key))) {
+  if (isOpen(key, first)) {
     details.open = true;
     fillOnce();
   }

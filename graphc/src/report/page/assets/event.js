@@ -1,7 +1,7 @@
 // One event of the timeline: how it is called, and where else on the page it is.
 
 /** Text that can be read on the colour of what an actor does. */
-const inkOn = (doing) => (["communication", "recomputed", "update", "data"].includes(doing) ? "#111111" : "#ffffff");
+const inkOn = (doing) => (doing === "data" ? color("bg") : ["communication", "recomputed", "update"].includes(doing) ? "#111111" : "#ffffff");
 
 /** A text that is no wider than there is room. */
 function shortened(pen, text, room) {
@@ -34,25 +34,15 @@ function actorTexts(plan, row) {
 
 const microbatchText = ({ microbatch }) => (microbatch === null ? "once a step" : `microbatch ${microbatch}`);
 
-/** How long an event takes, from when on, and how long its stream has waited before, where that is more than a rounded nothing. */
-function whenText({ tick, view }, { lane: one, event }) {
-  const waited = waitedBefore(one, event) * tick;
-  const after = waited > view.whole * 1e-6 ? `, after waiting ${seconds(waited)}` : "";
-  return `${seconds((event.end - event.start) * tick)} from ${instant(event.start * tick, view.whole / 1000)}${after}`;
+function eventText({ plan, timeline, tick, view }, { lane: one, event }) {
+  const row = one.doings[event.actor];
+  return `${actorText(plan, row)}\n${visible(row[0])}\n${timeline.doings[row[1]]} · ${microbatchText(event)} · stage ${one.row.stage}, ${ranksNamed(one.row.of)}\n` +
+    `${lasting(timeline, row, event, tick)}, from ${instant(event.start * tick, view.whole / 1000)}`;
 }
 
-function eventText(shown, found) {
-  const { plan, timeline } = shown;
-  const { lane: one, event } = found;
-  const row = one.doings[event.actor];
-  return `${actorText(plan, row)}\n${visible(row[0])}\n${timeline.doings[row[1]]} · ${microbatchText(event)} · stage ${one.row.stage}, ${ranksOfRuns(one.row.ranks)}\n${whenText(shown, found)}`;
-}
-
-/** A wait: how long it lasts, and what ends it. */
-function waitText({ plan, tick, view }, { lane: one, since, event }) {
-  const row = one.doings[event.actor];
-  return `waits ${seconds((event.start - since) * tick)}, until ${instant(event.start * tick, view.whole / 1000)}\nthen ${visible(row[0])}`;
-}
+/** How long an event lasts. A message takes no time of a stream: it goes on beside it. */
+const lasting = (timeline, row, event, tick) =>
+  (event.start === event.end && timeline.doings[row[DOING]] === "communication" ? "no time of the stream (the link's)" : seconds((event.end - event.start) * tick));
 
 /** A pass or a layer: its name, and how long it lasts. */
 function spanText(shown, found) {
@@ -61,7 +51,9 @@ function spanText(shown, found) {
   const [from, to] = shown.extent(found);
   const pass = row[2] === null ? "" : timeline.passes[row[2]];
   const layer = row[4] === null ? "several layers, or none" : visible(plan.places.layers[row[4]].name);
-  return `${found.level === "pass" ? "" : `${layer}\n`}${pass} · ${microbatchText(found.event)}\n${seconds((to - from) * tick)}, from ${instant(from * tick, shown.view.whole / 1000)}\nDouble-click: as wide as the window`;
+  const idle = shown.waited(found) * tick;
+  const waits = idle > 0 ? `, of which ${seconds(idle)} are waited` : "";
+  return `${found.level === "pass" ? "" : `${layer}\n`}${pass} · ${microbatchText(found.event)}\n${seconds((to - from) * tick)}${waits}, from ${instant(from * tick, shown.view.whole / 1000)}\nDouble-click: as wide as the window`;
 }
 
 /** The address of an event: the plan, and rank, stream, run and place. */
@@ -75,31 +67,42 @@ function eventOfKey(shown, key) {
   return event ? { lane: one, event, level: "event" } : null;
 }
 
-/** A tensor of an actor with its type, layout and bytes: one that the plan lists as a link to what goes where. */
-function tensorFact(plan, index) {
-  const listed = plan.places.tensors[index];
-  if (!listed) {
-    const [name, type, layout, size] = plan.timeline.unlisted[index - plan.places.tensors.length];
-    return el("div", null, named(name), " ", el("span", { class: "mono" }, `${type} `), chips(layout), ` ${bytes(size)} of a rank`);
-  }
-  const [dtype, , shape] = plan.places.types[listed[2]];
-  return el("div", null, jump(named(listed[0]), () => showTensor(plan, listed)), ` ${listed[1]} `, el("span", { class: "mono" }, `${dtype}[${shape.join(", ")}] `), chips(plan.places.layouts[listed[3]]), ` ${bytesText(plan, listed)}`);
+/** Registers of an event that are listed one by one; those of a bucket may be hundreds. */
+const MOST_REGISTERS = 6;
+
+/** Whether a tensor is there from step to step: no event makes it, but for copies of it. */
+const isVariable = ([, kind]) => ["parameter", "state", "table"].includes(kind);
+
+/** One register: the tensor in it, as a link to what goes where if the plan lists it, with its type, layout and bytes. */
+function registerLine(plan, program, number, made = false) {
+  const [index, name, type, layout, size] = plan.timeline.registers[program][number];
+  const tensor = index === null ? null : plan.places.tensors[index];
+  const [dtype, , shape] = plan.places.types[type];
+  return el("div", { class: "register" }, tensor ? [jump(named(tensor[0]), () => showTensor(plan, tensor)), ` ${made && isVariable(tensor) ? "copy of the " : ""}${tensor[1]} `] : [named(name), " intermediate "],
+    el("span", { class: "mono" }, `${dtype}[${shape.join(", ")}] `), chips(plan.places.layouts[layout]), ` ${bytes(size)} on a rank`);
 }
 
-/** Tensors that are named of an actor. */
-const MOST_FACTS = 8;
-
-function tensorFacts(plan, title, all) {
-  if (all.length === 0) return false;
-  const more = all.length - MOST_FACTS;
-  return [el("dt", null, title), el("dd", null, all.slice(0, MOST_FACTS).map((index) => tensorFact(plan, index)), more > 0 && el("div", { class: "note" }, `and ${some(more, "more tensor")}`))];
+/** What an event makes, reads or updates, each with its registers. */
+function registerFacts(plan, program, row) {
+  return [["makes", MADE], ["reads", READ], ["updates", UPDATED]].map(([title, which]) => {
+    const numbers = row[TOUCHED][which];
+    const more = numbers.length - MOST_REGISTERS;
+    const lines = (some) => some.map((number) => registerLine(plan, program, number, which === MADE));
+    return numbers.length > 0 && [el("dt", null, title), el("dd", { data: { registers: title } }, lines(numbers.slice(0, MOST_REGISTERS)),
+      more > 0 && opened(`${more} more`, () => lines(numbers.slice(MOST_REGISTERS)), `registers:${title}:${keyOf(plan, row[NAME])}`))];
+  });
 }
 
-/** The tensor of a name, as a link where the plan lists it. */
-const tensorNumbers = remembered((plan) => new Map(plan.places.tensors.map((tensor) => [tensor[0], tensor])));
+/** Whether an actor of a program makes, reads or changes a tensor. */
+const touches = (plan, program, row, which, index) => row[TOUCHED][which].some((number) => plan.timeline.registers[program][number][0] === index);
+
+/** The number of each listed tensor by its name. */
+const tensorNumbers = remembered((plan) => new Map(plan.places.tensors.map(([name], index) => [name, index]).reverse()));
+
+/** A name as a link to its tensor, if the plan lists it. */
 function tensorLink(plan, name) {
-  const tensor = tensorNumbers(plan).get(name);
-  return tensor ? jump(named(name), () => showTensor(plan, tensor)) : named(name);
+  const index = tensorNumbers(plan).get(name);
+  return index === undefined ? named(name) : jump(named(name), () => showTensor(plan, plan.places.tensors[index]));
 }
 
 /** Opens a tensor in what goes where, and goes there. */
@@ -110,16 +113,16 @@ function showTensor(plan, tensor) {
 }
 
 function eventPanel(shown, found, close) {
-  const { plan, timeline } = shown;
+  const { plan, timeline, tick } = shown;
   const row = found.lane.doings[found.event.actor];
   const layer = row[4] === null ? null : plan.places.layers[row[4]];
   return el("div", { class: "panel", role: "region", "aria-label": "The chosen event" },
     el("h4", null, el("bdi", null, actorText(plan, row)), " ", el("button", { type: "button", on: { click: close } }, "close")),
     el("dl", { class: "facts" },
       el("dt", null, "actor"), el("dd", null, named(row[0]), ` · ${timeline.doings[row[1]]}`),
-      el("dt", null, "when"), el("dd", null, `${whenText(shown, found)}, ${microbatchText(found.event)}`),
-      el("dt", null, "where"), el("dd", null, `stage ${found.lane.row.stage}, ${ranksOfRuns(found.lane.row.ranks)}, stream ${found.lane.number}`),
-      tensorFacts(plan, timeline.doings[row[1]] === "update" ? "changes" : "makes", row[5]),
-      tensorFacts(plan, "reads", row[6]),
+      el("dt", null, "when"), el("dd", null, `${lasting(timeline, row, found.event, tick)}, from ${instant(found.event.start * tick, shown.view.whole / 1000)}, ${microbatchText(found.event)}`),
+      el("dt", null, "where"), el("dd", null, `stage ${found.lane.row.stage}, ${ranksNamed(found.lane.row.of)}, stream ${found.lane.number}`),
+      waitFact(shown, found),
+      registerFacts(plan, found.lane.row.program, row),
       layer && [el("dt", null, "layer"), el("dd", null, layerLinks(plan, row[4]))]));
 }

@@ -1,5 +1,12 @@
 // Events of the simulated step, unpacked from blocks and their runs.
 
+/** Columns of a row of `timeline.actors` that are used by name. */
+const [NAME, DOING, TOUCHED] = [0, 1, 5];
+/** What an actor makes, reads and changes, in `TOUCHED`. */
+const [MADE, READ, UPDATED] = [0, 1, 2];
+/** Gaps between events up to so many ticks are none. */
+const SHORTEST_WAIT = 3;
+
 /** A lane of the timeline with what drawing needs: starts and ends of its runs, and the colour of each block. */
 function lane(timeline, row, stream, number) {
   const doings = timeline.actors[row.program];
@@ -14,7 +21,8 @@ function lane(timeline, row, stream, number) {
   });
   // What runs once a step is of no microbatch.
   const often = stream.blocks.map((_, block) => stream.items.filter((item) => item[0] === block).length);
-  const made = { row, stream, number, doings, colors, often, starts: [], ends: [], events: 0 };
+  const waits = new Map((row.waits[number] || []).map((wait) => [wait.actor, wait]));
+  const made = { row, stream, number, doings, colors, often, waits, starts: [], ends: [], events: 0 };
   stream.items.forEach((item) => {
     const base = stream.base[item[0]];
     const later = item[3].reduce((all, [, waited, longer]) => all + waited + longer, 0);
@@ -53,36 +61,17 @@ function firstRun(lane, time) {
   return low;
 }
 
-/** Events under a place in time: the one that runs, or none. */
-function eventAt(lane, time) {
-  let found = null;
-  const run = firstRun(lane, time);
-  if (run < lane.starts.length && lane.starts[run] <= time) {
+/** The event at a place in time: the one that runs, or else a message that takes no time within `near` ticks; none where there is neither. */
+function eventAt(lane, time, near = 0) {
+  let [found, message] = [null, null];
+  for (let run = firstRun(lane, time - near); run < lane.starts.length && lane.starts[run] <= time + near; run++) {
     eachEvent(lane, run, (actor, start, end, microbatch, place) => {
-      if (start <= time && time < end) found = { actor, start, end, microbatch: ofMicrobatch(lane, run, microbatch), run, place };
+      const event = { actor, start, end, microbatch: ofMicrobatch(lane, run, microbatch), run, place };
+      if (start <= time && time < end) found = event;
+      else if (start === end && Math.abs(start - time) <= near) message = message || event;
     });
   }
-  return found;
-}
-
-/** What a lane waits for at a time: the event that comes next, and since when nothing runs; null where something runs, or nothing comes. */
-function waitAt(lane, time) {
-  let since = 0;
-  for (let run = Math.max(0, firstRun(lane, time) - 1); run < lane.starts.length; run++) {
-    let next = null;
-    eachEvent(lane, run, (actor, start, end, microbatch, place) => {
-      if (end <= time) since = Math.max(since, end);
-      else if (next === null) next = { actor, start, end, microbatch: ofMicrobatch(lane, run, microbatch), run, place };
-    });
-    if (next) return next.start > time ? { lane, since, event: next } : null;
-  }
-  return null;
-}
-
-/** How long a lane has waited before an event, in ticks. */
-function waitedBefore(lane, event) {
-  const before = event.place > 0 ? eventOf(lane, event.run, event.place - 1) : event.run > 0 ? eventOf(lane, event.run - 1, lane.stream.base[lane.stream.items[event.run - 1][0]].length - 1) : null;
-  return Math.max(0, event.start - (before ? before.end : 0));
+  return message || found;
 }
 
 /** The microbatch of a run, none of what runs once a step. */
@@ -99,13 +88,19 @@ function eventOf(lane, run, place) {
   return found;
 }
 
-/** The first event whose actor is wanted, if any. */
-function firstEvent(lane, wanted) {
+/** The first event whose actor is wanted, or with a time the one that begins nearest to it, if any; `wanted` is asked with its row and its
+ *  program. */
+function firstEvent(lane, wanted, time = null) {
+  const places = lane.stream.blocks.map((block) => block.findIndex((actor) => wanted(lane.doings[actor], lane.row.program)));
+  let best = null;
   for (let run = 0; run < lane.starts.length; run++) {
-    const place = lane.stream.blocks[lane.stream.items[run][0]].findIndex((actor) => wanted(lane.doings[actor]));
-    if (place >= 0) return eventOf(lane, run, place);
+    const place = places[lane.stream.items[run][0]];
+    if (place < 0) continue;
+    const event = eventOf(lane, run, place);
+    if (time === null) return event;
+    if (!best || Math.abs(event.start - time) < Math.abs(best.start - time)) best = event;
   }
-  return null;
+  return best;
 }
 
 /** Spans of equal keys that follow each other: first place, last place, key. What has no key is of those before it. */

@@ -11,7 +11,7 @@ function demandCard(one, number, count) {
     el("dl", { class: "facts" },
       el("dt", null, "demands"), el("dd", null, visible(one.demands)),
       el("dt", null, "instead"), el("dd", { class: "advice" }, visible(one.advice))),
-    rows.length > 0 && opened(some(one.tensors.length, "tensor"), () => table(`Tensors that it lays${more}`, [["tensor"], ["type"], ["layout"]], rows), rows.length <= 8));
+    rows.length > 0 && opened(some(one.tensors.length, "tensor"), () => table(`Tensors that it lays${more}`, [["tensor"], ["type"], ["layout"]], rows), `demand:${number}`, rows.length <= 8));
 }
 
 function conflict(failed) {
@@ -26,18 +26,23 @@ function conflict(failed) {
 function needBar(label, size, most, limit) {
   const over = size > limit;
   return [el("span", null, label), el("div", { class: "need", role: "img", "aria-label": `${label}: ${bytes(size)}` },
-    el("i", { style: { width: `${(size / most) * 100}%`, background: over ? "var(--limit)" : "var(--kernel)" } }),
+    el("i", { style: { width: `${(size / most) * 100}%`, background: over ? "var(--limit)" : "var(--memory)" } }),
     el("b", { style: { left: `${(limit / most) * 100}%` } })), el("span", { class: "n" }, bytes(size))];
 }
 
+/** What the bound of memory is proven of. */
+const LEAST_CONDITION = "The bound is proven for plans of these options in which each tensor has memory of its own. " +
+  "Where tensors share memory, as the operand and the result of a chain of elementwise ops do, a plan may need less.";
+
 function shortage(short) {
   const most = Math.max(short.needed, short.limit, short.least || 0);
-  const bars = [["the leanest plan found", short.needed], ["no plan goes below, each tensor in memory of its own", short.least], ["a rank may use", short.limit]];
+  const bars = [["the leanest plan found", short.needed], ["no plan goes below", short.least], ["a rank may use", short.limit]];
   return el("section", { id: "short" }, el("h2", null, "How much memory is missing"),
     el("p", { class: "lead" }, `Rank ${short.rank} needs ${bytes(short.needed)} and may use ${bytes(short.limit)}: ${bytes(short.needed - short.limit)} too little.`),
     el("div", { class: "needs" }, bars.filter(([, size]) => size !== null).map(([label, size]) => needBar(label, size, most, short.limit))),
+    short.least !== null && el("p", { class: "note least" }, LEAST_CONDITION),
     short.largest.length > 0 && table("The largest tensors of the rank at its peak", [["tensor"], ["bytes", true]],
-      short.largest.map(([name, size]) => [named(name), inline(size / short.largest[0][1], bytes(size))]), { scroll: false }));
+      short.largest.map(([name, size]) => [named(name), inline(size / short.largest[0][1], bytes(size), "memory")]), { scroll: false }));
 }
 
 /** The sections of a page without a plan. */

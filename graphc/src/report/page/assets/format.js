@@ -36,25 +36,36 @@ const times = (extents) => extents.join("x");
 
 const some = (number, one, many = one + "s") => `${count(number)} ${number === 1 ? one : many}`;
 
-/** Ranks as runs [first, how many, distance]: 0-127, 256. */
-const runs = (all) => all.map(([first, n]) => (n === 1 ? `${first}` : `${first}-${first + n - 1}`)).join(", ");
+/** Runs of ranks that are listed; of more it is said how many there are. */
+const MOST_RUNS = 6;
 
-/** Runs of ranks in order, those that touch as one. */
-function joined(all) {
-  const sorted = all.map(([first, n]) => [first, n]).sort((a, b) => a[0] - b[0]);
-  return sorted.reduce((done, [first, n]) => {
-    const last = done[done.length - 1];
-    if (last && last[0] + last[1] === first) last[1] += n;
-    else done.push([first, n]);
-    return done;
-  }, []);
+/** One run [first, how many, distance]: 0-127; 0, 8 .. 56. */
+function runText([first, n, step = 1]) {
+  const last = first + (n - 1) * step;
+  if (n === 1) return `${first}`;
+  if (step === 1) return n === 2 ? `${first}, ${last}` : `${first}-${last}`;
+  return n === 2 ? `${first}, ${last}` : `${first}, ${first + step} .. ${last}`;
 }
 
-/** "ranks 0-3, 8"; of many runs the first ones, and how many ranks there are. */
-function ranksOfRuns(all, most = 5) {
-  const number = all.reduce((sum, [, n]) => sum + n, 0);
-  const more = all.length > most ? `, … (${count(number)})` : "";
-  return `${number > 1 ? "ranks" : "rank"} ${runs(all.slice(0, most))}${more}`;
+/** Ranks as runs: 0-127, 256. */
+function runs(all) {
+  const shown = all.slice(0, MOST_RUNS).map(runText).join(", ");
+  return all.length > MOST_RUNS ? `${shown}, .. (${count(all.reduce((sum, [, n]) => sum + n, 0))})` : shown;
+}
+
+/** "rank 3" or "ranks 0-3". */
+const ranksNamed = (all) => `${all.length === 1 && all[0][1] === 1 ? "rank" : "ranks"} ${runs(all)}`;
+
+/** The runs of several lists of runs together. */
+function joinedRuns(lists) {
+  const ranks = lists.flat().flatMap(([first, n, step]) => Array.from({ length: n }, (_, at) => first + at * step)).sort((a, b) => a - b);
+  const all = [];
+  for (const rank of ranks) {
+    const last = all[all.length - 1];
+    if (last && last[0] + last[1] === rank) last[1] += 1;
+    else all.push([rank, 1, 1]);
+  }
+  return all;
 }
 
 /** "3.2 % slower" and its class, of what is better where it is less. */

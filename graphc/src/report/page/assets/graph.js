@@ -52,7 +52,7 @@ function entering(plan, number) {
 const badgeText = (steps) => steps.map(([, kind, , , axis]) => (axis === null ? kind : `${kind} ${axis}`)).join(", ");
 
 /** What enters a layer: tensor, layout, and the boxing on the way. */
-function enteringLine(plan, number) {
+function enteringLine(plan, number, title = null) {
   const all = entering(plan, number);
   const line = ([tensor, layout]) => {
     const steps = boxingTo(plan, tensor, layout);
@@ -63,7 +63,7 @@ function enteringLine(plan, number) {
       steps.length > 0 && [el("span", { class: "boxing" }, badgeText(steps)), " ", chips(plan.places.layouts[layout])]);
   };
   const more = all.length > 4 && el("span", { class: "note" }, ` and ${all.length - 4} more`);
-  return all.length > 0 && el("div", { class: "entering" }, all.slice(0, 4).map(line), more);
+  return all.length > 0 && el("div", { class: title ? "entering between" : "entering" }, title, all.slice(0, 4).map(line), more);
 }
 
 /** "9 all_gather, 2 slice" of the boxing that the ops of a layer ask for. */
@@ -91,7 +91,7 @@ function layerOps(plan, number, key) {
   const name = number === null ? "ops of no layer" : plan.places.layers[number].name;
   const boxes = boxingCount(plan, number);
   const title = [named(name), el("span", { class: "count" }, `${some(ops.length, "op")}${boxes ? ` · boxing: ${boxes}` : ""}`), layoutStrip(plan, number)];
-  return [enteringLine(plan, number), opened(title, () => dag(plan, number, ops), false, key)];
+  return [enteringLine(plan, number), opened(title, () => dag(plan, number, ops), key)];
 }
 
 /** Layers alike that follow each other, folded into one; those without ops left out. */
@@ -104,11 +104,13 @@ function opsGroup(plan, layers) {
   const number = (layer) => plan.places.layers.indexOf(layer);
   const key = (layer) => `ops:${keyOf(plan, layer.name)}`;
   if (layers.length === 1) return el("div", { class: "ops" }, layerOps(plan, number(layers[0]), key(layers[0])));
+  const boxes = boxingCount(plan, number(layers[1]));
+  const between = enteringLine(plan, number(layers[1]), "between two of them: ");
   const title = [named(layers[0].name), " … ", named(layers[layers.length - 1].name),
-    el("span", { class: "count" }, `${layers.length} layers alike, stage ${layers[0].stage}${boxingCount(plan, number(layers[0])) ? ` · boxing of each: ${boxingCount(plan, number(layers[0]))}` : ""}`), layoutStrip(plan, number(layers[0]))];
+    el("span", { class: "count" }, `${layers.length} layers alike, stage ${layers[0].stage}${boxes ? ` · boxing in each: ${boxes}` : ""}`), layoutStrip(plan, number(layers[0])), between];
   return el("div", { class: "ops" }, enteringLine(plan, number(layers[0])),
     opened(title, () => el("div", { class: "inner" }, layers.map((layer) => el("div", { class: "ops" }, layerOps(plan, number(layer), key(layer))))),
-      false, `alike:${keyOf(plan, layers[0].name)}`));
+      `alike:${keyOf(plan, layers[0].name)}`));
 }
 
 /** Opens the ops of a layer, and goes there. */

@@ -158,8 +158,8 @@ function group(plan, layers, select) {
   const made = opened(
     [title, el("span", { class: "count" }, `stage ${layers[0].stage} · ${counted}`)],
     () => el("div", { class: "inner" }, layers.length === 1 ? inner(layers[0])
-      : layers.map((layer) => opened(named(layer.name), () => inner(layer), false, `layer:${keyOf(plan, layer.name)}`))),
-    false, `layers:${keyOf(plan, layers[0].name)}`);
+      : layers.map((layer) => opened(named(layer.name), () => inner(layer), `layer:${keyOf(plan, layer.name)}`))),
+    `layers:${keyOf(plan, layers[0].name)}`);
   made.classList.add("layer");
   const rows = [...variants.values()].map((same) =>
     el("div", { class: variants.size > 1 ? "variant" : "variant alone" }, variants.size > 1 && el("bdi", null, called(same)), barcode(plan, same[0], select)));

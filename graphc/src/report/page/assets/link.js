@@ -1,5 +1,4 @@
 // What is open, kept in the address behind `#`, so that a link opens the same: `#when?tensor=A:tok.weight&open=layer:A:blocks.0`.
-// What a link of the page leads to is a step in the browser's history; all else changes the address of the step that it is in.
 
 /** Text of an address as it was before it was escaped; nothing where it is none. */
 function unescaped(text) {
@@ -10,16 +9,11 @@ function unescaped(text) {
   }
 }
 
-/** What steps of the history have that the page has kept, unlike those that the browser makes of a link of the menu. */
-const KEPT = { kept: true };
-
 const address = {
   section: "",
   values: new Map(),
   readers: new Map(),
   later: 0,
-  /** Whether what is kept next is a new step of the history. */
-  leaves: false,
 
   /** Has `apply` called with the values of a key whenever an address is read. */
   on(key, apply) {
@@ -58,45 +52,42 @@ const address = {
     this.later = setTimeout(() => this.keep(), 120);
   },
 
-  /** Puts into the address what is open. A page within another, in a notebook say, has no address of its own. */
-  keep() {
+  /** Puts into the address what is open, and beside it how far the page is scrolled. */
+  keep(put = "replaceState") {
     clearTimeout(this.later);
-    if (location.protocol === "about:") return;
-    const text = this.text() || location.href.replace(/#.*/, "");
-    if (this.leaves) history.pushState(KEPT, "", text);
-    else history.replaceState(KEPT, "", text);
-    this.leaves = false;
+    if (isEmbedded()) return;
+    history[put]({ y: scrollY }, "", this.text() || location.href.replace(/#.*/, ""));
   },
 
-  /** Keeps what is open now as a step to come back to, before a link leads elsewhere. */
-  leave() {
+  /** Follows a link of the page, by what it does: the browser's Back comes back to what was seen before. */
+  go(act) {
     this.keep();
-    this.leaves = true;
+    act();
+    this.keep("pushState");
   },
 
-  /** The section in which something was clicked is the one that a link opens again. */
-  enter(event) {
-    const found = event.target.closest && event.target.closest("section[id]");
-    if (found) this.section = found.id;
-  },
-
-  /** Opens what the address says, and goes to its section. An address without values, of the menu say, leaves open what is, but not where it
-   * is a step of the history. */
-  read(whole = false) {
+  /** Opens what the address says, and goes to its section, or back to where the page was. An address without values that the page has not
+   *  written itself leaves open what is. */
+  read(state = history.state) {
     const [section, query] = location.hash.slice(1).split("?");
     this.section = unescaped(section);
-    if (query === undefined && !whole) {
-      if (this.values.size > 0) this.write();
-      return;
-    }
-    const before = this.all("open");
+    if (query === undefined && !state) return this.show(this.section);
     this.values.clear();
     for (const [key, value] of (query || "").split("&").map((pair) => pair.split("="))) {
       if (this.readers.has(key) && value !== undefined) this.values.set(key, [...this.all(key), unescaped(value)]);
     }
-    close(before.filter((key) => !this.has("open", key)));
     for (const [key, readers] of this.readers) readers.forEach((apply) => apply(this.all(key)));
-    this.show(this.section);
+    if (!state) return this.show(this.section);
+    // What is opened is filled a little later, and has its height then.
+    for (const later of [0, 60]) setTimeout(() => scrollTo(0, state.y), later);
+  },
+
+  /** Notes the section in which something was done. */
+  visit(target) {
+    const found = target.closest && target.closest("section[id]");
+    if (!found) return;
+    this.section = found.id;
+    this.write();
   },
 
   /** Scrolls to a section, and says so in the address. */
@@ -109,12 +100,15 @@ const address = {
   },
 };
 
-/** Follows the page's own links where it is within another: there they would lead to that one. */
-function followWithin(event) {
-  const link = location.protocol === "about:" && event.target.closest && event.target.closest('a[href^="#"]');
-  if (!link) return;
+/** Whether the page is within another, in a notebook say: it has no address of its own then. */
+const isEmbedded = () => location.protocol === "about:";
+
+/** Follows the page's own anchors, those of the menu: they leave open what is. */
+function followAnchor(event) {
+  const link = event.target.closest && event.target.closest('a[href^="#"]');
+  if (!link || event.defaultPrevented || event.ctrlKey || event.metaKey || event.shiftKey) return;
   event.preventDefault();
-  document.getElementById(link.getAttribute("href").slice(1)).scrollIntoView();
+  address.go(() => address.show(link.getAttribute("href").slice(1)));
 }
 
 /** What a plan calls something, in the address: `A:name`. */
@@ -123,34 +117,22 @@ const keyOf = (plan, name) => `${"AB"[page.plans.indexOf(plan)]}:${name}`;
 /** The names that keys of a plan have. */
 const namesOf = (plan, keys) => keys.filter((key) => key.startsWith(keyOf(plan, ""))).map((key) => key.slice(2));
 
-/** A button that looks like a link. */
-function jump(children, act, title = null) {
-  const follow = () => {
-    address.leave();
-    act();
-  };
-  return el("button", { type: "button", class: "hit", title, on: { click: follow } }, children);
+/** A link within the page: the browser's Back leads back from it. */
+const jump = (children, act, title = null) => el("a", { href: "#", class: "hit", title, on: { click: (event) => { event.preventDefault(); address.go(act); } } }, children);
+
+/** Opens and closes what has keys as the address says. What is open at first is in the address where it is shut. */
+function applyOpen() {
+  for (const details of document.querySelectorAll("details[data-key]")) details.open = isOpen(details.dataset.key, details.dataset.first !== undefined);
 }
 
-/** Closes what has keys. */
-function close(keys) {
-  for (const details of document.querySelectorAll("details[data-key]")) {
-    if (keys.includes(details.dataset.key)) details.open = false;
-  }
-}
-
-/** Opens and closes what has keys as the address says. */
-function applyOpen(keys) {
-  for (const details of document.querySelectorAll("details[data-key]")) {
-    if (keys.includes(details.dataset.key)) details.open = true;
-  }
-}
+/** Whether the address says that something is open, which is so at first or is not. */
+const isOpen = (key, first) => (first ? !address.has("shut", key) : address.has("open", key));
 
 /** Opens what has a key, and scrolls to it. */
 function reveal(section, key) {
   address.show(section);
   address.toggle("open", key, true);
-  applyOpen([key]);
+  applyOpen();
   const found = [...document.querySelectorAll("details[data-key]")].find((one) => one.dataset.key === key);
   if (found) found.scrollIntoView({ block: "center" });
 }

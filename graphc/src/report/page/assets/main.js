@@ -83,10 +83,14 @@ function start() {
   measureHead();
   step.draw();
   address.on("open", applyOpen);
+  address.on("shut", applyOpen);
+  address.on("theme", ([name]) => { theme(name ? name === "dark" : prefers.matches); step.draw(); });
   address.read();
-  window.addEventListener("popstate", (event) => address.read(event.state !== null));
-  document.addEventListener("click", (event) => address.enter(event), true);
-  document.addEventListener("click", followWithin);
+  if (!isEmbedded()) history.scrollRestoration = "manual";
+  window.addEventListener("popstate", (event) => address.read(event.state));
+  window.addEventListener("scroll", () => history.state && address.write());
+  for (const done of ["click", "keydown"]) document.addEventListener(done, (event) => address.visit(event.target), true);
+  document.addEventListener("click", followAnchor);
 }
 
 /** Tells the style how high the head is, so that it hides nothing that is scrolled to. */
@@ -103,14 +107,12 @@ function theme(dark) {
 
 const prefers = matchMedia("(prefers-color-scheme: dark)");
 theme(prefers.matches);
-address.on("theme", ([name]) => { theme(name ? name === "dark" : prefers.matches); step.draw(); });
 start();
-prefers.addEventListener("change", (event) => { theme(event.matches); step.draw(); });
+prefers.addEventListener("change", (event) => { if (address.all("theme").length === 0) { theme(event.matches); step.draw(); } });
 document.getElementById("theme").addEventListener("click", () => {
-  const name = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
-  theme(name === "dark");
+  theme(document.documentElement.dataset.theme !== "dark");
+  address.put("theme", [document.documentElement.dataset.theme]);
   step.draw();
-  address.put("theme", [name]);
 });
 window.addEventListener("resize", () => { measureHead(); step.all.forEach((one) => one.later()); });
 let before = "light";

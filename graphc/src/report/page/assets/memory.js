@@ -3,7 +3,33 @@
 /** The frame of one of so many charts in a row. */
 const frameOf = (columns) => ({ left: 62, right: 12, top: 18, bottom: 26, width: room([1340, 660, 470][columns - 1]), height: columns < 3 ? 260 : 220 });
 
-function memoryFigure(plan, filled, scale, frame) {
+/** Programs of a stage whose arenas differ by less than this are alike. */
+const ALIKE_ARENAS = 0.02;
+
+/** Programs that are alike, each group with the fullest of them, which is drawn, and the ranks of all. */
+const memoryGroups = remembered((plan) => {
+  const groups = [];
+  for (const one of plan.memory.programs) {
+    const known = groups.find(({ all: [first] }) => first.stage === one.stage && Math.abs(first.arena_bytes - one.arena_bytes) <= first.arena_bytes * ALIKE_ARENAS);
+    if (known) known.all.push(one);
+    else groups.push({ all: [one] });
+  }
+  for (const group of groups) {
+    group.fullest = group.all.reduce((best, one) => (one.arena_bytes > best.arena_bytes ? one : best));
+    group.ranks = ranksNamed(joinedRuns(group.all.map((one) => one.ranks)));
+  }
+  return groups;
+});
+
+/** Whose memory a chart is of, and how much it is. */
+function memoryTitle({ all, fullest, ranks }, peak) {
+  const least = Math.min(...all.map((one) => one.arena_bytes));
+  const arena = bytes(least) === bytes(fullest.arena_bytes) ? bytes(least) : `${bytes(least)} to ${bytes(fullest.arena_bytes)}`;
+  return `Stage ${fullest.stage}, ${ranks}: peak ${bytes(peak)}, arena ${arena}${all.length > 1 ? ` (drawn: ${ranksNamed(fullest.ranks)}, the fullest)` : ""}`;
+}
+
+function memoryFigure(plan, group, scale, frame) {
+  const filled = group.fullest;
   const { memory } = plan;
   const whole = plan.summary.step_seconds || 1e-9;
   const wide = frame.width - frame.left - frame.right;
@@ -13,7 +39,7 @@ function memoryFigure(plan, filled, scale, frame) {
   const { moments } = filled;
   const total = (moment) => moment[1].reduce((all, one) => all + one, 0);
   const image = svg("svg", { viewBox: `0 0 ${frame.width} ${frame.height}`, role: "img",
-    "aria-label": `Memory of stage ${filled.stage} over the step; a table follows` });
+    "aria-label": `Memory of stage ${filled.stage}, ${group.ranks}, over the step; a table follows` });
   for (const at of ticks(scale, 4, 2)) {
     if (at > scale) continue;
     image.append(svg("line", { class: "grid", x1: frame.left, x2: frame.width - frame.right, y1: y(at), y2: y(at) }),
@@ -29,10 +55,10 @@ function memoryFigure(plan, filled, scale, frame) {
   image.append(svg("circle", { cx: px, cy: py, r: 3.5, style: { fill: "var(--ink)" } }),
     svg("text", { class: "strong", x: Math.min(frame.width - 90, Math.max(frame.left + 40, px)), y: Math.max(11, py - 7), "text-anchor": "middle" }, `peak ${bytes(total(peak))}`));
   hover(image, plan, filled, frame, x, total, whole);
-  return el("figure", { data: { peak: String(total(peak)), arena: String(filled.arena_bytes) } },
-    el("figcaption", null, `Stage ${filled.stage}, ${ranksOfRuns(filled.ranks)}: peak ${bytes(total(peak))}, arena ${bytes(filled.arena_bytes)}`),
+  return el("figure", { data: { peak: String(total(peak)), arenas: JSON.stringify(group.all.map((one) => one.arena_bytes)) } },
+    el("figcaption", null, memoryTitle(group, total(peak))),
     image,
-    opened("what fills the peak, as a table", () => peakTable(plan, filled), false, `peak:${keyOf(plan, filled.program)}`));
+    opened("what fills the peak, as a table", () => peakTable(plan, filled), `table:${keyOf(plan, `peak${filled.program}`)}`));
 }
 
 /** One area for each kind, each on those before it, as steps. */
@@ -63,10 +89,14 @@ function limits(image, memory, frame, scale, y) {
 function hover(image, plan, filled, frame, x, total, whole) {
   const cross = svg("line", { class: "cross", y1: frame.top, y2: frame.height - frame.bottom, visibility: "hidden" });
   image.append(cross);
-  image.addEventListener("mousemove", (event) => {
+  const momentAt = (event) => {
     const box = image.getBoundingClientRect();
     const at = ((((event.clientX - box.left) / box.width) * frame.width - frame.left) / (frame.width - frame.left - frame.right)) * whole;
-    const moment = filled.moments[Math.max(0, filled.moments.findLastIndex((one) => one[0] <= at))];
+    return filled.moments[Math.max(0, filled.moments.findLastIndex((one) => one[0] <= at))];
+  };
+  image.addEventListener("click", (event) => address.go(() => showMoment(plan, filled, momentAt(event))));
+  image.addEventListener("mousemove", (event) => {
+    const moment = momentAt(event);
     cross.setAttribute("x1", x(moment[0]));
     cross.setAttribute("x2", x(moment[0]));
     cross.setAttribute("visibility", "visible");
@@ -86,22 +116,21 @@ function momentText(plan, filled, [at, kinds, actor, largest], total) {
   return lines.join("\n");
 }
 
-function peakTable(plan, filled) {
-  const [, kinds, , largest] = filled.moments[filled.peak];
-  const rows = plan.memory.kinds.map((kind, at) => [kind, kinds[at]]).filter(([, size]) => size > 0).sort((a, b) => b[1] - a[1]);
-  return el("div", { class: "pair" },
-    table("By kind", [["kind"], ["bytes", true]], rows.map(([kind, size]) => [kind, bytes(size)]), { scroll: false }),
-    table("Largest", [["tensor"], ["bytes", true], ["contents", true]], largest.map(([name, size, n]) => [tensorLink(plan, filled.names[name]), bytes(size), String(n)]), { scroll: false }));
+/** The event of a moment, in the timeline of the first ranks of the program. */
+function showMoment(plan, filled, [at, , actor]) {
+  const shown = step.all[page.plans.indexOf(plan)];
+  const row = (plan.timeline.actors[filled.program] || [])[actor];
+  if (row) showEvent(shown, (other, program) => program === filled.program && other === row, "event", at / shown.tick);
 }
 
-/** Programs of a stage that fill their memory alike, as one: the first, with the ranks of all. */
-function alikePrograms(programs) {
-  const groups = new Map();
-  for (const one of programs) {
-    const key = [one.stage, one.arena_bytes, one.moments.map(([, kinds]) => kinds.join()).join(";")].join("|");
-    groups.set(key, [...(groups.get(key) || []), one]);
-  }
-  return [...groups.values()].map((all) => ({ ...all[0], ranks: joined(all.flatMap((one) => one.ranks)) }));
+function peakTable(plan, filled) {
+  const [at, kinds, actor, largest] = filled.moments[filled.peak];
+  const row = (plan.timeline.actors[filled.program] || [])[actor];
+  const rows = plan.memory.kinds.map((kind, at) => [kind, kinds[at]]).filter(([, size]) => size > 0).sort((a, b) => b[1] - a[1]);
+  const when = row && el("p", { class: "note" }, `At ${instant(at, plan.summary.step_seconds / 1000)}, in `, jump(named(row[NAME]), () => showMoment(plan, filled, filled.moments[filled.peak])));
+  return el("div", { class: "pair" },
+    el("div", null, when, table("By kind", [["kind"], ["bytes", true]], rows.map(([kind, size]) => [kind, bytes(size)]), { scroll: false })),
+    table("Largest", [["tensor"], ["bytes", true], ["contents", true]], largest.map(([name, size, n]) => [tensorLink(plan, filled.names[name]), bytes(size), String(n)]), { scroll: false }));
 }
 
 /** The top of all charts: the device's memory where that is near, else what is used and some air. */
@@ -112,13 +141,14 @@ function memoryScale(plans) {
 }
 
 function memory(plan, scale, single) {
-  const programs = alikePrograms(plan.memory.programs);
-  const columns = single ? Math.min(3, programs.length || 1) : 2;
+  const { programs } = plan.memory;
+  const groups = memoryGroups(plan);
+  const columns = single ? Math.min(3, groups.length || 1) : 2;
   const beyond = plan.memory.device_bytes > scale;
   const used = plan.memory.kinds.filter((_, at) => programs.some((one) => one.moments.some((moment) => moment[1][at] > 0)));
   return el("div", null,
     legend(used.map((kind) => [`var(--${kind})`, kind === "copy" ? "copy of a parameter" : kind])),
     beyond && el("p", { class: "note" }, `The device has ${bytes(plan.memory.device_bytes)}, far above what is drawn.`),
-    el("div", { class: `memories in${single ? columns : 1}` }, programs.map((one) => memoryFigure(plan, one, scale, frameOf(columns)))),
+    el("div", { class: `memories in${single ? columns : 1}` }, groups.map((one) => memoryFigure(plan, one, scale, frameOf(columns)))),
     plan.memory.left_out > 0 && el("p", { class: "note" }, `${plan.memory.left_out} more programs, with less memory, are not shown.`));
 }

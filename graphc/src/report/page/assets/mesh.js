@@ -50,7 +50,7 @@ function mesh(plan) {
   const figure = el("figure", { class: "mesh" },
     el("figcaption", null, `${some(all, "rank")} as ${times(places.mesh)} (${axes})${nodes}`),
     el("div", { class: "stages" }, blocks.map((one) => one.figure)),
-    opened("as a table", () => stageTable(plan), false, `ranks:${keyOf(plan, "")}`));
+    opened("as a table", () => stageTable(plan), `table:${keyOf(plan, "stages")}`));
   const show = (tensor) => blocks.forEach((one, stage) => one.show(tensor && tensor[4] === stage ? tensor : null));
   return { figure, show };
 }
@@ -91,7 +91,7 @@ function block(plan, stage, number, cell) {
       const index = parts && parts.number[place];
       shape.setAttribute("class", parts ? "part" : node % 2 ? "odd" : "");
       shape.style.fill = parts ? shade(index, parts.count) : "";
-      if (text) text.setAttribute("class", parts ? "on" : "");
+      if (text) text.setAttribute("class", !parts ? "" : lightness(index, parts.count) < 50 ? "on dark" : "on");
     }
   };
   const caption = [el("b", null, `stage ${number}`), `ranks ${runs(stage.ranks)}`, `mesh ${times(stage.hierarchy)}`, some(layersOf(places, number), "layer")];
@@ -99,8 +99,9 @@ function block(plan, stage, number, cell) {
     el("div", { class: "caption" }, caption.map((text) => el("div", null, text))), image) };
 }
 
-/** Different parts in different shades of one colour, which is no layout's; equal parts in the same one. */
-const shade = (index, count) => `hsl(275 22% ${88 - 46 * (count > 1 ? index / (count - 1) : 0) - 6 * (index % 2)}%)`;
+/** Different parts in different shades of the colour of ranks, equal parts in the same one. */
+const shade = (index, count) => `hsl(78 62% ${lightness(index, count)}%)`;
+const lightness = (index, count) => Math.round(80 - 54 * (count > 1 ? index / (count - 1) : 0));
 
 function partsOf(plan, stage, tensor) {
   const known = new Map();

@@ -10,7 +10,7 @@ const textWidth = (() => {
 })();
 
 function roofline(plan, sums) {
-  const points = [...sums.kernels].map(([op, [n, flops, moved, s]]) => ({ op, n, flops, moved, s }))
+  const points = [...sums.kernels].map(([op, one]) => ({ op, one, n: one.sums[0], flops: one.sums[1], moved: one.sums[2], s: one.sums[3] }))
     .filter((one) => one.flops > 0 && one.moved > 0 && one.s > 0);
   if (!points.length) return el("p", { class: "note" }, "No kernel computes.");
   const { peaks, bandwidth } = plan.costs;
@@ -40,7 +40,7 @@ function roofline(plan, sums) {
   points.sort((a, b) => b.s - a.s).forEach((one) => {
     const [cx, cy, r] = circle(one);
     const text = `${one.op}: ${seconds(one.s)}, ${metric(one.flops / one.s, "FLOP/s")}, ${(one.flops / one.moved).toPrecision(3)} FLOP a byte`;
-    image.append(svg("circle", { cx, cy, r, "fill-opacity": 0.55, style: { fill: "var(--kernel)" }, on: { mousemove: (event) => tip.show(event, text), mouseleave: tip.hide } }));
+    image.append(svg("circle", { cx, cy, r, "fill-opacity": 0.55, style: { fill: "var(--kernel)" }, on: { click: () => address.go(() => showLongest(plan, one.one)), mousemove: (event) => tip.show(event, text), mouseleave: tip.hide } }));
     labels.push(...label(taken, one.op, [cx, cy, r], frame));
   });
   image.append(...labels);

@@ -62,7 +62,7 @@ function strip(plan, measured) {
       [compute, "var(--kernel)"], [communication, "var(--communication)"], [waiting, "var(--idle)"]], shares), true),
     measured && measuredCard(plan, measured),
     card("Peak memory of a rank", bytes(s.peak_memory_bytes), `${percent(full)} of ${bytes(s.memory_bytes)}`, s.peak_memory_bytes,
-      bar([[Math.min(1, full), full > 1 ? "var(--limit)" : "var(--used)"]], percent(full))),
+      bar([[Math.min(1, full), full > 1 ? "var(--limit)" : "var(--memory)"]], percent(full))),
     card("Planner", gap, `objective ${seconds(s.planner.objective_seconds)}, bound ${seconds(s.planner.bound_seconds)}: ${objectiveText(s)}${tied}`, s.planner.gap),
     card("Ranks", count(s.ranks), `${times(s.mesh)} on ${visible(s.cluster)}`, s.ranks),
     card("Pipeline", s.stages === 1 ? "1 stage" : `${s.stages} stages`,

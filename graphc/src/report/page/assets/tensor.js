@@ -21,20 +21,23 @@ function partTable(plan, tensor) {
   return table(layout.includes("P") ? "The part of each rank, a summand" : "The part of each rank", [["rank", true], ["part"]], rows);
 }
 
-/** Links to the events that make, change, communicate and read a tensor; nothing where no event does. */
+/** Links to the events that make a tensor or update it, to those that read it, and to those that communicate it; nothing where no event does. */
 function eventLinks(plan, index) {
   const shown = step.all[page.plans.indexOf(plan)];
-  const doing = (row) => plan.timeline.doings[row[1]];
-  const communicates = (row) => doing(row) === "communication";
-  const makes = (row) => row[5].includes(index) && !communicates(row);
-  const kinds = [
-    ["made", (row) => makes(row) && doing(row) !== "update"],
-    ["updated", (row) => makes(row) && doing(row) === "update"],
-    ["communicated", (row) => communicates(row) && (row[5].includes(index) || row[6].includes(index))],
-    ["read", (row) => row[6].includes(index) && !communicates(row)],
-  ];
-  const found = kinds.filter(([, wanted]) => plan.timeline.actors.some((actors) => actors.some(wanted)));
-  return found.length > 0 && [el("dt", null, "events"), el("dd", null, found.map(([text, wanted], at) => [at ? " · " : "", jump(text, () => showEvent(shown, wanted))]))];
+  const communicates = (row) => plan.timeline.doings[row[DOING]] === "communication";
+  const does = (which, between) => (row, program) => communicates(row) === between && touches(plan, program, row, which, index);
+  const kinds = [["made by", isVariable(plan.places.tensors[index]) ? () => false : does(MADE, false)], ["updated by", (row, program) => touches(plan, program, row, UPDATED, index)],
+    ["read first by", does(READ, false)], ["communicated by", (row, program) => does(MADE, true)(row, program) || does(READ, true)(row, program)]];
+  const first = ([text, wanted]) => {
+    for (const lane of shown.every) {
+      const event = firstEvent(lane, wanted);
+      if (event) return [[text, wanted, lane.doings[event.actor]]];
+    }
+    return [];
+  };
+  const found = kinds.flatMap(first);
+  return found.length > 0 && [el("dt", null, "events"), el("dd", { data: { events: "" } }, found.map(([text, wanted, row], at) =>
+    [at ? " · " : "", `${text} `, jump(actorText(plan, row), () => showEvent(shown, wanted), visible(row[NAME]))]))];
 }
 
 function tensorPanel(plan, tensor, close) {
@@ -54,6 +57,6 @@ function tensorPanel(plan, tensor, close) {
       el("dt", null, "layer"), el("dd", null, layer < 0 ? "none" : layerLinks(plan, layer)),
       eventLinks(plan, index)),
     why && whyTables(plan, why),
-    opened("parts by rank, as a table", () => partTable(plan, tensor), false, `parts:${keyOf(plan, "")}`),
+    opened("parts by rank, as a table", () => partTable(plan, tensor), `parts:${keyOf(plan, tensor[0])}`),
     boxingTable(plan, index));
 }

@@ -56,7 +56,7 @@ class Timeline {
       const key = JSON.stringify([row.stage, row.streams.map((stream) => stream.blocks.map((block) => block.length))]);
       first.set(key, [...(first.get(key) || []), row]);
     }
-    return new Map([...first.values()].map((rows) => [rows[0], rows.length]));
+    return new Map([...first.values()].map((rows) => [rows[0], rows]));
   }
 
   shown() {
@@ -128,7 +128,8 @@ class Timeline {
     }
     const pen = canvas.getContext("2d");
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
-    this.theme = Object.fromEntries(["bg", "ink", "soft", "line", "panel", "layer-odd", "layer-even", ...this.timeline.doings].map((name) => [name, color(name)]));
+    this.theme = Object.fromEntries(["bg", "ink", "soft", "line", "panel", "wait", ...this.timeline.doings].map((name) => [name, color(name)]));
+    this.theme.hatch = hatch(pen, this.theme.wait);
     pen.fillStyle = this.theme.bg;
     pen.fillRect(0, 0, this.width, this.height);
     pen.font = "11px system-ui, sans-serif";
@@ -168,6 +169,7 @@ class Timeline {
     pen.clip();
     pen.fillStyle = this.theme.panel;
     pen.fillRect(this.left, row + 2, this.width - this.left, high - 4);
+    this.waits(pen, one, [first, end], [row, high], each);
     for (let run = first; run < end; run++) {
       const [x, to] = [this.x(one.starts[run]), this.x(one.ends[run])];
       if (each) {
@@ -183,6 +185,49 @@ class Timeline {
     pen.restore();
   }
 
+  /** The gaps of a lane: between its runs, and within them where events are drawn one by one. */
+  waits(pen, one, [first, end], line, each) {
+    for (let run = first; run <= Math.min(end, one.starts.length - 1); run++) {
+      let free = run > 0 ? one.ends[run - 1] : 0;
+      if (!each) this.wait(pen, one, [free, one.starts[run]], line, one.stream.blocks[one.stream.items[run][0]][0]);
+      else {
+        eachEvent(one, run, (actor, start, to) => {
+          this.wait(pen, one, [free, start], line, actor);
+          free = to;
+        });
+      }
+    }
+    if (end >= one.starts.length && end > 0) this.wait(pen, one, [one.ends[end - 1], this.plan.summary.step_seconds / this.tick], line, null);
+  }
+
+  /** A wait with what it is for. */
+  wait(pen, one, [from, to], [top, high], actor) {
+    if (to - from <= SHORTEST_WAIT) return;
+    const [x, until] = [this.x(from), this.x(to)];
+    if (until - x < 1 || until < this.left || x > this.width) return;
+    pen.fillStyle = this.theme.hatch;
+    pen.fillRect(x, top + 2, until - x, high - 4);
+    if (until - x < 40) return;
+    const [start, end] = [Math.max(x, this.left) + 4, Math.min(until, this.width) - 3];
+    const text = waitTexts(this.plan, one, actor).find((text) => pen.measureText(text).width <= end - start - 4);
+    if (!text) return;
+    pen.fillStyle = this.theme.bg;
+    pen.fillRect(start - 2, top + high / 2 - 7, pen.measureText(text).width + 4, 14);
+    this.text(pen, [text], [x, until], [top, high], this.theme.soft);
+  }
+
+  /** The parts of a span of places in which the stream does not wait, in pixels. Waits below a pixel part nothing. */
+  pieces(times, first, last) {
+    const all = [];
+    for (let place = first; place <= last; place++) {
+      const [x, to] = [this.x(times[place][0]), this.x(times[place][1])];
+      const before = all[all.length - 1];
+      if (before && x - before[1] < 1) before[1] = Math.max(before[1], to);
+      else all.push([x, to]);
+    }
+    return all;
+  }
+
   /** The passes and layers of a run, above its events. */
   nest(pen, one, run, top) {
     const nest = nestOf(one, one.stream.items[run][0]);
@@ -192,25 +237,12 @@ class Timeline {
     for (const [first, last, pass] of nest.passes) {
       const name = pass === undefined ? "" : this.timeline.passes[pass];
       const text = microbatch === null ? name : `${name} ${microbatch}`;
-      this.pieces(times, first, last).forEach((piece) => this.span(pen, piece, [top, PASS], text, this.theme[name] || this.theme.line));
+      this.pieces(times, first, last).forEach((piece) => this.span(pen, piece, [top, PASS], text, this.theme[name] || this.theme.panel));
     }
     nest.layers.forEach(([first, last, layer], at) => {
       const known = layer >= 0 && this.plan.places.layers[layer];
-      const fill = this.theme[at % 2 ? "layer-odd" : "layer-even"];
-      this.pieces(times, first, last).forEach((piece) => this.span(pen, piece, [top + PASS, LAYER], known ? known.name : "", fill, this.theme.ink));
+      this.pieces(times, first, last).forEach((piece) => this.span(pen, piece, [top + PASS, LAYER], known ? known.name : "", at % 2 ? this.theme.panel : this.theme.bg, this.theme.ink));
     });
-  }
-
-  /** From where to where something works, in pixels: between its pieces it waits. */
-  pieces(times, first, last) {
-    const pieces = [];
-    for (let at = first; at <= last; at++) {
-      const [from, to] = [this.x(times[at][0]), this.x(times[at][1])];
-      const before = pieces[pieces.length - 1];
-      if (before && from - before[1] < 1) before[1] = Math.max(before[1], to);
-      else pieces.push([from, to]);
-    }
-    return pieces;
   }
 
   /** A span with its name. */
@@ -220,6 +252,11 @@ class Timeline {
     pen.globalAlpha = ink ? 1 : 0.55;
     pen.fillRect(x, top + 1, Math.max(0.6, to - x - (to - x > 3 ? 0.7 : 0)), high - 1);
     pen.globalAlpha = 1;
+    if (ink && to - x > 3) {
+      pen.lineWidth = 1;
+      pen.strokeStyle = this.theme.line;
+      pen.strokeRect(x + 0.5, top + 1.5, to - x - 1.5, high - 2);
+    }
     this.text(pen, [text, text.slice(text.lastIndexOf(".") + 1)], [x, to], [top, high], ink || this.theme.ink);
   }
 
@@ -258,6 +295,7 @@ class Timeline {
   /** All events of a run; those below a pixel together, in the colour of most of them. */
   events(pen, one, run, [top, high]) {
     let [pixel, sums] = [null, null];
+    const messages = [];
     const flush = () => {
       if (pixel === null) return;
       const entries = Object.entries(sums).sort((a, b) => b[1] - a[1]);
@@ -269,9 +307,14 @@ class Timeline {
     };
     eachEvent(one, run, (actor, start, end) => {
       const [x, to] = [this.x(start), this.x(end)];
-      if (to < this.left || x > this.width || end <= start) return;
+      const doing = one.doings[actor][DOING];
+      const message = end <= start && this.timeline.doings[doing] === "communication";
+      if (to < this.left || x > this.width || (end <= start && !message)) return;
       this.drawn += 1;
-      const doing = one.doings[actor][1];
+      if (message) {
+        messages.push(x);
+        return;
+      }
       if (to - x < 1) {
         if (pixel !== Math.floor(x)) flush();
         pixel = Math.floor(x);
@@ -285,6 +328,9 @@ class Timeline {
       if (to - x > 26) this.text(pen, actorTexts(this.plan, one.doings[actor]), [x, to], [top, high], inkOn(this.timeline.doings[doing]));
     });
     flush();
+    // Messages take no time of a stream, and are drawn as strokes.
+    pen.fillStyle = this.theme.communication;
+    messages.forEach((x) => pen.fillRect(x - 1, top, 2.5, high));
   }
 
   /** A frame around the chosen event. */
@@ -311,8 +357,8 @@ class Timeline {
     this.lanes.forEach((one, at) => {
       const first = at === 0 || this.lanes[at - 1].row !== one.row;
       const what = one.number > 0 ? "communication" : "kernels";
-      const more = this.unfolded ? 1 : this.folds.get(one.row) || 1;
-      const ranks = ranksOfRuns(one.row.ranks) + (more > 1 ? ` (1 of ${more} kinds)` : "");
+      const alike = this.unfolded ? [one.row] : this.folds.get(one.row) || [one.row];
+      const ranks = ranksNamed(joinedRuns(alike.map((row) => row.of))) + (alike.length > 1 ? `, as ${one.row.rank}` : "");
       const stage = `stage ${one.row.stage}`;
       const lines = this.nested ? [this.left < 100 ? stage : `${stage} · ${what}`, this.left < 100 && one.number > 0 ? what : ranks] : [first ? `${stage} · ${ranks}` : `  ${what}`];
       const from = this.tops[at] + this.high() / 2 - (lines.length - 1) * 7;
@@ -329,8 +375,18 @@ class Timeline {
     const at = this.tops.findIndex((top) => event.clientY - box.top >= top && event.clientY - box.top < top + this.high());
     const one = this.lanes[at];
     const x = event.clientX - box.left;
-    const found = one && x >= this.left && eventAt(one, this.time(x) / this.tick);
-    return found ? { lane: one, event: found, level: this.level(event.clientY - box.top - this.tops[at]) } : null;
+    if (!one || x < this.left) return null;
+    const time = this.time(x) / this.tick;
+    const level = this.level(event.clientY - box.top - this.tops[at]);
+    const found = eventAt(one, time, level === "event" ? this.time(x + 2) / this.tick - time : 0);
+    return found ? { lane: one, event: found, level } : this.waitAt(one, time);
+  }
+
+  /** The wait of a lane at a time, with the event that ends it, or none at the step's end. */
+  waitAt(one, time) {
+    const event = eventAfter(one, time);
+    const wait = event ? waitBefore(one, event) : { from: one.ends[one.ends.length - 1], to: this.plan.summary.step_seconds / this.tick };
+    return wait && wait.from <= time && time <= wait.to ? { lane: one, event, level: "wait", wait } : null;
   }
 
   /** What of a nested lane is at a height: its passes, its layers, its events. */
@@ -354,7 +410,8 @@ class Timeline {
       canvas.setPointerCapture(event.pointerId);
     });
     canvas.addEventListener("pointerup", (event) => {
-      if (dragged !== null && moved < 4) this.choose(this.under(event));
+      const found = dragged !== null && moved < 4 ? this.under(event) : undefined;
+      if (found !== undefined) this.choose(found && found.event ? found : null);
       dragged = null;
     });
     canvas.addEventListener("pointermove", (event) => {
@@ -410,34 +467,39 @@ class Timeline {
   }
 
   /** From when to when what was found lasts: the event, its layer or its pass, in ticks. */
-  extent({ lane: one, event, level }) {
+  extent({ lane: one, event, level, wait }) {
+    if (level === "wait") return [wait.from, wait.to];
     if (level === "event") return [event.start, event.end];
-    const nest = nestOf(one, one.stream.items[event.run][0]);
-    const [first, last] = nest[level === "pass" ? "passes" : "layers"].find(([from, to]) => from <= event.place && event.place <= to);
+    const [first, last] = this.placesOf(one, event, level);
     return [eventOf(one, event.run, first).start, eventOf(one, event.run, last).end];
+  }
+
+  /** The first and the last place of the pass or the layer in which an event lies. */
+  placesOf(one, event, level) {
+    const nest = nestOf(one, one.stream.items[event.run][0]);
+    return nest[level === "pass" ? "passes" : "layers"].find(([from, to]) => from <= event.place && event.place <= to);
+  }
+
+  /** Ticks of a pass or a layer in which the stream waits. */
+  waited({ lane: one, event, level }) {
+    return waitedBetween(one, event.run, ...this.placesOf(one, event, level));
   }
 
   point(event) {
     const found = this.under(event);
-    if (found) return tip.show(event, found.level === "event" ? eventText(this, found) : spanText(this, found));
-    const waits = this.waitUnder(event);
-    if (waits) return tip.show(event, waitText(this, waits));
-    tip.hide();
+    if (!found) return tip.hide();
+    const text = { event: eventText, wait: waitTip }[found.level] || spanText;
+    tip.show(event, text(this, found));
   }
 
-  /** The wait at a place of the canvas: from when to when, and the event that ends it. */
-  waitUnder(event) {
-    const box = this.canvas.getBoundingClientRect();
-    const at = this.tops.findIndex((top) => event.clientY - box.top >= top && event.clientY - box.top < top + this.high());
-    const x = event.clientX - box.left;
-    return at >= 0 && x >= this.left ? waitAt(this.lanes[at], this.time(x) / this.tick) : null;
-  }
-
-  /** Seconds of each lane by what it does. */
+  /** Seconds of each lane by what it does, and those in which it waits. */
   table() {
     const { doings } = this.timeline;
-    return table("Seconds of a step by stream", [["stage"], ["ranks"], ["stream", true], ["events", true], ...doings.map((name) => [name, true])],
-      this.every.map((one) => [String(one.row.stage), ranksOfRuns(one.row.ranks), String(one.number), count(one.events),
-        ...byDoing(this.timeline, one).map((sum) => seconds(sum * this.tick))]));
+    return table("Seconds of a step by stream", [["stage"], ["ranks"], ["stream", true], ["events", true], ...doings.map((name) => [name, true]), ["waiting", true]],
+      this.every.map((one) => {
+        const sums = byDoing(this.timeline, one).map((sum) => sum * this.tick);
+        const waiting = Math.max(0, this.plan.summary.step_seconds - sums.reduce((all, sum) => all + sum, 0));
+        return [String(one.row.stage), ranksNamed(one.row.of), String(one.number), count(one.events), ...[...sums, waiting].map(seconds)];
+      }));
   }
 }

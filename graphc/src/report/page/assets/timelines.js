@@ -28,7 +28,7 @@ function timelineFigure(one, at) {
     page.plans.length > 1 && el("figcaption", null, el("span", { class: "tag" }, "AB"[at]), seconds(plan.summary.step_seconds)),
     el("div", { class: "canvas" }, one.canvas), panel,
     one.timeline.left_out > 0 && el("p", { class: "note" }, `${one.timeline.left_out} more kinds of ranks are not shown.`),
-    opened("as a table", () => one.table(), false, keyOf(plan, "events")));
+    opened("as a table", () => one.table(), `table:${keyOf(plan, "events")}`));
 }
 
 /** A button that is pressed or not, of all timelines. */
@@ -42,15 +42,17 @@ function switchOf(all, text, title, name) {
     set(!all[0][name]);
     address.put(name, [Number(all[0][name])]);
   });
-  address.on(name, (keys) => keys.length > 0 && set(keys[0] === "1"));
+  const first = all[0][name];
+  address.on(name, ([key]) => set(key === undefined ? first : key === "1"));
   button.setAttribute("aria-pressed", String(all[0][name]));
   return button;
 }
 
-/** Shows the first event whose actor is wanted, with some of what is around it; of a layer all of it. */
-function showEvent(one, wanted, level = "event") {
+/** Shows the first event whose actor is wanted, with some of what is around it; of a layer all of it. With a time in ticks the one that begins
+ *  nearest to it. */
+function showEvent(one, wanted, level = "event", time = null) {
   for (const lane of one.every) {
-    const event = firstEvent(lane, wanted);
+    const event = firstEvent(lane, wanted, time);
     if (!event) continue;
     const found = { lane, event, level };
     const [from, to] = one.extent(found);
@@ -68,7 +70,7 @@ function timelines(page) {
   const all = page.plans.map((plan) => new Timeline(plan, view));
   const button = (text, title, act) => el("button", { type: "button", title, "aria-label": title, on: { click: act } }, text);
   const doings = page.plans[0].timeline.doings;
-  const folds = all.some((one) => [...one.folds.values()].some((kinds) => kinds > 1));
+  const folds = all.some((one) => [...one.folds.values()].some((rows) => rows.length > 1));
   const figures = all.map(timelineFigure);
   view.listeners.push(() => address.put("time", spanKey(view)));
   address.on("time", (keys) => readSpan(view, keys));
@@ -79,7 +81,7 @@ function timelines(page) {
       switchOf(all, "Layers", "Nest events in passes and layers", "nested"),
       folds && switchOf(all, "All ranks", "Show each kind of ranks of a stage, which differ in sizes and times alone", "unfolded"),
       el("span", { class: "how" }, "drag to move, Ctrl and wheel to zoom, click for more, double-click to fill the window; keys + − ← → 0 , .")),
-    legend(doings.map((name) => [`var(--${name})`, name]).concat([["var(--panel)", "waiting"]])),
+    legend(doings.map((name) => [`var(--${name})`, name]).concat([["var(--idle)", "waiting"]])),
     figures,
   ];
   return { body, draw: () => all.forEach((one) => one.draw()), view, all };

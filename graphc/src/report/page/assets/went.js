@@ -49,25 +49,48 @@ function curve(name, steps, values, predicted = null) {
     el("figcaption", null, el("bdi", null, visible(name)), `: ${Number(points[0][1].toPrecision(5))} to ${Number(end.toPrecision(5))}`), image);
 }
 
-function measured(data, batch) {
-  const { step, rows, actors } = data;
+/** Rows of communication, in the colour of which they are drawn. */
+const COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send", "receive"];
+
+/** The name of a measured actor, as a link to its first event. */
+function measuredActor(name) {
+  const [shown] = step.all;
+  const wanted = (row) => row[NAME] === name || name.startsWith(`${row[NAME]} and `);
+  return shown.timeline.actors.some((actors) => actors.some(wanted)) ? jump(named(name), () => showEvent(shown, wanted)) : named(name);
+}
+
+/** Seconds of a step of some ranks by op and kind: measured beside predicted, their sums, and what of the step lies outside of all actors. */
+function measuredTable({ step: whole }, rows, whose) {
+  const sum = (at) => rows.reduce((all, row) => all + row[at], 0);
+  const outside = [1, 2].map((at) => Math.max(0, whole[at - 1] - sum(at)));
   const most = Math.max(1e-30, ...rows.flatMap(([, a, b]) => [a, b]));
+  const both = (name, a, b) => {
+    const background = `var(--${COLLECTIVES.includes(name) ? "communication" : "kernel"})`;
+    return [el("i", { class: "inline predicted-bar", style: { width: `${(a / most) * 110}px`, background } }), el("br"), el("i", { class: "inline", style: { width: `${(b / most) * 110}px`, background } })];
+  };
+  const ratio = (a, b) => (a > 0 ? (b / a).toFixed(2) : "–");
+  const plain = (name, a, b) => [name, seconds(a), seconds(b), ratio(a, b), ""];
+  return table(`Seconds of a step of ${whose}, by op and kind`, [["op"], ["predicted", true], ["measured", true], ["ratio", true], [""]],
+    [{ chosen: true, cells: plain("the step", ...whole) }, plain("outside of actors", ...outside), plain("all actors", sum(1), sum(2)),
+      ...rows.map(([name, a, b]) => [visible(name), seconds(a), seconds(b), ratio(a, b), both(name, a, b)])]);
+}
+
+function measured(data, batch) {
+  const { step, rows, ranks, actors } = data;
   const [text, kind] = change(step[0], step[1]);
-  const both = (a, b) => [el("i", { class: "inline", style: { width: `${(a / most) * 110}px` } }), el("br"),
-    el("i", { class: "inline", style: { width: `${(b / most) * 110}px`, background: "var(--measured)" } })];
-  const outside = [0, 1].map((which) => step[which] - rows.reduce((sum, row) => sum + row[which + 1], 0));
-  const all = outside.some((one) => one > step[1] * 1e-3) ? [...rows, ["outside actors: waiting, and what a step takes besides", ...outside.map((one) => Math.max(0, one))]] : rows;
   const ratio = (a, b) => (a > 0 ? (b / a).toFixed(2) : "–");
   const off = actors.filter(([, a]) => a > 0).sort((a, b) => b[2] - b[1] - (a[2] - a[1])).slice(0, 100);
   return el("div", null,
     el("p", { class: "lead" }, `A step was measured at ${seconds(step[1])} and predicted at ${seconds(step[0])} (`, el("span", { class: kind }, text), ")",
       batch > 0 && step[1] > 0 && `: ${rate(batch / step[1])} samples/s instead of ${rate(batch / step[0])}`, "."),
-    legend([["var(--kernel)", "predicted"], ["var(--measured)", "measured"]]),
+    el("p", { class: "note outside" }, "Each row holds measured against predicted seconds of the same ranks. Outside of actors lies what no actor's time holds: waiting for other ranks, which is not in the time of communication, starting actors, and what the program does between steps."),
+    legend([["var(--kernel)", "kernels"], ["var(--communication)", "communication"]]),
+    el("p", { class: "note" }, "Of two bars the pale one is predicted, the full one is measured."),
     el("div", { class: "pair" },
-      table("Seconds of a rank's step, by op and kind", [["op"], ["predicted", true], ["measured", true], ["ratio", true], [""]],
-        all.map(([name, a, b]) => [visible(name), seconds(a), seconds(b), ratio(a, b), both(a, b)])),
+      el("div", null, measuredTable(data, rows, ranks.length > 0 ? "a rank, the mean of all" : "a rank"),
+        ranks.map((one) => opened(`of ${ranksNamed(one.ranks)}`, () => measuredTable(data, one.rows, ranksNamed(one.ranks)), `measured:${runs(one.ranks)}`))),
       off.length > 0 && table("Actors that take most above their prediction", [["actor"], ["predicted", true], ["measured", true], ["ratio", true]],
-        off.map(([name, a, b]) => [named(name), seconds(a), seconds(b), ratio(a, b)]))));
+        off.map(([name, a, b]) => [measuredActor(name), seconds(a), seconds(b), ratio(a, b)]))));
 }
 
 function paceText({ predicted, measured }) {

@@ -22,23 +22,31 @@ function moreText(more, base) {
   return by.startsWith("<") ? `${by} ${more > 0 ? "more" : "less"}` : `${more > 0 ? "+" : "−"}${by} (${more > 0 ? "+" : "−"}${share})`;
 }
 
-function reasonRow(base, reason, most) {
+function reasonRow(plan, base, reason, most) {
   const more = reason.seconds === null ? null : reason.seconds - base;
-  const changed = reason.changes ? `${reason.changes} more: ${reason.changed.map(visible).join(", ")}${reason.changes > reason.changed.length ? ", …" : ""}` : "";
+  const changed = reason.changes > 0 && [`${reason.changes} more: `, reason.changed.flatMap((name, at) => [at ? ", " : "", tensorLink(plan, name)]), reason.changes > reason.changed.length && ", …"];
   const width = most > 0 && more !== null ? (Math.abs(more) / most) * 90 : 0;
   return {
     chosen: reason.chosen,
     cells: [reason.layout + (reason.chosen ? " (chosen)" : ""),
       more === null ? "no plan" : seconds(reason.seconds),
       more === null ? "" : reason.chosen ? "–" : moreText(more, base),
-      more === null ? visible(reason.error) : [!reason.chosen && el("i", { class: more < 0 ? "cost less" : "cost", data: { seconds: String(more) }, style: { width: `${width}px` } }), " ", el("bdi", null, changed)]],
+      more === null ? visible(reason.error) : [!reason.chosen && el("i", { class: more < 0 ? "cost less" : "cost", data: { seconds: String(more) }, style: { width: `${width}px` } }), " ", changed]],
   };
+}
+
+/** What differences are held against, where that is not the plan's own objective. */
+function baseText(plan, base) {
+  const own = plan.summary.planner.objective_seconds;
+  if (Math.abs(base - own) <= own * SAME_OBJECTIVE) return `Held against the plan's own objective, ${seconds(own)}.`;
+  return `Held against ${seconds(base)}: the best plan with this tensor as it is, all else planned anew. The plan's own objective is ${seconds(own)}: ${moreText(own - base, base)}.`;
 }
 
 function reasonTable(plan, caption, reasons) {
   const [base, most] = [baseOf(plan, reasons), mostCost(page.plans)];
-  return table(caption, [["layout"], ["objective", true], ["more than as it is", true], ["what changes with it, or why there is no plan"]],
-    reasons.map((reason) => reasonRow(base, reason, most)), { scroll: false });
+  const scale = most > 0 ? ` (bars to ${seconds(most)})` : "";
+  return [el("p", { class: "note base" }, baseText(plan, base)), table(caption, [["layout"], ["objective", true], ["more than as it is", true], [`what changes with it, or why there is no plan${scale}`]],
+    reasons.map((reason) => reasonRow(plan, base, reason, most)), { scroll: false, name: "reasons" })];
 }
 
 const whyTables = (plan, why) => why.error
@@ -85,20 +93,14 @@ function partOf(plan, tensor) {
   return maker && el("span", { class: "note" }, ` of ${visible(plan.parts[maker[PART]])} ${maker[OP]}`);
 }
 
-/** Says so where the plan's own objective is not what alternatives are held against. */
-function baseNote(plan) {
-  const own = plan.summary.planner.objective_seconds;
-  const bases = plan.why.map((one) => baseOf(plan, one.choices)).filter((base) => Math.abs(base - own) > own * SAME_OBJECTIVE);
-  return bases.length > 0 && el("p", { class: "note" }, `The plan's own objective is ${seconds(own)}. Each alternative is planned with one layout pinned, in less time than the plan was; ` +
-    "so each is held against the best plan with the chosen layout, pinned and planned in the same way.");
-}
+/** Where else on the page an explained tensor is. */
+const whyLinks = (plan, { tensor }) => el("p", { class: "note" }, tensorLink(plan, tensor), " is in What goes where.");
 
 function why(plan) {
   const fixed = plan.summary.strategy !== "auto" && plan.why.length > 0;
   return el("div", null, planner(plan),
     plan.asked.length > 0 && askedTable(plan),
     fixed && el("p", { class: "note" }, `This plan is of the strategy ${plan.summary.strategy}, and its objective ${seconds(plan.summary.planner.objective_seconds)}; the alternatives are the planner's own, the chosen layout among them.`),
-    !fixed && baseNote(plan),
     explainedNote(plan),
-    plan.why.map((one, at) => opened(["Why ", named(one.tensor), partOf(plan, one.tensor)], () => [el("p", { class: "note" }, tensorLink(plan, one.tensor), " in what goes where"), whyTables(plan, one)].flat().filter(Boolean), at === 0, at === 0 ? null : `why:${keyOf(plan, one.tensor)}`)));
+    plan.why.map((one, at) => opened(["Why ", named(one.tensor), partOf(plan, one.tensor)], () => [whyLinks(plan, one), whyTables(plan, one)].flat(3).filter(Boolean), `why:${keyOf(plan, one.tensor)}`, at === 0)));
 }
