@@ -8,7 +8,7 @@
 //! `src/cli/diagnosis.rs` uses it after a training has failed: it repeats the steps since the last checkpoint, bit for bit, and then executes the bad
 //! step with this plan. Keeping the variables of the previous step would cost memory and time in every training that goes well.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::check::VerifiedPlan;
@@ -56,7 +56,7 @@ pub struct NotFinite {
     pub name: String,
     /// The op that makes it.
     pub op: &'static str,
-    /// The operands of the op by name, where the tensor has no name of its own; of an operand without a name those that it is made of.
+    /// The operands of the op by name, where the tensor has no name of its own, a few; of an operand without a name those that it is made of.
     pub operands: Vec<String>,
     /// The source location of that op.
     pub written: Source,
@@ -210,18 +210,18 @@ fn describe_tensor(graph: &Graph, value: ValueId, stem: &str) -> Counted {
     }
 }
 
-/// The nearest tensors with a name of which a value is made, each once, in the order of the operands.
+/// The nearest tensors with a name of which a value is made, each once, one more than a message names.
 fn name_operands(graph: &Graph, value: ValueId) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
-    let mut open: Vec<ValueId> = graph.producer(value).operands.iter().rev().copied().collect();
+    let mut open: VecDeque<ValueId> = graph.producer(value).operands.iter().copied().collect();
     let mut seen = BTreeSet::new();
-    while let Some(next) = open.pop() {
+    while let Some(next) = open.pop_front().filter(|_| names.len() <= NAMED) {
         if !seen.insert(next) {
             continue;
         }
         match &graph.value(next).name {
             Some(name) => names.push(name.clone()),
-            None => open.extend(graph.producer(next).operands.iter().rev()),
+            None => open.extend(&graph.producer(next).operands),
         }
     }
     names

@@ -21,7 +21,7 @@ use graphc_runtime::{HostTensor, Session};
 use serde_json::{Value, json};
 
 use super::args::{CheckArgs, Format};
-use super::data::{read_tensors, session_weights};
+use super::data::{DataExtents, read_tensors, session_weights};
 use super::options;
 use super::output::{print_escaped, print_message};
 use super::plans::is_plan;
@@ -48,7 +48,8 @@ pub fn run_check(args: &CheckArgs) -> Result<()> {
         Some(inputs) => read_tensors(inputs)?,
         None => (expected.clone(), types),
     };
-    let (imported, dims) = options::read_model(&args.model, &args.shared, Some(&types))?;
+    let (imported, dims) =
+        options::read_model(&args.model, &args.shared, Some(DataExtents::of_batch(&types)))?;
     for warning in &imported.warnings {
         print_message("warning", warning);
     }

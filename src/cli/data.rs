@@ -22,6 +22,22 @@ pub fn read_text(path: &Path, most: u64, what: &str) -> Result<String> {
 /// The types of the tensors of a data file, by name.
 pub type Types = BTreeMap<String, TensorType>;
 
+/// A data file, which says what the symbolic extents of a model are.
+#[derive(Clone, Copy)]
+pub struct DataExtents<'a> {
+    /// The types of its tensors.
+    pub types: &'a Types,
+    /// Whether its samples are the batch, where none is given.
+    pub are_batch: bool,
+}
+
+impl<'a> DataExtents<'a> {
+    /// The extents of a file all of whose samples are a batch, where none is given.
+    pub fn of_batch(types: &'a Types) -> Self {
+        Self { types, are_batch: true }
+    }
+}
+
 /// The tensors of a data file, and their types.
 pub fn read_tensors(path: &Path) -> Result<(BTreeMap<String, HostTensor>, Types)> {
     let tensors = load_safetensors(path)?;

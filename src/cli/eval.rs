@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::args::{EvalArgs, Format};
 use super::contradictions::check_options;
-use super::data::read_types;
+use super::data::{DataExtents, read_types};
 use super::evaluation::{self, Evaluation};
 use super::options;
 use super::output::{print_escaped, print_message};
@@ -65,7 +65,8 @@ fn load_plan(args: &EvalArgs) -> Result<(VerifiedPlan, Weights)> {
         Kind::Tensors => Some(read_types(&args.data.path)?),
         _ => None,
     };
-    let (imported, dims) = options::read_model(&args.model, &args.shared, types.as_ref())?;
+    let (imported, dims) =
+        options::read_model(&args.model, &args.shared, types.as_ref().map(DataExtents::of_batch))?;
     let Imported { graph, weights, warnings, .. } = imported;
     for warning in warnings {
         print_message("warning", &warning);

@@ -9,15 +9,17 @@ use graphc_runtime::data::{Batches, load_safetensors};
 use graphc_runtime::{HostTensor, Session};
 
 use super::args::TrainArgs;
-use super::data::{Types, read_types};
+use super::data::{DataExtents, Types, read_types};
 use super::output::print_message;
 use super::ranks::Ranks;
 
 /// The data of a training, as far as it can be read before there is a plan.
 pub struct Training<'a> {
     args: &'a TrainArgs,
-    /// The tensors of a file whose rows are taken in their order, wrapping: no epochs.
+    /// The tensors of a file.
     tensors: Option<Types>,
+    /// Whether they are taken row by row in their order, wrapping: no epochs.
+    in_order: bool,
 }
 
 impl<'a> Training<'a> {
@@ -29,26 +31,26 @@ impl<'a> Training<'a> {
             "--shuffle is for safetensors files: {} is shuffled anyway",
             args.data
         );
-        if !is_file || args.shuffle || args.epochs.is_some() {
-            return Ok(Self { args, tensors: None });
-        }
-        Ok(Self { args, tensors: Some(read_types(&args.data.path)?) })
+        let tensors = is_file.then(|| read_types(&args.data.path)).transpose()?;
+        Ok(Self { args, tensors, in_order: is_file && !args.shuffle && args.epochs.is_none() })
     }
 
-    /// The tensors whose samples are the batch, where none is given.
-    pub fn batch_types(&self) -> Option<&Types> {
-        self.tensors.as_ref()
+    /// What a file says of the model's extents: of the batch only where its rows are taken in their order.
+    pub fn extents(&self) -> Option<DataExtents<'_>> {
+        let of = |types| DataExtents { types, are_batch: self.in_order };
+        self.tensors.as_ref().map(of)
     }
 
     /// The tensors that ranks must have alike before there is a plan.
     pub fn shared_tensors(&self) -> Option<(&Path, &Types)> {
-        self.tensors.as_ref().map(|tensors| (self.args.data.path.as_path(), tensors))
+        let tensors = self.tensors.as_ref().filter(|_| self.in_order);
+        tensors.map(|tensors| (self.args.data.path.as_path(), tensors))
     }
 
     /// The batches for a session; all ranks must have the same data set.
     pub fn feeder(&self, session: &Session, ranks: &Ranks, seed: u64) -> Result<Feeder> {
         let source = &self.args.data;
-        let in_order = self.tensors.is_some();
+        let in_order = self.in_order;
         if in_order && session.feed_rows().is_empty() {
             let tensors = load_safetensors(&source.path)?;
             let batches = Batches::new(tensors, session.inputs(), session.samples());

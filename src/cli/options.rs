@@ -15,7 +15,7 @@ use graphc_ir::plan::{
 };
 
 use super::args::{Count, DeviceName, LossChoice, OptimizerName, SharedArgs, value_name};
-use super::data::{Types, count_samples, read_text};
+use super::data::{DataExtents, count_samples, read_text};
 use super::world::world_size;
 
 /// The compiler's options; `dims` are the values of the model's symbolic dims.
@@ -208,11 +208,11 @@ pub fn read_cluster(name: &str) -> Result<Cluster> {
     parse_cluster(&text).with_context(|| format!("in cluster file {name}"))
 }
 
-/// Reads a model. The samples of `data` are the batch where the command line gives none.
+/// Reads a model. What the command line does not say of symbolic extents `data` says.
 pub fn read_model(
     path: &Path,
     args: &SharedArgs,
-    data: Option<&Types>,
+    data: Option<DataExtents<'_>>,
 ) -> Result<(Imported, BTreeMap<String, usize>)> {
     let mut dims: BTreeMap<String, usize> = args.dims.iter().cloned().collect();
     let model = ModelFile::read(path).map_err(|error| name_file(path, error))?;
@@ -226,12 +226,20 @@ pub fn read_model(
             symbols.all.join(", ")
         );
     }
-    let rows = || data.and_then(|types| count_samples(types, &symbols));
+    let given =
+        args.dims.iter().find(|(name, _)| name == "batch" || Some(name) == symbols.batch.as_ref());
+    if let (Some(batch), Some((name, other))) = (args.batch, given) {
+        ensure!(
+            batch == *other,
+            "--batch {batch} and --dim {name}={other} say different things: give one of them"
+        );
+    }
+    let samples = data.filter(|data| data.are_batch);
+    let rows = || samples.and_then(|data| count_samples(data.types, &symbols));
     if let (Some(symbol), Some(batch)) = (&symbols.batch, args.batch.or_else(rows)) {
         dims.entry(symbol.clone()).or_insert(batch);
     }
-    if let Some(types) = data {
-        // What the data says of other extents the command line need not.
+    if let Some(DataExtents { types, .. }) = data {
         for (symbol, extent) in symbols.extents_in(|name| Some(&types.get(name)?.shape)) {
             dims.entry(symbol).or_insert(extent);
         }

@@ -101,7 +101,7 @@ pub fn check_distinct(inputs: &[Named<'_>], outputs: &[Named<'_>]) -> Result<()>
 /// Refuses outputs that cannot be written, before the work is done whose results they are to hold.
 pub fn check_places(outputs: &[Named<'_>]) -> Result<()> {
     for (name, path) in outputs {
-        path.map_or(Ok(()), check_writable).with_context(|| format!("{name} has no place"))?;
+        path.map_or(Ok(()), check_writable).with_context(|| (*name).to_owned())?;
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use graphc_ir::check::VerifiedPlan;
 use graphc_ir::plan::{Cluster, Plan};
 
 use super::args::{DeviceName, SharedArgs};
-use super::data::Types;
+use super::data::DataExtents;
 use super::output::{Named, print_message};
 use super::plans::weights_source;
 use super::{options, start};
@@ -51,7 +51,7 @@ pub fn compile_inputs<'a>(model: &'a Path, args: &'a SharedArgs) -> [Named<'a>; 
 pub fn plan_model(
     path: &Path,
     (args, device): (&SharedArgs, Option<DeviceName>),
-    data: Option<&Types>,
+    data: Option<DataExtents<'_>>,
     training: bool,
 ) -> Result<PlannedModel> {
     if training {

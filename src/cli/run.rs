@@ -13,7 +13,7 @@ use graphc_runtime::{HostTensor, Session, SessionOptions};
 
 use super::args::{RunArgs, RuntimeArgs};
 use super::contradictions::check_options;
-use super::data::{Types, read_tensors};
+use super::data::{DataExtents, Types, read_tensors};
 use super::evaluation::warn_of_mixing;
 use super::output::{check_distinct, check_places};
 use super::planning::{PlannedModel, compile_inputs, plan_model};
@@ -150,8 +150,12 @@ fn load_plan(args: &RunArgs, data: &Types) -> Result<(VerifiedPlan, Weights)> {
         args.shared.loss.is_none() || !args.shared.gradients_of.is_empty(),
         "run does inference: --loss belongs to train, or to --gradients-of NAME, which gives the gradient of the loss by an input"
     );
-    let PlannedModel { plan, weights, .. } =
-        plan_model(&args.model, (&args.shared, args.runtime.device), Some(data), false)?;
+    let PlannedModel { plan, weights, .. } = plan_model(
+        &args.model,
+        (&args.shared, args.runtime.device),
+        Some(DataExtents::of_batch(data)),
+        false,
+    )?;
     Ok((plan, weights))
 }
 

@@ -21,7 +21,7 @@ use super::checkpoints::{
     Saver, check_finite, check_length, find_resumed, resumed_options, warn_of_differences,
 };
 use super::contradictions::check_options;
-use super::data::{ModelWeights, Types};
+use super::data::{DataExtents, ModelWeights};
 use super::diagnosis::Diagnosis;
 use super::evaluation::{Watch, plan_of};
 use super::feeding::{Feeder, Training};
@@ -73,7 +73,7 @@ fn train_model(args: &TrainArgs, ranks: &Ranks) -> Result<Option<Interrupted>> {
     let options = resumed_options(options, checkpoint.as_ref());
     let (first_step, seed) = (options.first_step, options.seed);
     let mut saver = Saver::new(&args.checkpoints, ignores, first_step)?;
-    let (plan, weights) = ranks.plan(|| load_plan(args, data.batch_types()))?;
+    let (plan, weights) = ranks.plan(|| load_plan(args, data.extents()))?;
     ranks.note_turns(&plan, device_kind(&args.runtime, &plan));
     check_skips(args, &plan)?;
     let ModelWeights { own: weights, aside, fixed } = ModelWeights::read_of_plan(&plan, weights)?;
@@ -160,7 +160,7 @@ fn open_watch(
 }
 
 /// The plan and the weights of its model.
-fn load_plan(args: &TrainArgs, data: Option<&Types>) -> Result<(VerifiedPlan, Weights)> {
+fn load_plan(args: &TrainArgs, data: Option<DataExtents<'_>>) -> Result<(VerifiedPlan, Weights)> {
     if !is_plan(&args.model) {
         let mut shared = args.shared.clone();
         if args.outputs.is_some() && shared.fetch.is_empty() {

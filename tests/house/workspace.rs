@@ -199,19 +199,19 @@ fn enums_of_errors_may_grow() {
 fn errors_read_alike_however_they_are_printed() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
-    for package in ["ir", "compiler", "runtime", "data", "eager", "graphc"] {
+    for package in ["ir", "compiler", "kernels", "runtime", "data", "eager", "graphc"] {
         super::modules::collect(&root.join(package).join("src"), &mut files);
     }
     files.retain(|file| !file.starts_with(root.join("runtime/src/device")));
     let mut found = 0;
     for file in files {
         let text = std::fs::read_to_string(&file).expect("source");
-        for line in text.lines().filter(|line| line.starts_with("#[derive(")) {
+        let mut rest = text.lines();
+        while let Some(line) = rest.by_ref().find(|line| line.starts_with("#[derive(")) {
             let prints_fields = line.contains("thiserror::Error") && line.contains("Debug");
-            let item = text.split_once(line).and_then(|(_, rest)| {
-                rest.lines()
-                    .find(|line| line.starts_with("pub enum ") || line.starts_with("pub struct "))
-            });
+            let is_item =
+                |line: &&str| line.starts_with("pub enum ") || line.starts_with("pub struct ");
+            let item = rest.clone().find(is_item);
             let name = item.and_then(|item| item.split([' ', '(']).nth(2)).unwrap_or_default();
             let is_error = name.ends_with("Error") || name.ends_with("Errors");
             assert!(

@@ -128,6 +128,23 @@ fn scores_are_run_in_batches_beside_a_loss_and_with_several_rows_a_sample() {
     }
 }
 
+#[test]
+fn a_file_says_what_extents_are_in_epochs_too() {
+    let files = Scratch::new();
+    let data = write_data(&files, 1);
+    let text =
+        std::fs::read_to_string(write_model(&files, "own.gir", (true, 1))).expect("the model");
+    // The width of the input is a symbol as well.
+    let model = files.path("wide.gir");
+    std::fs::write(&model, text.replacen("batch, 1, 4", "batch, 1, wide", 1)).expect("writable");
+    let train = ["train", &model, "--data", &data, "--optimizer", "sgd", "--batch", "4"];
+    for length in [["--steps", "1"], ["--epochs", "1"]] {
+        succeeds([&train[..], &length].concat());
+    }
+    let twice = [&train[..], &["--steps", "1", "--dim", "batch=8"]].concat();
+    assert!(fails(twice).contains("--batch 4 and --dim batch=8 say different things"));
+}
+
 /// The bytes of records of an event file, one after another.
 fn records(bytes: &[u8]) -> Vec<&[u8]> {
     let (mut records, mut rest) = (Vec::new(), bytes);

@@ -5,13 +5,14 @@
 //! beginning of a session, or numbers of a step by name. Of these messages the few fields that are needed are written here.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crc::{CRC_32_ISCSI, Crc};
 
 use super::DataError;
+use super::files::{append_whole, write_error};
 
 /// The checksum of records.
 const CHECKSUM: Crc<u32> = Crc::<u32>::new(&CRC_32_ISCSI);
@@ -39,9 +40,15 @@ impl EventWriter {
         // TensorBoard reads files by name: later ones behind earlier ones.
         let name =
             |at: usize| format!("events.out.tfevents.{:010}.graphc.{process}.{at}", now as u64);
-        let path = (0..).map(|at| folder.join(name(at))).find(|path| !path.exists());
-        let path = path.unwrap_or_else(|| folder.join(name(0)));
-        let file = File::create_new(&path).map_err(|e| write_error(&path, &e))?;
+        let mut at = 0;
+        let (path, file) = loop {
+            let path = folder.join(name(at));
+            match File::create_new(&path) {
+                Ok(file) => break (path, file),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => at += 1,
+                Err(error) => return Err(write_error(&path, &error)),
+            }
+        };
         let mut writer = Self { path, file };
         writer.write_event(&encode_event(now, 0, &text_field(3, VERSION)))?;
         // `SessionLog`, whose status is START.
@@ -60,13 +67,7 @@ impl EventWriter {
     }
 
     fn write_event(&mut self, event: &[u8]) -> Result<(), DataError> {
-        let before = self.file.metadata().ok();
-        self.file.write_all(&encode_record(event)).map_err(|e| {
-            if let Some(before) = before {
-                let _ = self.file.set_len(before.len());
-            }
-            write_error(&self.path, &e)
-        })
+        append_whole(&mut self.file, &self.path, &encode_record(event))
     }
 }
 
@@ -127,10 +128,6 @@ fn encode_record(event: &[u8]) -> Vec<u8> {
 /// A checksum of data that may hold checksums itself.
 fn masked_checksum(bytes: &[u8]) -> u32 {
     CHECKSUM.checksum(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
-}
-
-fn write_error(path: &Path, reason: &impl ToString) -> DataError {
-    DataError::Write { path: path.display().to_string(), reason: reason.to_string() }
 }
 
 #[cfg(test)]

@@ -68,10 +68,7 @@ pub fn write_with(
     path: &Path,
     content: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
 ) -> Result<(), DataError> {
-    let fail = |error: std::io::Error| DataError::Write {
-        path: path.display().to_string(),
-        reason: error.to_string(),
-    };
+    let fail = |error: std::io::Error| write_error(path, &error);
     match std::fs::metadata(path) {
         Ok(found) if found.is_dir() => Err(fail(ErrorKind::IsADirectory.into())),
         Ok(found) if !found.is_file() => File::options()
@@ -88,15 +85,32 @@ pub fn write_with(
 /// # Errors
 /// Where it cannot be written.
 pub fn check_writable(path: &Path) -> Result<(), DataError> {
-    let checked = match std::fs::metadata(path) {
+    let checked: std::io::Result<()> = match std::fs::metadata(path) {
         Ok(found) if found.is_dir() => Err(ErrorKind::IsADirectory.into()),
         Ok(found) if !found.is_file() => Ok(()),
         _ => create_beside(&resolve_link(path)).map(drop),
     };
-    checked.map_err(|error| DataError::Write {
-        path: path.display().to_string(),
-        reason: error.to_string(),
+    checked.map_err(|error| write_error(path, &error))
+}
+
+/// Appends bytes to a file that is open, all of them or none.
+///
+/// # Errors
+/// Where they cannot be written.
+pub(super) fn append_whole(file: &mut File, path: &Path, bytes: &[u8]) -> Result<(), DataError> {
+    let before = file.metadata().ok().filter(|found| found.is_file());
+    file.write_all(bytes).map_err(|error| {
+        if let Some(before) = before {
+            // Where even this fails a reader finds an end that was cut off.
+            let _ = file.set_len(before.len());
+        }
+        write_error(path, &error)
     })
+}
+
+/// The error of a file that cannot be written.
+pub(super) fn write_error(path: &Path, reason: &impl ToString) -> DataError {
+    DataError::Write { path: path.display().to_string(), reason: reason.to_string() }
 }
 
 fn write_buffered(

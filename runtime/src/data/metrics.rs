@@ -1,11 +1,11 @@
 //! Metrics as JSON lines.
 
 use std::fs::File;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use super::files::{append_whole, write_error};
 use super::{DataError, read_file};
 
 /// Writes one JSON object a line. Every line reaches the file at once, so that it can be followed, and whole or not at
@@ -76,19 +76,8 @@ impl MetricsWriter {
     pub fn write(&mut self, line: &impl Serialize) -> Result<(), DataError> {
         let mut text = serde_json::to_string(line).map_err(|e| write_error(&self.path, &e))?;
         text.push('\n');
-        let before = self.file.metadata().ok().filter(|found| found.is_file());
-        self.file.write_all(text.as_bytes()).map_err(|e| {
-            if let Some(before) = before {
-                // Where even this fails a reader finds a line without an end, which `resume` takes away.
-                let _ = self.file.set_len(before.len());
-            }
-            write_error(&self.path, &e)
-        })
+        append_whole(&mut self.file, &self.path, text.as_bytes())
     }
-}
-
-fn write_error(path: &Path, reason: &impl ToString) -> DataError {
-    DataError::Write { path: path.display().to_string(), reason: reason.to_string() }
 }
 
 #[cfg(test)]

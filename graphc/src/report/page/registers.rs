@@ -1,10 +1,10 @@
 //! Lists the registers of programs for a page, so that each event can name what it makes, reads and changes, also what the plan
 //! does not list as a tensor: gradients on the way, copies in other layouts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use graphc_ir::ids::RegisterId;
-use graphc_ir::plan::{Plan, Program, Register};
+use graphc_ir::plan::{Actor, Plan, Program, Register};
 
 use super::places::PlanPlaces;
 use super::table::InternTable;
@@ -45,10 +45,10 @@ pub fn list_registers(
 }
 
 /// The registers of an actor.
-pub fn touched_registers(actor: &graphc_ir::plan::Actor) -> Touched {
+pub fn touched_registers(actor: &Actor) -> Touched {
     let numbers = |registers: &[RegisterId]| {
         let mut all: Vec<usize> = registers.iter().map(|register| register.index()).collect();
-        let mut seen = std::collections::BTreeSet::new();
+        let mut seen = BTreeSet::new();
         all.retain(|&register| seen.insert(register));
         all
     };
