@@ -4,6 +4,8 @@
 //! Exit status 0; 1 with a diagnostic on standard error; 2 for a wrong command line. Standard output is the result
 //! alone; progress goes to standard error, as a bar to a terminal and else as a line now and then.
 
+#![warn(unreachable_pub)]
+
 use std::process::ExitCode;
 
 mod cli;

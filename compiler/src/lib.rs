@@ -2,6 +2,8 @@
 //!
 //! Nothing here reads a clock, the network or the environment. Only importers read files.
 
+#![warn(unreachable_pub)]
+
 pub mod boxing;
 pub mod check;
 pub mod cluster;

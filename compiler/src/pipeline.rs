@@ -254,7 +254,7 @@ pub fn prepare_graph(graph: Graph, options: &CompileOptions) -> Result<Decisions
 ///
 /// # Errors
 /// Returns an error if the graph or the options do not allow a pass.
-pub fn prepare_for(
+pub(crate) fn prepare_for(
     graph: Graph,
     options: &CompileOptions,
     cluster: &Cluster,
@@ -326,7 +326,7 @@ pub fn prepare_until(
 ///
 /// # Errors
 /// Returns an error if the graph or the options do not allow a pass, or if no pass has the name.
-pub fn prepare_until_for(
+pub(crate) fn prepare_until_for(
     graph: Graph,
     options: &CompileOptions,
     cluster: &Cluster,
@@ -382,12 +382,12 @@ fn graph_before(pass: &str, graph: Graph, options: &CompileOptions) -> Result<Gr
 }
 
 /// Whether the graph after this pass depends on the form of cross entropy.
-pub fn depends_on_form(pass: &str) -> bool {
+pub(crate) fn depends_on_form(pass: &str) -> bool {
     PASSES.iter().any(|known| known.name == pass && known.scope == PassScope::Forms)
 }
 
 /// Whether a pass is `other` or comes after it.
-pub fn comes_not_before(pass: &str, other: &str) -> bool {
+pub(crate) fn comes_not_before(pass: &str, other: &str) -> bool {
     let place = |name: &str| PASSES.iter().position(|known| known.name == name);
     place(pass) >= place(other)
 }
@@ -398,7 +398,7 @@ pub fn comes_not_before(pass: &str, other: &str) -> bool {
 ///
 /// # Errors
 /// Returns an error if the graph or the options do not allow a pass.
-pub fn prepare_layers(
+pub(crate) fn prepare_layers(
     graph: Graph,
     layer_of: &[Option<LayerId>],
     (options, cluster): (&CompileOptions, &Cluster),

@@ -13,11 +13,11 @@
 use graphc_ir::plan::Schedule;
 
 /// The most microbatches of a step. Each is an entry in the order of every rank, and no step needs more.
-pub const MOST_MICROBATCHES: usize = 1 << 16;
+pub(crate) const MOST_MICROBATCHES: usize = 1 << 16;
 
 /// One pass of one microbatch through one chunk of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StagePass {
+pub(crate) struct StagePass {
     /// Whether it is the backward pass.
     pub backward: bool,
     /// The chunk of the stage; 0 where stages have one.
@@ -27,7 +27,7 @@ pub struct StagePass {
 }
 
 /// Returns the passes of stage `stage` of `stages`, in order.
-pub fn order_passes(
+pub(crate) fn order_passes(
     kind: Schedule,
     stages: usize,
     stage: usize,
@@ -60,7 +60,7 @@ pub fn order_passes(
 }
 
 /// Returns the most microbatches that are between their forward and backward pass at once, by stage and chunk of the stage.
-pub fn under_way(kind: Schedule, stages: usize, microbatches: usize) -> Vec<Vec<usize>> {
+pub(crate) fn under_way(kind: Schedule, stages: usize, microbatches: usize) -> Vec<Vec<usize>> {
     let of_stage = |stage: usize| {
         let mut now = vec![0usize; kind.chunks_per_stage()];
         let mut most = now.clone();

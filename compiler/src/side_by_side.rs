@@ -18,7 +18,7 @@ const STACK: usize = 8 << 20;
 /// Does two things at once, the second in a thread of its own. If there is no thread, it does one after the other.
 ///
 /// The thread is not one of rayon's shared threads. The second may wait for the first, and parallel work of the first must not wait for it.
-pub fn side_by_side<A, B: Send>(
+pub(crate) fn side_by_side<A, B: Send>(
     first: impl FnOnce() -> A,
     second: impl FnOnce() -> B + Send,
 ) -> (A, B) {
@@ -38,7 +38,7 @@ pub fn side_by_side<A, B: Send>(
 }
 
 /// Does the same work with each of several items, in the shared threads. The results are in the order of the items.
-pub fn map_side_by_side<T: Send, R: Send>(
+pub(crate) fn map_side_by_side<T: Send, R: Send>(
     items: Vec<T>,
     work: impl Fn(T) -> R + Sync + Send,
 ) -> Vec<R> {

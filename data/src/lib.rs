@@ -10,6 +10,8 @@
 //! Files are checked when they are opened: sizes, heads, labels, and that files of a set are equally long. So files that were cut off between two
 //! samples are found. Start reading with [`Loader`].
 
+#![warn(unreachable_pub)]
+
 mod augment;
 #[cfg(feature = "bpe")]
 mod bpe;

@@ -26,6 +26,8 @@
 //! There are no gradients here: a network that learns is a graph. Start reading with [`Eager`] and [`GlobalTensor`], then `calls`, which does an
 //! operation, and `planning`, which plans it.
 
+#![warn(unreachable_pub)]
+
 mod arithmetic;
 mod calls;
 mod context;

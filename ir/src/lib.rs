@@ -5,6 +5,8 @@
 //! Here is no clock, no network, no environment, no file and no thread. Start reading with [`op::Operation`] and
 //! [`graph::Graph`], then [`plan::Plan`] and [`check::VerifiedPlan`].
 
+#![warn(unreachable_pub)]
+
 pub mod array;
 pub mod builder;
 pub mod check;

@@ -154,23 +154,23 @@ pub(crate) struct ResultSink<'a> {
 
 impl<'a> ResultSink<'a> {
     /// A result that nothing follows.
-    pub fn from_parts(parts: OutputParts<'a>) -> Self {
+    pub(crate) fn from_parts(parts: OutputParts<'a>) -> Self {
         Self { parts, chain: None }
     }
 
     /// Returns the same result without the chain that follows.
     #[cfg(target_arch = "x86_64")]
-    pub fn without_followers(self) -> Self {
+    pub(crate) fn without_followers(self) -> Self {
         Self { chain: None, ..self }
     }
 
     /// Whether something is done with its parts.
-    pub fn is_followed(&self) -> bool {
+    pub(crate) fn is_followed(&self) -> bool {
         self.chain.is_some()
     }
 
     /// Number of elements.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.parts.len()
     }
 
@@ -179,7 +179,7 @@ impl<'a> ResultSink<'a> {
     /// # Errors
     /// Returns an error if the element type is another.
     #[cfg(target_arch = "x86_64")]
-    pub fn ptr<T: Element>(&self) -> Result<*mut T, KernelError> {
+    pub(crate) fn ptr<T: Element>(&self) -> Result<*mut T, KernelError> {
         self.parts.ptr()
     }
 
@@ -187,13 +187,16 @@ impl<'a> ResultSink<'a> {
     ///
     /// # Safety
     /// Nobody else reaches them while they are borrowed.
-    pub unsafe fn part<T: Element>(&self, range: Range<usize>) -> Result<&'a mut [T], KernelError> {
+    pub(crate) unsafe fn part<T: Element>(
+        &self,
+        range: Range<usize>,
+    ) -> Result<&'a mut [T], KernelError> {
         // SAFETY: as the caller says.
         unsafe { self.parts.part(range) }.into_slice()
     }
 
     /// Returns the number of words of memory that [`ResultSink::follow_part`] works in.
-    pub fn scratch_words(&self) -> usize {
+    pub(crate) fn scratch_words(&self) -> usize {
         self.chain.map_or(0, Following::words)
     }
 
@@ -201,7 +204,7 @@ impl<'a> ResultSink<'a> {
     ///
     /// # Safety
     /// Applies the chain to a part of the result that has been written.
-    pub unsafe fn follow_part(
+    pub(crate) unsafe fn follow_part(
         &self,
         range: Range<usize>,
         words: &mut [i64],
@@ -211,13 +214,13 @@ impl<'a> ResultSink<'a> {
     }
 
     /// Applies the chain to all elements, when they have all been written.
-    pub fn finish(self, cx: &mut KernelContext<'_>) -> Result<(), KernelError> {
+    pub(crate) fn finish(self, cx: &mut KernelContext<'_>) -> Result<(), KernelError> {
         let parts = parallel::count_parts(cx, self.len());
         self.finish_in((cx.pool, parts), cx.scratch.take::<i64>(parts * self.scratch_words()))
     }
 
     /// Like [`ResultSink::finish`], on `parts` threads. `words` holds [`ResultSink::scratch_words`] for each of them.
-    pub fn finish_in(
+    pub(crate) fn finish_in(
         self,
         (pool, parts): (Option<&ThreadPool>, usize),
         words: &mut [i64],

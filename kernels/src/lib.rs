@@ -9,6 +9,8 @@
 //! Kernels compute in `f32`. Elements of 16 bits are widened, and results rounded once. Start reading with [`prepare`], then
 //! `elementwise`.
 
+#![warn(unreachable_pub)]
+
 mod accumulate;
 mod attention;
 mod clipping;

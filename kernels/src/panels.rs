@@ -16,7 +16,7 @@ pub(crate) struct Panel {
 
 impl Panel {
     /// Returns the number of lanes of a vector that are columns.
-    pub fn lanes(&self, vector: usize) -> usize {
+    pub(crate) fn lanes(&self, vector: usize) -> usize {
         if vector + 1 == self.vectors { self.last.count_ones() as usize } else { LANES }
     }
 }

@@ -44,7 +44,7 @@ unsafe impl Send for VectorTarget<'_> {}
 unsafe impl Sync for VectorTarget<'_> {}
 
 impl<'a> VectorTarget<'a> {
-    pub fn new(result: &'a mut [f32]) -> Self {
+    pub(crate) fn new(result: &'a mut [f32]) -> Self {
         Self { pointer: result.as_mut_ptr(), len: result.len(), of: PhantomData }
     }
 
@@ -52,12 +52,12 @@ impl<'a> VectorTarget<'a> {
     ///
     /// # Safety
     /// They are valid for reads and writes for `'a`.
-    pub unsafe fn from_raw(pointer: *mut f32, len: usize) -> Self {
+    pub(crate) unsafe fn from_raw(pointer: *mut f32, len: usize) -> Self {
         Self { pointer, len, of: PhantomData }
     }
 
     /// The numbers from one on; panics where there are fewer.
-    pub fn starting_at(self, start: usize) -> Self {
+    pub(crate) fn starting_at(self, start: usize) -> Self {
         assert!(start <= self.len, "the result");
         Self { pointer: self.pointer.wrapping_add(start), len: self.len - start, ..self }
     }
@@ -68,7 +68,7 @@ impl<'a> VectorTarget<'a> {
     /// The processor has AVX-512 F, and nobody else reaches these places.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    pub unsafe fn write(self, at: usize, count: usize, lanes: __m512) {
+    pub(crate) unsafe fn write(self, at: usize, count: usize, lanes: __m512) {
         assert!(at + count <= self.len, "the result");
         // SAFETY: the mask keeps to the places.
         unsafe { _mm512_mask_storeu_ps(self.pointer.add(at), mask_first(count), lanes) };

@@ -578,7 +578,10 @@ impl Scratch {
 
 impl CacheLines {
     /// Elements of two types, of any content, each aligned to 64 bytes.
-    pub fn take<A: Element, B: Element>(&mut self, counts: [usize; 2]) -> (&mut [A], &mut [B]) {
+    pub(crate) fn take<A: Element, B: Element>(
+        &mut self,
+        counts: [usize; 2],
+    ) -> (&mut [A], &mut [B]) {
         let bytes = [counts[0] * size_of::<A>(), counts[1] * size_of::<B>()];
         let lines = bytes.map(|bytes| bytes.div_ceil(64));
         if self.0.len() < lines[0] + lines[1] {

@@ -19,6 +19,8 @@
 //!
 //! Start reading with [`Session`], then `worker`, then [`transport::Transport`]; what lies where is in `rectangles`.
 
+#![warn(unreachable_pub)]
+
 pub mod cards;
 mod checkpoint;
 mod collectives;

@@ -26,7 +26,7 @@ struct Question {
 }
 
 /// Runs the command.
-pub fn run_advise(args: &AdviseArgs) -> Result<()> {
+pub(super) fn run_advise(args: &AdviseArgs) -> Result<()> {
     let question = read_question(args)?;
     let of = || format!("no advice on {}", args.model.display());
     match args.ranks {

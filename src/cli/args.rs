@@ -2,7 +2,7 @@
 
 mod advise;
 mod check;
-pub mod command_line;
+pub(crate) mod command_line;
 mod launch;
 mod loss;
 mod machine;
@@ -19,14 +19,16 @@ use graphc_ir::plan::{Framework, Pin, Recompute, Schedule, Strategy};
 use graphc_ir::types::DType;
 
 use super::numbers::{parse_positive, parse_whole};
-pub use advise::AdviseArgs;
-pub use check::CheckArgs;
-pub use launch::LaunchArgs;
-pub use loss::{LossChoice, LossParser};
-pub use machine::{CalibrateArgs, Capability, ClustersArgs, DevicesArgs, DoctorArgs, KernelsArgs};
-pub use train::{AccumulationChoice, BestBy, CheckpointArgs, EvalArgs, OnNan, TrainArgs};
-pub use training::{Measure, TrainingArgs};
-pub use values::value_name;
+pub(crate) use advise::AdviseArgs;
+pub(crate) use check::CheckArgs;
+pub(crate) use launch::LaunchArgs;
+pub(crate) use loss::{LossChoice, LossParser};
+pub(crate) use machine::{
+    CalibrateArgs, Capability, ClustersArgs, DevicesArgs, DoctorArgs, KernelsArgs,
+};
+pub(crate) use train::{AccumulationChoice, BestBy, CheckpointArgs, EvalArgs, OnNan, TrainArgs};
+pub(crate) use training::{Measure, TrainingArgs};
+pub(crate) use values::value_name;
 use values::{
     not_negative, parse_bytes, parse_count, parse_dim, parse_effort, parse_emit, parse_framework,
     parse_mesh, parse_pin, parse_precision, parse_recompute, parse_schedule, parse_seconds,
@@ -36,7 +38,7 @@ use values::{
 /// A static-graph compiler for distributed deep learning.
 #[derive(Parser)]
 #[command(name = "graphc", version, about, max_term_width = 100)]
-pub struct Cli {
+pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -44,7 +46,7 @@ pub struct Cli {
 
 /// The commands.
 #[derive(Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Plan a model for a mesh and write the plan
     Compile(CompileArgs),
     /// The meshes, stages and microbatches with the shortest steps on so many ranks, and what binds each; or the fewest
@@ -99,7 +101,7 @@ pub enum Command {
 
 /// `graphc compile`
 #[derive(Args)]
-pub struct CompileArgs {
+pub(crate) struct CompileArgs {
     /// The model: .onnx, .gir or hf:DIR
     pub model: PathBuf,
     /// Where the plan goes; without it nothing is written
@@ -122,21 +124,21 @@ pub struct CompileArgs {
 
 /// `graphc completions`
 #[derive(Args)]
-pub struct CompletionsArgs {
+pub(crate) struct CompletionsArgs {
     /// The shell
     pub shell: Shell,
 }
 
 /// `graphc man`
 #[derive(Args)]
-pub struct ManArgs {
+pub(crate) struct ManArgs {
     /// Where the pages go: a folder, e.g. ~/.local/share/man/man1
     pub folder: PathBuf,
 }
 
 /// `graphc inspect`
 #[derive(Args)]
-pub struct InspectArgs {
+pub(crate) struct InspectArgs {
     /// The plan
     pub plan: PathBuf,
     /// Form of what is printed
@@ -147,7 +149,7 @@ pub struct InspectArgs {
 /// `graphc explain`
 #[derive(Args)]
 #[command(group = clap::ArgGroup::new("what").required(true).args(["tensor", "memory"]))]
-pub struct ExplainArgs {
+pub(crate) struct ExplainArgs {
     /// The plan
     pub plan: PathBuf,
     /// The tensor, by the name that `inspect` shows
@@ -162,7 +164,7 @@ pub struct ExplainArgs {
 
 /// `graphc diff`
 #[derive(Args)]
-pub struct DiffArgs {
+pub(crate) struct DiffArgs {
     /// A plan
     pub before: PathBuf,
     /// Another
@@ -174,7 +176,7 @@ pub struct DiffArgs {
 
 /// `graphc verify`
 #[derive(Args)]
-pub struct VerifyArgs {
+pub(crate) struct VerifyArgs {
     /// The plan
     pub plan: PathBuf,
     /// The model that it must compute the same as
@@ -189,7 +191,7 @@ pub struct VerifyArgs {
 
 /// `graphc simulate`
 #[derive(Args)]
-pub struct SimulateArgs {
+pub(crate) struct SimulateArgs {
     /// The plan
     pub plan: PathBuf,
     /// Judge the plan on these machines: a preset or a TOML file; default those that it was compiled for
@@ -211,7 +213,7 @@ pub struct SimulateArgs {
 
 /// `graphc report`
 #[derive(Args)]
-pub struct ReportArgs {
+pub(crate) struct ReportArgs {
     /// The plan; two stand beside each other
     #[arg(required = true, num_args = 1..=2, value_name = "PLAN")]
     pub plans: Vec<PathBuf>,
@@ -232,7 +234,7 @@ pub struct ReportArgs {
 
 /// `graphc run`
 #[derive(Args)]
-pub struct RunArgs {
+pub(crate) struct RunArgs {
     /// The model (.onnx, .gir, hf:DIR) or a plan (.json)
     pub model: PathBuf,
     /// The inputs: a safetensors file with one tensor per graph input
@@ -257,7 +259,7 @@ pub struct RunArgs {
 
 /// `graphc export`
 #[derive(Args)]
-pub struct ExportArgs {
+pub(crate) struct ExportArgs {
     /// The checkpoint, or a directory of which the latest is taken, or a safetensors file of weights
     pub checkpoint: PathBuf,
     /// Where the weights go: a safetensors file, or with --model an ONNX file
@@ -276,7 +278,7 @@ pub struct ExportArgs {
 
 /// Options of execution.
 #[derive(Args)]
-pub struct RuntimeArgs {
+pub(crate) struct RuntimeArgs {
     /// Seed of initial parameters and dropout; default 0, or a resumed checkpoint's
     #[arg(long, value_parser = parse_whole::<u64>)]
     pub seed: Option<u64>,
@@ -293,7 +295,7 @@ pub struct RuntimeArgs {
 
 /// Options that compile, run, train and eval share.
 #[derive(Args, Clone)]
-pub struct SharedArgs {
+pub(crate) struct SharedArgs {
     /// Take options from this file too: keys are their long names, as in `lr = 3e-4`, and what the command line says counts before it.
     /// Relative paths are relative to the working directory, as on the command line
     #[arg(long, value_name = "RUN.toml")]
@@ -408,11 +410,11 @@ pub struct SharedArgs {
 
 /// A mesh of the command line.
 #[derive(Clone, Debug)]
-pub struct Mesh(pub Vec<usize>);
+pub(crate) struct Mesh(pub Vec<usize>);
 
 /// Form of what is printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub(crate) enum Format {
     /// For people
     #[default]
     Text,
@@ -440,7 +442,7 @@ impl From<DeviceName> for DeviceKind {
 
 /// Names of optimizers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OptimizerName {
+pub(crate) enum OptimizerName {
     /// Stochastic gradient descent
     Sgd,
     /// Adam
@@ -455,7 +457,7 @@ pub enum OptimizerName {
 
 /// A number that the compiler may be asked to choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Count {
+pub(crate) enum Count {
     /// The compiler's choice.
     Auto,
     /// This one.
@@ -463,4 +465,4 @@ pub enum Count {
 }
 
 /// More threads than any machine has cores; their number is that of each rank.
-pub const MOST_THREADS: usize = 1024;
+pub(crate) const MOST_THREADS: usize = 1024;

@@ -20,7 +20,7 @@ const FOLDER: &str = "best";
 const RECORD: (&str, u64) = ("best.json", 1 << 12);
 
 /// The best checkpoint so far, and where the next goes.
-pub struct BestCheckpoint {
+pub(super) struct BestCheckpoint {
     by: BestBy,
     found: Option<BestRecord>,
     checkpoints: Checkpoints,
@@ -38,7 +38,7 @@ struct BestRecord {
 impl BestCheckpoint {
     /// Opens the best checkpoint that the command line asks for. A resumed training goes on with the best checkpoint of the training that
     /// it resumes.
-    pub fn new(args: &CheckpointArgs, accepts_non_finite: bool) -> Result<Option<Self>> {
+    pub(super) fn new(args: &CheckpointArgs, accepts_non_finite: bool) -> Result<Option<Self>> {
         let (Some(by), Some(save)) = (args.keep_best, &args.save) else { return Ok(None) };
         let folder = save.join(FOLDER);
         let checkpoints = open_directory(&folder, 1, accepts_non_finite)?;
@@ -58,7 +58,7 @@ impl BestCheckpoint {
 
     /// Saves the session, together with the other processes, where what an evaluation after so many steps has found is better
     /// than all before. A training that is made again from an earlier step finds the same again.
-    pub fn save_if_best(
+    pub(super) fn save_if_best(
         &mut self,
         scores: &Value,
         step: u64,

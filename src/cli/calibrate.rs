@@ -12,7 +12,7 @@ use super::output::{check_places, print_escaped, print_message};
 const MOST_IN_TURN: usize = 16;
 
 /// Runs the command.
-pub fn run_calibrate(args: &CalibrateArgs) -> Result<()> {
+pub(super) fn run_calibrate(args: &CalibrateArgs) -> Result<()> {
     check_places(&[("--output", args.output.as_deref())])?;
     let measured = match &args.from {
         Some(path) => Profile::read(path)?.to_measured()?,

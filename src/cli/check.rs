@@ -41,7 +41,7 @@ const MASK: f64 = 1e8;
 const MOST_ABOVE: usize = 64;
 
 /// Runs the command.
-pub fn run_check(args: &CheckArgs) -> Result<()> {
+pub(super) fn run_check(args: &CheckArgs) -> Result<()> {
     check_args(args)?;
     let (expected, types) = read_tensors(&args.against)?;
     let (fed, types) = match &args.inputs {

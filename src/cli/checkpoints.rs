@@ -11,7 +11,10 @@ use super::ranks::Ranks;
 
 /// The checkpoint that a training goes on from; `None`: from the beginning. A run that saves to the empty directory
 /// that it resumes from is the first of a loop of restarts.
-pub fn find_resumed(args: &CheckpointArgs, runtime: &RuntimeArgs) -> Result<Option<Checkpoint>> {
+pub(super) fn find_resumed(
+    args: &CheckpointArgs,
+    runtime: &RuntimeArgs,
+) -> Result<Option<Checkpoint>> {
     let Some(path) = &args.resume else { return Ok(None) };
     if args.save.as_ref().is_some_and(|save| is_same_path(save, path))
         && Checkpoint::latest(path)?.is_none()
@@ -40,7 +43,7 @@ pub fn find_resumed(args: &CheckpointArgs, runtime: &RuntimeArgs) -> Result<Opti
 }
 
 /// A training is not shorter than what it goes on from.
-pub fn check_length(checkpoint: &Checkpoint, steps: u64, epochs: Option<u64>) -> Result<()> {
+pub(super) fn check_length(checkpoint: &Checkpoint, steps: u64, epochs: Option<u64>) -> Result<()> {
     let (at, step) = (checkpoint.path().display(), checkpoint.step());
     let given = match epochs {
         Some(epochs) => format!("--epochs {epochs}, {steps} steps"),
@@ -55,7 +58,7 @@ pub fn check_length(checkpoint: &Checkpoint, steps: u64, epochs: Option<u64>) ->
 
 /// Says what a step does otherwise than those that made the checkpoint. It may, and the number of steps goes on; but who
 /// did not mean to would find out late.
-pub fn warn_of_differences(checkpoint: &Checkpoint, session: &Session, steps: u64) {
+pub(super) fn warn_of_differences(checkpoint: &Checkpoint, session: &Session, steps: u64) {
     let at = checkpoint.path().display();
     if checkpoint.step() == steps {
         print_message("note", &format!("{at} holds all {steps} steps already: no step is made"));
@@ -66,7 +69,10 @@ pub fn warn_of_differences(checkpoint: &Checkpoint, session: &Session, steps: u6
 }
 
 /// The options of a session that goes on from there.
-pub fn resumed_options(options: SessionOptions, checkpoint: Option<&Checkpoint>) -> SessionOptions {
+pub(super) fn resumed_options(
+    options: SessionOptions,
+    checkpoint: Option<&Checkpoint>,
+) -> SessionOptions {
     match checkpoint {
         Some(from) => SessionOptions { first_step: from.step(), seed: from.seed(), ..options },
         None => options,
@@ -74,19 +80,23 @@ pub fn resumed_options(options: SessionOptions, checkpoint: Option<&Checkpoint>)
 }
 
 /// A directory that keeps so many checkpoints.
-pub fn open_directory(path: &Path, keep: usize, accepts_non_finite: bool) -> Result<Checkpoints> {
+pub(super) fn open_directory(
+    path: &Path,
+    keep: usize,
+    accepts_non_finite: bool,
+) -> Result<Checkpoints> {
     let checkpoints = Checkpoints::create(path, keep)?;
     Ok(if accepts_non_finite { checkpoints.accept_not_finite() } else { checkpoints })
 }
 
 /// Whether two paths lead to one place.
-pub fn is_same_path(one: &Path, other: &Path) -> bool {
+pub(super) fn is_same_path(one: &Path, other: &Path) -> bool {
     let resolved = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path)).ok();
     resolved(one) == resolved(other)
 }
 
 /// Refuses weights from which no training goes on.
-pub fn check_finite(checkpoint: &Checkpoint, ignores_non_finite: bool) -> Result<()> {
+pub(super) fn check_finite(checkpoint: &Checkpoint, ignores_non_finite: bool) -> Result<()> {
     let at = checkpoint.path().display();
     let Some(first) = checkpoint.not_finite().next() else { return Ok(()) };
     ensure!(
@@ -98,7 +108,7 @@ pub fn check_finite(checkpoint: &Checkpoint, ignores_non_finite: bool) -> Result
 }
 
 /// Saves checkpoints of a training.
-pub struct Saver {
+pub(super) struct Saver {
     checkpoints: Checkpoints,
     every: Option<u64>,
 }
@@ -106,7 +116,7 @@ pub struct Saver {
 impl Saver {
     /// Checkpoints as the command line asks for: after every so many steps, and after the last, which the caller knows; none at
     /// `first_step`, where the training begins.
-    pub fn new(
+    pub(super) fn new(
         args: &CheckpointArgs,
         accepts_non_finite: bool,
         first_step: u64,
@@ -118,7 +128,7 @@ impl Saver {
     }
 
     /// Keeps other jobs from saving to the same directory: for the process of rank 0, which alone makes checkpoints.
-    pub fn claim(&mut self, session: &Session) -> Result<()> {
+    pub(super) fn claim(&mut self, session: &Session) -> Result<()> {
         if session.ranks().any(|rank| rank == 0) {
             self.checkpoints.claim()?;
             for (path, aside) in self.checkpoints.set_aside_incomplete()? {
@@ -133,12 +143,12 @@ impl Saver {
     }
 
     /// Whether a checkpoint is due after so many steps.
-    pub fn is_due(&self, finished: u64) -> bool {
+    pub(super) fn is_due(&self, finished: u64) -> bool {
         self.every.is_some_and(|every| finished.is_multiple_of(every))
     }
 
     /// Saves the session after all steps begun so far, together with the other processes.
-    pub fn save(&mut self, session: &mut Session, ranks: &Ranks) -> Result<()> {
+    pub(super) fn save(&mut self, session: &mut Session, ranks: &Ranks) -> Result<()> {
         session.save_checkpoint_with(&mut self.checkpoints, &mut || ranks.barrier())?;
         Ok(())
     }

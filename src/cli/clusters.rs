@@ -12,7 +12,7 @@ use super::args::{ClustersArgs, Format};
 use super::output::print_escaped;
 
 /// Runs the command.
-pub fn run_clusters(args: &ClustersArgs) -> Result<()> {
+pub(super) fn run_clusters(args: &ClustersArgs) -> Result<()> {
     let clusters: Vec<Cluster> = PRESETS.iter().filter_map(|name| preset(name)).collect();
     print_escaped(&match args.format {
         Format::Text => render_text(&clusters),

@@ -15,12 +15,12 @@ use super::args::{Count, LossChoice, OnNan, OptimizerName, SharedArgs, TrainingA
 use super::options;
 
 /// Options that are given, as far as they were compared.
-pub struct Given<'a> {
+pub(super) struct Given<'a> {
     path: &'a Path,
 }
 
 /// Refuses the first option that a plan contradicts.
-pub fn check_options(path: &Path, plan: &Plan, args: &SharedArgs) -> Result<()> {
+pub(super) fn check_options(path: &Path, plan: &Plan, args: &SharedArgs) -> Result<()> {
     let given = Given { path };
     check_machines(&given, plan, args)?;
     check_graph(&given, plan, args)?;
@@ -53,7 +53,7 @@ pub fn check_options(path: &Path, plan: &Plan, args: &SharedArgs) -> Result<()> 
 
 impl Given<'_> {
     /// An option that is given is the plan's.
-    pub fn check_option<T: PartialEq + Debug>(
+    pub(super) fn check_option<T: PartialEq + Debug>(
         &self,
         option: &str,
         given: Option<T>,
@@ -69,7 +69,7 @@ impl Given<'_> {
     }
 
     /// Says that an option is not what the plan was compiled with.
-    pub fn refuse_option(&self, option: &str, given: &str, own: &str) -> Result<()> {
+    pub(super) fn refuse_option(&self, option: &str, given: &str, own: &str) -> Result<()> {
         bail!(
             "{option} {given} contradicts {}, which was compiled {own}: leave the option out, or compile the model again \
              with it",

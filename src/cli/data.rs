@@ -12,7 +12,7 @@ use graphc_runtime::HostTensor;
 use graphc_runtime::data::{TensorFile, load_safetensors, read_file};
 
 /// The text of a file of at most so many bytes; `what` it is, for the error.
-pub fn read_text(path: &Path, most: u64, what: &str) -> Result<String> {
+pub(super) fn read_text(path: &Path, most: u64, what: &str) -> Result<String> {
     let bytes = read_file(path, most).map_err(anyhow::Error::new);
     let text = bytes
         .and_then(|bytes| String::from_utf8(bytes).map_err(|_| anyhow!("it is no text in UTF-8")));
@@ -20,11 +20,11 @@ pub fn read_text(path: &Path, most: u64, what: &str) -> Result<String> {
 }
 
 /// The types of the tensors of a data file, by name.
-pub type Types = BTreeMap<String, TensorType>;
+pub(super) type Types = BTreeMap<String, TensorType>;
 
 /// A data file, which says what the symbolic extents of a model are.
 #[derive(Clone, Copy)]
-pub struct DataExtents<'a> {
+pub(super) struct DataExtents<'a> {
     /// The types of its tensors.
     pub types: &'a Types,
     /// Whether its samples are the batch, where none is given.
@@ -33,13 +33,13 @@ pub struct DataExtents<'a> {
 
 impl<'a> DataExtents<'a> {
     /// The extents of a file all of whose samples are a batch, where none is given.
-    pub fn of_batch(types: &'a Types) -> Self {
+    pub(super) fn of_batch(types: &'a Types) -> Self {
         Self { types, are_batch: true }
     }
 }
 
 /// The tensors of a data file, and their types.
-pub fn read_tensors(path: &Path) -> Result<(BTreeMap<String, HostTensor>, Types)> {
+pub(super) fn read_tensors(path: &Path) -> Result<(BTreeMap<String, HostTensor>, Types)> {
     let tensors = load_safetensors(path)?;
     if tensors.is_empty() {
         bail!("{} holds no tensors", path.display());
@@ -49,7 +49,7 @@ pub fn read_tensors(path: &Path) -> Result<(BTreeMap<String, HostTensor>, Types)
 }
 
 /// The types of the tensors of a data file: its header alone is read.
-pub fn read_types(path: &Path) -> Result<Types> {
+pub(super) fn read_types(path: &Path) -> Result<Types> {
     let types = TensorFile::open(path)?.tensors().clone();
     if types.is_empty() {
         bail!("{} holds no tensors", path.display());
@@ -60,7 +60,7 @@ pub fn read_types(path: &Path) -> Result<Types> {
 /// Counts the samples that tensors hold. Tensors in which the model counts samples along its batch's symbol come first, then labels or
 /// targets, then all tensors, if they are alike. A file may hold tensors that the model does not use. It is `None` where the count is not
 /// clear: then the batch must be given.
-pub fn count_samples(tensors: &Types, symbols: &Symbols) -> Option<usize> {
+pub(super) fn count_samples(tensors: &Types, symbols: &Symbols) -> Option<usize> {
     let of_model = |(name, dim): (&str, usize)| tensors.get(name)?.shape.get(dim).copied();
     let along: Vec<usize> = symbols.sampled_inputs().filter_map(of_model).collect();
     if let Some(&first) = along.first() {
@@ -76,7 +76,7 @@ pub fn count_samples(tensors: &Types, symbols: &Symbols) -> Option<usize> {
 
 /// The weights of a model in memory, each once.
 #[derive(Default)]
-pub struct ModelWeights {
+pub(super) struct ModelWeights {
     /// The weights that variables of the plan begin with.
     pub own: BTreeMap<String, HostTensor>,
     /// The weights that the plan has no variables for: what it was made with, and what no output that is asked for depends on.
@@ -87,7 +87,7 @@ pub struct ModelWeights {
 
 impl ModelWeights {
     /// Reads the weights of a plan's model.
-    pub fn read_of_plan(plan: &Plan, weights: Weights) -> Result<Self> {
+    pub(super) fn read_of_plan(plan: &Plan, weights: Weights) -> Result<Self> {
         let mut read = Self::default();
         let variables: BTreeSet<&str> = plan.variable_names();
         for (name, tensor) in weights.tensors.into_iter().chain(weights.others) {
@@ -107,7 +107,10 @@ impl ModelWeights {
 }
 
 /// The weights that variables of the plan take from the model's file, each in memory once.
-pub fn session_weights(plan: &Plan, mut weights: Weights) -> Result<BTreeMap<String, HostTensor>> {
+pub(super) fn session_weights(
+    plan: &Plan,
+    mut weights: Weights,
+) -> Result<BTreeMap<String, HostTensor>> {
     let variables = plan.variable_names();
     weights.tensors.retain(|name, _| variables.contains(name.as_str()));
     weights.others.clear();

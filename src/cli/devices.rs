@@ -10,7 +10,7 @@ use super::args::{DevicesArgs, Format};
 use super::output::print_escaped;
 
 /// Runs the command.
-pub fn run_devices(args: &DevicesArgs) -> Result<()> {
+pub(super) fn run_devices(args: &DevicesArgs) -> Result<()> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let cards = list_cards();
     print_escaped(&match args.format {

@@ -27,7 +27,7 @@ use super::start;
 const MOST_STEPS: u64 = 1000;
 
 /// A training whose loss was not finite, as all its processes know it.
-pub struct Diagnosis<'a> {
+pub(super) struct Diagnosis<'a> {
     /// The command line.
     pub args: &'a TrainArgs,
     /// The processes.
@@ -46,7 +46,7 @@ impl Diagnosis<'_> {
     ///
     /// # Errors
     /// Returns an error if the steps cannot be made again.
-    pub fn describe_divergence(&self, diverged: &Diverged) -> Result<String> {
+    pub(super) fn describe_divergence(&self, diverged: &Diverged) -> Result<String> {
         let from = self.ranks.share_checkpoint(self.nearest_checkpoint(diverged.step)?)?;
         let begin = from.as_ref().map_or(0, Checkpoint::step);
         let again = diverged.step - begin;

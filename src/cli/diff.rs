@@ -11,7 +11,7 @@ use super::output::print_escaped;
 use super::plans::load_sound_plan;
 
 /// Runs the command.
-pub fn run_diff(args: &DiffArgs) -> Result<()> {
+pub(super) fn run_diff(args: &DiffArgs) -> Result<()> {
     let (before, after) = (load_sound_plan(&args.before)?, load_sound_plan(&args.after)?);
     let difference = Difference::new(&before, &after);
     match args.format {

@@ -19,7 +19,7 @@ use super::run::session_options;
 use super::start;
 
 /// Runs the command.
-pub fn run_eval(args: &EvalArgs) -> Result<()> {
+pub(super) fn run_eval(args: &EvalArgs) -> Result<()> {
     Ranks::run_on_all(|ranks| evaluate_model(args, ranks))
 }
 

@@ -33,7 +33,7 @@ const DEPTH: usize = 4;
 
 /// The scores of a model on a data set.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Scores {
+pub(super) struct Scores {
     /// The mean over all that the loss averages over.
     pub loss: f64,
     /// Labels that are not ignored; of losses without labels samples.
@@ -44,7 +44,7 @@ pub struct Scores {
 
 impl Scores {
     /// Returns the scores as they are printed and logged. For sequences the perplexity is among them, the exponential of the loss.
-    pub fn json(&self, is_sequence: bool) -> Value {
+    pub(super) fn json(&self, is_sequence: bool) -> Value {
         let mut line = json!({ "loss": self.loss });
         for (name, share) in &self.shares {
             line[*name] = json!(share);
@@ -82,7 +82,7 @@ fn options_of(training: &CompileOptions) -> CompileOptions {
 }
 
 /// The plan that evaluates a graph which `options` trains.
-pub fn plan_evaluation(
+pub(super) fn plan_evaluation(
     graph: Graph,
     options: &CompileOptions,
     cluster: &Cluster,
@@ -99,7 +99,7 @@ pub fn plan_evaluation(
 }
 
 /// The plan that evaluates what a plan trains.
-pub fn plan_of(plan: &Plan) -> Result<VerifiedPlan> {
+pub(super) fn plan_of(plan: &Plan) -> Result<VerifiedPlan> {
     let graph = graphc_ir::text::parse_graph(&plan.graph.join("\n"))
         .context("the plan's graph cannot be read")?;
     self::plan_evaluation(graph, &plan.options, &plan.cluster, plan.weights.clone())
@@ -107,7 +107,7 @@ pub fn plan_of(plan: &Plan) -> Result<VerifiedPlan> {
 
 /// Says that a model makes something of several samples together, if it does: what it gives then depends on how samples come in batches, and on
 /// those that fill up the last one.
-pub fn warn_of_mixing(plan: &Plan, batch: usize) {
+pub(super) fn warn_of_mixing(plan: &Plan, batch: usize) {
     if let Some(op) = find_mixing_op(plan) {
         let text = format!(
             "`{op}` makes something of several samples together, so results depend on which {batch} samples are in a batch, and on those that fill up \
@@ -118,7 +118,7 @@ pub fn warn_of_mixing(plan: &Plan, batch: usize) {
 }
 
 /// A session with the data that it is asked about.
-pub struct Evaluation {
+pub(super) struct Evaluation {
     /// The session.
     pub session: Session,
     loader: Loader,
@@ -129,7 +129,7 @@ pub struct Evaluation {
 
 impl Evaluation {
     /// Evaluates on what is held out of a source.
-    pub fn new(session: Session, plan: &Plan, source: &Source) -> Result<Self> {
+    pub(super) fn new(session: Session, plan: &Plan, source: &Source) -> Result<Self> {
         let loss = plan.options.loss;
         let has_labels = loss.is_some_and(Loss::has_labels);
         let set = source.open_for(Split::Test, &session)?;
@@ -160,7 +160,7 @@ impl Evaluation {
     }
 
     /// Goes through all samples.
-    pub fn run(&mut self) -> Result<Value> {
+    pub(super) fn run(&mut self) -> Result<Value> {
         let (mut sums, mut under_way) = (ScoreSums::default(), VecDeque::new());
         for batch in self.loader.epoch(0)? {
             let batch = batch?;
@@ -177,7 +177,7 @@ impl Evaluation {
 }
 
 /// Evaluates a training on its way.
-pub struct Watch {
+pub(super) struct Watch {
     evaluation: Evaluation,
     /// The weights that go from one session to the other.
     names: Vec<String>,
@@ -191,7 +191,7 @@ pub struct Watch {
 
 impl Watch {
     /// Evaluates on what is held out of a source after every so many steps.
-    pub fn new(
+    pub(super) fn new(
         session: Session,
         plan: &Plan,
         source: &Source,
@@ -206,7 +206,7 @@ impl Watch {
     }
 
     /// Whether evaluations find this.
-    pub fn finds_metric(&self, metric: &str) -> bool {
+    pub(super) fn finds_metric(&self, metric: &str) -> bool {
         match metric {
             "loss" => true,
             "perplexity" => self.evaluation.is_sequence,
@@ -215,12 +215,12 @@ impl Watch {
     }
 
     /// Whether an evaluation is due after so many steps, besides that at the end.
-    pub fn is_due(&self, finished: u64) -> bool {
+    pub(super) fn is_due(&self, finished: u64) -> bool {
         self.every.is_some_and(|every| finished.is_multiple_of(every))
     }
 
     /// Evaluates the weights that a session has now: what comes out, and whether patience is at its end.
-    pub fn evaluate(&mut self, of: &mut Session) -> Result<(Value, bool)> {
+    pub(super) fn evaluate(&mut self, of: &mut Session) -> Result<(Value, bool)> {
         for name in &self.names {
             let value = of.variable(name)?;
             self.evaluation.session.set_variable(name, &value)?;

@@ -21,7 +21,7 @@ const LISTED: usize = 6;
 const LEAST: f64 = 5e-8;
 
 /// Runs the command.
-pub fn run_explain(args: &ExplainArgs) -> Result<()> {
+pub(super) fn run_explain(args: &ExplainArgs) -> Result<()> {
     let plan = load_sound_plan(&args.plan)?;
     match &args.tensor {
         Some(tensor) => explain_tensor(&plan, tensor, args.format),

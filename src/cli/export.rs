@@ -14,7 +14,7 @@ use graphc_runtime::{Checkpoint, HostTensor, is_table};
 use super::args::ExportArgs;
 
 /// Runs the command.
-pub fn run_export(args: &ExportArgs) -> Result<()> {
+pub(super) fn run_export(args: &ExportArgs) -> Result<()> {
     let tensors = if args.checkpoint.is_file() {
         ensure!(
             !args.ema && !args.all,

@@ -14,7 +14,7 @@ use super::output::print_message;
 use super::ranks::Ranks;
 
 /// The data of a training, as far as it can be read before there is a plan.
-pub struct Training<'a> {
+pub(super) struct Training<'a> {
     args: &'a TrainArgs,
     /// The tensors of a file.
     tensors: Option<Types>,
@@ -24,7 +24,7 @@ pub struct Training<'a> {
 
 impl<'a> Training<'a> {
     /// Opens what `--data` names. Of a file only its header is read.
-    pub fn open_data(args: &'a TrainArgs) -> Result<Self> {
+    pub(super) fn open_data(args: &'a TrainArgs) -> Result<Self> {
         let is_file = args.data.kind == Kind::Tensors;
         ensure!(
             is_file || !args.shuffle,
@@ -36,19 +36,19 @@ impl<'a> Training<'a> {
     }
 
     /// What a file says of the model's extents: of the batch only where its rows are taken in their order.
-    pub fn extents(&self) -> Option<DataExtents<'_>> {
+    pub(super) fn extents(&self) -> Option<DataExtents<'_>> {
         let of = |types| DataExtents { types, are_batch: self.in_order };
         self.tensors.as_ref().map(of)
     }
 
     /// The tensors that ranks must have alike before there is a plan.
-    pub fn shared_tensors(&self) -> Option<(&Path, &Types)> {
+    pub(super) fn shared_tensors(&self) -> Option<(&Path, &Types)> {
         let tensors = self.tensors.as_ref().filter(|_| self.in_order);
         tensors.map(|tensors| (self.args.data.path.as_path(), tensors))
     }
 
     /// The batches for a session; all ranks must have the same data set.
-    pub fn feeder(&self, session: &Session, ranks: &Ranks, seed: u64) -> Result<Feeder> {
+    pub(super) fn feeder(&self, session: &Session, ranks: &Ranks, seed: u64) -> Result<Feeder> {
         let source = &self.args.data;
         let in_order = self.in_order;
         if in_order && session.feed_rows().is_empty() {
@@ -107,7 +107,7 @@ fn ordered_options(source: &Source, seed: u64) -> LoaderOptions {
 }
 
 /// Feeds step after step.
-pub enum Feeder {
+pub(super) enum Feeder {
     /// Tensors that are the same in every step: where no input has samples.
     Whole(Batches),
     /// The rows that the ranks of this process read.
@@ -124,7 +124,7 @@ pub enum Feeder {
 
 impl Feeder {
     /// The feeds of a step, the one behind that asked for last.
-    pub fn next(&mut self, step: u64) -> Result<BTreeMap<String, HostTensor>> {
+    pub(super) fn next(&mut self, step: u64) -> Result<BTreeMap<String, HostTensor>> {
         let (loader, feeds) = match self {
             Self::Whole(batches) => return Ok(batches.feeds(step)),
             Self::Loader { loader, feeds, .. } => (loader, feeds),
@@ -141,7 +141,7 @@ impl Feeder {
     }
 
     /// Steps of an epoch, where there are epochs.
-    pub fn steps_per_epoch(&self) -> Option<u64> {
+    pub(super) fn steps_per_epoch(&self) -> Option<u64> {
         match self {
             Self::Loader { loader, has_epochs: true, .. } => Some(loader.batches()),
             Self::Loader { .. } | Self::Whole(_) => None,
@@ -149,7 +149,7 @@ impl Feeder {
     }
 
     /// Samples of a step.
-    pub fn batch_size(&self) -> usize {
+    pub(super) fn batch_size(&self) -> usize {
         match self {
             Self::Whole(batches) => batches.batch_size(),
             Self::Loader { loader, .. } => loader.batch(),
@@ -157,7 +157,7 @@ impl Feeder {
     }
 
     /// The steps of the whole training.
-    pub fn steps(&self, args: &TrainArgs) -> Result<u64> {
+    pub(super) fn steps(&self, args: &TrainArgs) -> Result<u64> {
         let Some(epochs) = args.epochs else { return args.steps.context("--steps or --epochs") };
         let epoch = self.steps_per_epoch().context("--epochs needs a data set")?;
         epochs.checked_mul(epoch).context("--epochs is more than can be counted in steps")

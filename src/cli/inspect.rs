@@ -12,7 +12,7 @@ use super::output::print_escaped;
 use super::plans::load_sound_plan;
 
 /// Runs the command.
-pub fn run_inspect(args: &InspectArgs) -> Result<()> {
+pub(super) fn run_inspect(args: &InspectArgs) -> Result<()> {
     let plan = load_sound_plan(&args.plan)?;
     let (attentions, functions) = (report::find_attentions(&plan), report::find_functions(&plan));
     if args.format == Format::Json {

@@ -19,17 +19,17 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// The signal that interrupted a training.
 #[derive(Clone, Copy, Debug)]
-pub struct Interrupted(i32);
+pub(super) struct Interrupted(i32);
 
 impl Interrupted {
     /// The exit status by which shells know it.
-    pub fn exit_code(self) -> ExitCode {
+    pub(super) fn exit_code(self) -> ExitCode {
         ExitCode::from(128 + self.0 as u8)
     }
 }
 
 /// The signals of a process that trains.
-pub struct Interruption {
+pub(super) struct Interruption {
     /// The signal that came; 0 where none has.
     came: Arc<AtomicUsize>,
     looks: Looks,
@@ -38,7 +38,7 @@ pub struct Interruption {
 impl Interruption {
     /// Takes the signals from now on. A launcher ends the ranks that are left with SIGTERM when one has died: no step of theirs ends any
     /// more, so ranks of a job do not wait for one.
-    pub fn listen(is_alone: bool, first_step: u64) -> Result<Self> {
+    pub(super) fn listen(is_alone: bool, first_step: u64) -> Result<Self> {
         let came = Arc::new(AtomicUsize::new(0));
         let signals: &[i32] = if is_alone { &[SIGINT, SIGTERM] } else { &[SIGINT] };
         for &signal in signals {
@@ -52,7 +52,7 @@ impl Interruption {
     }
 
     /// The signal for which the training is to end after so many steps. All ranks end behind the same step, which rank 0 chooses.
-    pub fn after_step(&mut self, steps: u64, ranks: &Ranks) -> Result<Option<Interrupted>> {
+    pub(super) fn after_step(&mut self, steps: u64, ranks: &Ranks) -> Result<Option<Interrupted>> {
         if !self.looks.are_due(steps) {
             return Ok(None);
         }
@@ -98,7 +98,7 @@ impl Looks {
 }
 
 /// Says where an interrupted training has ended, and how to go on from the folder of its checkpoints.
-pub fn tell_interruption(done: u64, steps: u64, saved: Option<&Path>) {
+pub(super) fn tell_interruption(done: u64, steps: u64, saved: Option<&Path>) {
     let on = match saved {
         Some(path) => format!("go on with --resume {}", path.display()),
         None => "nothing is saved, as --save is not given".to_owned(),

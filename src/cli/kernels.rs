@@ -10,7 +10,7 @@ use super::output::print_escaped;
 use super::plans::load_sound_plan;
 
 /// Runs the command.
-pub fn run_kernels(args: &KernelsArgs) -> Result<()> {
+pub(super) fn run_kernels(args: &KernelsArgs) -> Result<()> {
     let plans = args.plans.iter().map(|path| load_sound_plan(path)).collect::<Result<Vec<_>>>()?;
     let Capability(major, minor) = args.capability;
     let begun = Instant::now();

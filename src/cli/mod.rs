@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 mod advise;
-pub mod args;
+pub(crate) mod args;
 mod best;
 mod calibrate;
 mod check;
@@ -30,7 +30,7 @@ mod kernels;
 mod launch;
 mod numbers;
 mod options;
-pub mod output;
+pub(crate) mod output;
 mod pages;
 mod planning;
 mod plans;
@@ -49,10 +49,10 @@ mod verify;
 mod world;
 
 use args::Command;
-pub use launch::hand_over;
+pub(crate) use launch::hand_over;
 
 /// Runs a command. The status is 0 but where a launch or a training was interrupted.
-pub fn run_command(command: Command) -> Result<ExitCode> {
+pub(crate) fn run_command(command: Command) -> Result<ExitCode> {
     output::expect_full_disks()?;
     check_threads()?;
     let result = execute_command(command);

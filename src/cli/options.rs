@@ -19,7 +19,10 @@ use super::data::{DataExtents, count_samples, read_text};
 use super::world::world_size;
 
 /// The compiler's options; `dims` are the values of the model's symbolic dims.
-pub fn compile_options(args: &SharedArgs, dims: BTreeMap<String, usize>) -> Result<CompileOptions> {
+pub(super) fn compile_options(
+    args: &SharedArgs,
+    dims: BTreeMap<String, usize>,
+) -> Result<CompileOptions> {
     let mut options = CompileOptions {
         mesh: choose_mesh(args)?,
         stages: count_or_one(args.stages),
@@ -83,7 +86,7 @@ const USUAL_RATE: f64 = 1e-3;
 const RMSPROP_RATE: f64 = 1e-2;
 
 /// The text about the learning rate, where none is given.
-pub fn default_rate(optimizer: OptimizerName) -> String {
+pub(super) fn default_rate(optimizer: OptimizerName) -> String {
     let rate = if optimizer == OptimizerName::Rmsprop { RMSPROP_RATE } else { USUAL_RATE };
     let name = value_name(&optimizer);
     format!("no --lr is given: {name} takes its default, {rate}")
@@ -176,7 +179,7 @@ fn check_owners(args: &SharedArgs, name: OptimizerName) -> Result<()> {
 
 /// The cluster that is planned for, by what its ranks compute on. Where none is named it has this machine's prices, but
 /// what a plan does for one kind of device alone is done for that one.
-pub fn shared_cluster(args: &SharedArgs, device: Option<DeviceName>) -> Result<Cluster> {
+pub(super) fn shared_cluster(args: &SharedArgs, device: Option<DeviceName>) -> Result<Cluster> {
     let mut cluster = read_cluster(args.cluster.as_deref().unwrap_or("cpu"))?;
     if let (None, Some(device)) = (&args.cluster, device) {
         cluster.device.kind = device.into();
@@ -185,7 +188,7 @@ pub fn shared_cluster(args: &SharedArgs, device: Option<DeviceName>) -> Result<C
 }
 
 /// The cluster with another framework on it, if one is given.
-pub fn run_by(cluster: Cluster, framework: Option<&Framework>) -> Cluster {
+pub(super) fn run_by(cluster: Cluster, framework: Option<&Framework>) -> Cluster {
     match framework {
         Some(framework) => Cluster { framework: framework.clone(), ..cluster },
         None => cluster,
@@ -196,7 +199,7 @@ pub fn run_by(cluster: Cluster, framework: Option<&Framework>) -> Cluster {
 const LONGEST_CLUSTER: u64 = 1 << 24;
 
 /// The cluster of a preset's name or a TOML file.
-pub fn read_cluster(name: &str) -> Result<Cluster> {
+pub(super) fn read_cluster(name: &str) -> Result<Cluster> {
     if let Some(cluster) = preset(name) {
         return Ok(cluster);
     }
@@ -209,7 +212,7 @@ pub fn read_cluster(name: &str) -> Result<Cluster> {
 }
 
 /// Reads a model. What the command line does not say of symbolic extents `data` says.
-pub fn read_model(
+pub(super) fn read_model(
     path: &Path,
     args: &SharedArgs,
     data: Option<DataExtents<'_>>,

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use graphc_runtime::data::check_writable;
 
 /// Prints to standard output, escaped. A reader that has seen enough (`| head`) is no error.
-pub fn print_escaped(text: &str) -> Result<()> {
+pub(crate) fn print_escaped(text: &str) -> Result<()> {
     let text = escape_text(text);
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -23,27 +23,27 @@ pub fn print_escaped(text: &str) -> Result<()> {
 
 /// Makes a file that reaches the limit of its size (`ulimit -f`) an error of whoever writes it, as a full disk is, and not the end of the
 /// process, which would leave half a file. Programs that are started are not concerned.
-pub fn expect_full_disks() -> Result<()> {
+pub(crate) fn expect_full_disks() -> Result<()> {
     signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default())
         .context("cannot listen to signals")?;
     Ok(())
 }
 
 /// Says something on standard error, escaped: an `error`, a `warning` or a `note`.
-pub fn print_message(kind: &str, text: &str) {
+pub(crate) fn print_message(kind: &str, text: &str) {
     // Where standard error cannot be written, there is nobody to be told.
     let _ = writeln!(std::io::stderr(), "{kind}: {}", escape_text(text));
 }
 
 /// Says what there is to say about cards.
-pub fn say_notes() {
+pub(crate) fn say_notes() {
     for text in graphc_runtime::cards::take_notes() {
         print_message("note", &text);
     }
 }
 
 /// Says what is wrong with a command line, which may have any names in it, escaped; or prints the help that it asks for.
-pub fn wrong_command_line(error: &clap::Error) -> ExitCode {
+pub(crate) fn wrong_command_line(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         // Nothing of the command line is in it, and it may have colours.
         error.exit();
@@ -55,7 +55,7 @@ pub fn wrong_command_line(error: &clap::Error) -> ExitCode {
 
 /// The output of a program as a terminal may be shown it: escaped, but for carriage returns, with which progress bars end
 /// their lines.
-pub fn for_terminal(bytes: &[u8]) -> String {
+pub(crate) fn for_terminal(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     text.split('\r').map(escape_text).collect::<Vec<_>>().join("\r")
 }
@@ -76,10 +76,10 @@ fn escape_text(text: &str) -> String {
 }
 
 /// A file of the command line, with the option that names it.
-pub type Named<'a> = (&'a str, Option<&'a Path>);
+pub(crate) type Named<'a> = (&'a str, Option<&'a Path>);
 
 /// Refuses outputs that would overwrite an input or each other.
-pub fn check_distinct(inputs: &[Named<'_>], outputs: &[Named<'_>]) -> Result<()> {
+pub(crate) fn check_distinct(inputs: &[Named<'_>], outputs: &[Named<'_>]) -> Result<()> {
     let named = |files: &[Named<'_>]| -> Vec<(String, PathBuf)> {
         let found = files.iter().filter_map(|(name, path)| Some((name.to_string(), (*path)?)));
         found.map(|(name, path)| (name, path.to_path_buf())).collect()
@@ -99,7 +99,7 @@ pub fn check_distinct(inputs: &[Named<'_>], outputs: &[Named<'_>]) -> Result<()>
 }
 
 /// Refuses outputs that cannot be written, before the work is done whose results they are to hold.
-pub fn check_places(outputs: &[Named<'_>]) -> Result<()> {
+pub(crate) fn check_places(outputs: &[Named<'_>]) -> Result<()> {
     for (name, path) in outputs {
         path.map_or(Ok(()), check_writable).with_context(|| (*name).to_owned())?;
     }

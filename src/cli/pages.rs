@@ -8,10 +8,10 @@ use graphc::report::page::{Page, PageOptions, build_page, write_html};
 use graphc_ir::check::VerifiedPlan;
 
 /// The time in which a page's alternatives are begun where nobody says how many there are to be.
-pub const WHY_WITHIN: Duration = Duration::from_secs(10);
+pub(super) const WHY_WITHIN: Duration = Duration::from_secs(10);
 
 /// Writes the page of plans with the names of their files.
-pub fn write_plans_page(
+pub(super) fn write_plans_page(
     path: &Path,
     plans: &[(String, &VerifiedPlan)],
     options: &PageOptions,
@@ -23,11 +23,11 @@ pub fn write_plans_page(
 }
 
 /// Returns the name that a page gives a file.
-pub fn page_name(path: &Path) -> String {
+pub(super) fn page_name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
 /// Writes a page.
-pub fn write_page(path: &Path, page: &Page) -> Result<()> {
+pub(super) fn write_page(path: &Path, page: &Page) -> Result<()> {
     Ok(graphc_runtime::data::write_file(path, write_html(page).as_bytes())?)
 }

@@ -20,7 +20,7 @@ use super::{options, start};
 
 /// Seconds of the parts of a compilation.
 #[derive(Default)]
-pub struct Timing {
+pub(super) struct Timing {
     /// Reading the model.
     pub parse: f64,
     /// The seconds from graph to plan.
@@ -30,7 +30,7 @@ pub struct Timing {
 }
 
 /// A plan with the weights of its model.
-pub struct PlannedModel {
+pub(super) struct PlannedModel {
     /// The plan.
     pub plan: VerifiedPlan,
     /// The weights that the model file holds.
@@ -40,7 +40,7 @@ pub struct PlannedModel {
 }
 
 /// Returns the files that a compilation reads.
-pub fn compile_inputs<'a>(model: &'a Path, args: &'a SharedArgs) -> [Named<'a>; 3] {
+pub(super) fn compile_inputs<'a>(model: &'a Path, args: &'a SharedArgs) -> [Named<'a>; 3] {
     let cluster = args.cluster.as_deref().map(Path::new).filter(|path| path.is_file());
     let config = args.config.as_deref();
     [("the model", Some(model)), ("the cluster file", cluster), ("the run file", config)]
@@ -48,7 +48,7 @@ pub fn compile_inputs<'a>(model: &'a Path, args: &'a SharedArgs) -> [Named<'a>; 
 
 /// Reads and plans a model, for a device where the command line names one. The samples of `data` are the batch where the
 /// command line gives none; `training` asks for a loss and an optimizer.
-pub fn plan_model(
+pub(super) fn plan_model(
     path: &Path,
     (args, device): (&SharedArgs, Option<DeviceName>),
     data: Option<DataExtents<'_>>,

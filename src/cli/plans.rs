@@ -17,22 +17,22 @@ use super::data::read_text;
 use super::output::print_message;
 
 /// The model file by path and content.
-pub fn weights_source(path: &Path) -> Result<WeightsSource> {
+pub(super) fn weights_source(path: &Path) -> Result<WeightsSource> {
     Ok(WeightsSource { path: path.display().to_string(), sha256: hash_file(&document_path(path))? })
 }
 
 /// Whether a path names a plan.
-pub fn is_plan(path: &Path) -> bool {
+pub(super) fn is_plan(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "json")
 }
 
 /// Reads a plan, and checks by planning again that its graph compiles to it.
-pub fn load_valid_plan(path: &Path) -> Result<VerifiedPlan> {
+pub(super) fn load_valid_plan(path: &Path) -> Result<VerifiedPlan> {
     verify_plan(&load_plan(path)?).with_context(|| format!("{} is not valid", path.display()))
 }
 
 /// Reads a plan and checks all that can be checked without planning again: enough to show, to simulate and to execute it.
-pub fn load_sound_plan(path: &Path) -> Result<VerifiedPlan> {
+pub(super) fn load_sound_plan(path: &Path) -> Result<VerifiedPlan> {
     VerifiedPlan::check(load_plan(path)?)
         .with_context(|| format!("{} is not valid", path.display()))
 }
@@ -52,7 +52,7 @@ fn check_is_no_model(path: &Path) -> Result<()> {
 }
 
 /// Reads a plan. It needs no seal, as all of it is checked; that one is broken is told.
-pub fn load_plan(path: &Path) -> Result<Plan> {
+pub(super) fn load_plan(path: &Path) -> Result<Plan> {
     check_is_no_model(path)?;
     let text = read_text(path, LONGEST_PLAN, "plan ")?;
     let mut plan = read_plan(&text).with_context(|| {
@@ -79,7 +79,7 @@ fn find_model_beside(plan_path: &Path, plan: &mut Plan) {
 }
 
 /// The model's weights that a plan names; an error where the file has changed since.
-pub fn plan_weights(plan: &Plan) -> Result<Weights> {
+pub(super) fn plan_weights(plan: &Plan) -> Result<Weights> {
     let Some(source) = &plan.weights else { return Ok(Weights::default()) };
     let path = Path::new(&source.path);
     let found = hash_file(&document_path(path)).with_context(|| {
@@ -98,7 +98,7 @@ pub fn plan_weights(plan: &Plan) -> Result<Weights> {
 }
 
 /// SHA-256 of a file, in hexadecimal.
-pub fn hash_file(path: &Path) -> Result<String> {
+pub(super) fn hash_file(path: &Path) -> Result<String> {
     let cannot = || format!("cannot read {}", path.display());
     let mut file = open_file(path).with_context(cannot)?;
     let (mut hash, mut buffer) = (Sha256::new(), vec![0; 1 << 16]);
@@ -113,7 +113,7 @@ pub fn hash_file(path: &Path) -> Result<String> {
 }
 
 /// Returns a text that is equal on ranks with the same first weights: a digest of a file's content, or a checkpoint's model and step.
-pub fn digest_weights(path: Option<&Path>) -> Result<String> {
+pub(super) fn digest_weights(path: Option<&Path>) -> Result<String> {
     let Some(path) = path else { return Ok("none".into()) };
     if !path.is_dir() {
         return hash_file(path).with_context(|| format!("cannot read {}", path.display()));

@@ -14,7 +14,7 @@ use super::args::{RuntimeArgs, TrainArgs};
 use super::ranks::Ranks;
 
 /// The measurements of a training.
-pub struct Profiling<'a> {
+pub(super) struct Profiling<'a> {
     path: &'a Path,
     plan: &'a Plan,
     /// The kind of device that the plan's ranks compute on.
@@ -28,7 +28,7 @@ pub struct Profiling<'a> {
 
 impl<'a> Profiling<'a> {
     /// Prepares the measurements of a run of these steps, if the command line asks for them.
-    pub fn from_args(
+    pub(super) fn from_args(
         args: &'a TrainArgs,
         plan: &'a Plan,
         steps: &Range<u64>,
@@ -40,12 +40,12 @@ impl<'a> Profiling<'a> {
     }
 
     /// Returns what is measured of a step.
-    pub fn part_of_step(&self, step: u64) -> MeasuredPart {
+    pub(super) fn part_of_step(&self, step: u64) -> MeasuredPart {
         self.schedule.part_of_step(step - self.first)
     }
 
     /// Takes what a step took into the account. Whether it was the last that is measured.
-    pub fn add_step(&mut self, step: u64, took: Duration) -> bool {
+    pub(super) fn add_step(&mut self, step: u64, took: Duration) -> bool {
         if self.part_of_step(step) == MeasuredPart::Whole {
             self.whole.push(took);
         }
@@ -53,19 +53,19 @@ impl<'a> Profiling<'a> {
     }
 
     /// Writes what all ranks have measured.
-    pub fn write(&mut self, session: &mut Session, ranks: &Ranks) -> Result<()> {
+    pub(super) fn write(&mut self, session: &mut Session, ranks: &Ranks) -> Result<()> {
         let times = Times::from_session(session, std::mem::take(&mut self.whole))?;
         write_times(self.path, times, ranks, (self.plan, self.kind))
     }
 
     /// Whether all that is measured was measured before this step.
-    pub fn is_over(&self, step: u64) -> bool {
+    pub(super) fn is_over(&self, step: u64) -> bool {
         self.part_of_step(step) == MeasuredPart::Over
     }
 }
 
 /// Writes what the ranks have measured of a plan, on devices of a kind.
-pub fn write_times(
+pub(super) fn write_times(
     path: &Path,
     times: Times,
     ranks: &Ranks,
@@ -79,6 +79,6 @@ pub fn write_times(
 }
 
 /// Returns the kind of device that a command's ranks compute on.
-pub fn device_kind(args: &RuntimeArgs, plan: &Plan) -> DeviceKind {
+pub(super) fn device_kind(args: &RuntimeArgs, plan: &Plan) -> DeviceKind {
     args.device.map_or(plan.cluster.device.kind, Into::into)
 }

@@ -19,7 +19,7 @@ use super::feeding::Feeder;
 use super::output::{print_message, say_notes};
 
 /// The last finished step.
-pub struct Finished {
+pub(super) struct Finished {
     /// The next one.
     step: u64,
     /// The outputs of the last step.
@@ -56,7 +56,7 @@ const MOST_SKIPS: u64 = 50;
 /// A training whose loss, or the norm of whose gradients, is not finite.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{}, and weights after it are of no use", self.describe_number())]
-pub struct Diverged {
+pub(super) struct Diverged {
     /// The step.
     pub step: u64,
     /// Its loss.
@@ -67,7 +67,7 @@ pub struct Diverged {
 
 impl Diverged {
     /// The number that is not finite, with its step.
-    pub fn describe_number(&self) -> String {
+    pub(super) fn describe_number(&self) -> String {
         let Self { step, loss, norm } = self;
         match norm {
             Some(norm) if loss.is_finite() => {
@@ -87,7 +87,7 @@ impl Diverged {
     "{skipped} steps in a row up to step {step} have changed nothing{}, more than --max-skips {most} allows: {REMEDIES}, or allow more",
     of_scale(.scale)
 )]
-pub struct TooManySkipped {
+pub(super) struct TooManySkipped {
     /// The last of them.
     pub step: u64,
     /// The number of steps that changed nothing.
@@ -105,7 +105,7 @@ fn of_scale(scale: &Option<f32>) -> String {
 }
 
 /// A step that has begun.
-pub struct UnderWay {
+pub(super) struct UnderWay {
     /// The moment before its batch was asked for.
     pub begun: Instant,
     /// The step that is waited for.
@@ -113,11 +113,11 @@ pub struct UnderWay {
 }
 
 /// The ways in which a training that goes wrong is mended.
-pub const REMEDIES: &str = "lower --lr, add --warmup or --clip-norm, look for wrong numbers in the data and for batches whose \
+pub(super) const REMEDIES: &str = "lower --lr, add --warmup or --clip-norm, look for wrong numbers in the data and for batches whose \
                             labels are all ignored";
 
 /// The ways to go on with one that is not mended.
-pub const WAYS_ON: &str =
+pub(super) const WAYS_ON: &str =
     "skip such steps with --on-nan skip, or go on all the same with --on-nan ignore";
 
 /// The bar, samples a second, seconds of a step.
@@ -158,7 +158,7 @@ impl ProgressLines {
 impl Finished {
     /// Prepares the record of a training that begins at `first_step` of `steps`. The process that leads writes metrics, anew or behind
     /// those of earlier steps, and shows the bar.
-    pub fn new(
+    pub(super) fn new(
         args: &TrainArgs,
         plan: &Plan,
         feeder: &Feeder,
@@ -187,7 +187,7 @@ impl Finished {
     }
 
     /// Waits for the next step; returns when it had ended. Its line is written unless an evaluation is added to it.
-    pub fn wait_for_step(&mut self, step: UnderWay, evaluates: bool) -> Result<Instant> {
+    pub(super) fn wait_for_step(&mut self, step: UnderWay, evaluates: bool) -> Result<Instant> {
         self.outputs = step.handle.wait()?;
         let ended = Instant::now();
         let seconds = self.pace.seconds_since(step.begun);
@@ -211,7 +211,7 @@ impl Finished {
     }
 
     /// Adds what an evaluation has found to the last step's line, and writes it.
-    pub fn add_scores(&mut self, scores: &Value) -> Result<()> {
+    pub(super) fn add_scores(&mut self, scores: &Value) -> Result<()> {
         if self.outputs.is_empty() {
             return Ok(());
         }
@@ -225,12 +225,12 @@ impl Finished {
     }
 
     /// The line of the last step.
-    pub fn line(&self) -> String {
+    pub(super) fn line(&self) -> String {
         self.line.to_string()
     }
 
     /// Takes the bar away, and says how many steps were left out, where that was asked for.
-    pub fn clear(&self) {
+    pub(super) fn clear(&self) {
         self.pace.bar.finish_and_clear();
         if self.skipped > 0 && (self.options.skip_non_finite || self.skipped_in_a_row > 0) {
             print_message(
@@ -369,13 +369,13 @@ fn list_scores(scores: &Value) -> String {
 }
 
 /// The outputs of a session that are one number, as losses and metrics are.
-pub fn number_outputs(session: &Session) -> Vec<String> {
+pub(super) fn number_outputs(session: &Session) -> Vec<String> {
     let numbers = session.outputs().iter().filter(|(_, ty)| ty.elements() == 1);
     numbers.map(|(name, _)| name.clone()).collect()
 }
 
 /// Refuses a number of skipped steps of a plan that skips none.
-pub fn check_skips(args: &TrainArgs, plan: &Plan) -> Result<()> {
+pub(super) fn check_skips(args: &TrainArgs, plan: &Plan) -> Result<()> {
     ensure!(
         args.max_skips.is_none() || has_loss_scale(plan) || plan.options.skip_non_finite,
         "--max-skips: no step of this plan is ever skipped; f16 skips steps whose gradients overflow, --on-nan skip those whose loss \

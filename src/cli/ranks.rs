@@ -25,13 +25,13 @@ use super::plans::{digest_weights, plan_weights};
 use super::world::world_size;
 
 /// The job of this process; none where it was started alone.
-pub struct Ranks {
+pub(super) struct Ranks {
     job: Option<Arc<Job>>,
 }
 
 impl Ranks {
     /// Meets the other processes and runs `work`; where it fails, it fails on all of them.
-    pub fn run_on_all<T>(work: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
+    pub(super) fn run_on_all<T>(work: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
         let several = world_size()?.is_some_and(|world| world > 1);
         let job = if several { Job::from_environment()? } else { None };
         let ranks = Self { job };
@@ -43,12 +43,12 @@ impl Ranks {
     }
 
     /// Whether this process writes what there is to be written.
-    pub fn leads(&self) -> bool {
+    pub(super) fn leads(&self) -> bool {
         self.job.as_ref().is_none_or(|job| job.rank() == 0)
     }
 
     /// Tells all ranks where they were not started alike: command, options, seed, or names, shapes and size of the data.
-    pub fn agree(
+    pub(super) fn agree(
         &self,
         seed: Option<u64>,
         data: Option<(&Path, &BTreeMap<String, TensorType>)>,
@@ -74,30 +74,30 @@ impl Ranks {
     }
 
     /// Tells all ranks where they have not opened the same data set, by what describes it.
-    pub fn agree_on_set(&self, described: &str) -> Result<()> {
+    pub(super) fn agree_on_set(&self, described: &str) -> Result<()> {
         let Some(job) = &self.job else { return Ok(()) };
         Ok(job.agree("what they train on", &Agreement::new().and("the data set", described))?)
     }
 
     /// Returns the decision of rank 0 on all ranks.
-    pub fn decide(&self, own: bool) -> Result<bool> {
+    pub(super) fn decide(&self, own: bool) -> Result<bool> {
         let Some(job) = &self.job else { return Ok(own) };
         Ok(job.from_rank_0(&[u8::from(own)])? == [1])
     }
 
     /// Whether this process was started alone.
-    pub fn is_alone(&self) -> bool {
+    pub(super) fn is_alone(&self) -> bool {
         self.job.is_none()
     }
 
     /// Gives the value of rank 0 to all ranks.
-    pub fn share<T: Serialize + DeserializeOwned>(&self, own: T) -> Result<T> {
+    pub(super) fn share<T: Serialize + DeserializeOwned>(&self, own: T) -> Result<T> {
         let Some(job) = &self.job else { return Ok(own) };
         Ok(serde_json::from_slice(&job.from_rank_0(&serde_json::to_vec(&own)?)?)?)
     }
 
     /// Makes the plan, on rank 0 alone; the others read its weights.
-    pub fn plan(
+    pub(super) fn plan(
         &self,
         make: impl FnOnce() -> Result<(VerifiedPlan, Weights)>,
     ) -> Result<(VerifiedPlan, Weights)> {
@@ -120,7 +120,7 @@ impl Ranks {
     }
 
     /// Opens, on all ranks, the checkpoint that rank 0 has found.
-    pub fn share_checkpoint(&self, found: Option<Checkpoint>) -> Result<Option<Checkpoint>> {
+    pub(super) fn share_checkpoint(&self, found: Option<Checkpoint>) -> Result<Option<Checkpoint>> {
         let Some(job) = &self.job else { return Ok(found) };
         let path = found.as_ref().map(|checkpoint| checkpoint.path().display().to_string());
         let path = String::from_utf8(job.from_rank_0(path.unwrap_or_default().as_bytes())?)?;
@@ -131,7 +131,7 @@ impl Ranks {
     }
 
     /// Opens a session of this process's part of the plan.
-    pub fn session(
+    pub(super) fn session(
         &self,
         plan: &VerifiedPlan,
         weights: &BTreeMap<String, HostTensor>,
@@ -149,20 +149,20 @@ impl Ranks {
     }
 
     /// Gathers a value from all processes, in the order of their ranks.
-    pub fn bring_together<T: Serialize + DeserializeOwned>(&self, own: T) -> Result<Vec<T>> {
+    pub(super) fn bring_together<T: Serialize + DeserializeOwned>(&self, own: T) -> Result<Vec<T>> {
         let Some(job) = &self.job else { return Ok(vec![own]) };
         let all = job.all_gather(&serde_json::to_vec(&own)?)?;
         Ok(all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?)
     }
 
     /// Returns the number of a plan's ranks that this machine has.
-    pub fn on_this_machine(&self, plan: &Plan) -> usize {
+    pub(super) fn on_this_machine(&self, plan: &Plan) -> usize {
         self.job.as_ref().map_or(plan.world_size, |job| job.neighbours())
     }
 
     /// Says that ranks take turns, where this machine has more of them than cores: their prediction supposes a core for
     /// each, unless it is of a machine that was measured.
-    pub fn note_turns(&self, plan: &Plan, kind: DeviceKind) {
+    pub(super) fn note_turns(&self, plan: &Plan, kind: DeviceKind) {
         let cores = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
         let ranks = self.on_this_machine(plan);
         let is_priced = kind != DeviceKind::Cpu || plan.cluster.device.shared_by.is_some();
@@ -176,7 +176,7 @@ impl Ranks {
     }
 
     /// Waits until all processes are here.
-    pub fn barrier(&self) -> Result<(), RuntimeError> {
+    pub(super) fn barrier(&self) -> Result<(), RuntimeError> {
         self.job.as_ref().map_or(Ok(()), |job| job.barrier())
     }
 }

@@ -17,7 +17,7 @@ use super::plans::load_sound_plan;
 const LONGEST: u64 = 1 << 30;
 
 /// Runs the command.
-pub fn run_report(args: &ReportArgs) -> Result<()> {
+pub(super) fn run_report(args: &ReportArgs) -> Result<()> {
     let mut inputs: Vec<_> =
         args.plans.iter().map(|path| ("the plan", Some(path.as_path()))).collect();
     inputs.extend([("--metrics", args.metrics.as_deref())]);

@@ -23,7 +23,7 @@ use super::ranks::Ranks;
 use super::start;
 
 /// Runs the command: as many steps as the rows of the inputs file make batches.
-pub fn run_inference(args: &RunArgs) -> Result<()> {
+pub(super) fn run_inference(args: &RunArgs) -> Result<()> {
     Ranks::run_on_all(|ranks| infer_batches(args, ranks))
 }
 
@@ -160,7 +160,7 @@ fn load_plan(args: &RunArgs, data: &Types) -> Result<(VerifiedPlan, Weights)> {
 }
 
 /// The options of a session.
-pub fn session_options(args: &RuntimeArgs) -> SessionOptions {
+pub(super) fn session_options(args: &RuntimeArgs) -> SessionOptions {
     SessionOptions {
         seed: args.seed.unwrap_or(0),
         device: args.device.map(Into::into),

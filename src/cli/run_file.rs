@@ -22,7 +22,7 @@ const OF_THE_COMMAND_LINE: [&str; 3] = [OPTION, "help", "version"];
 const LONGEST: u64 = 1 << 20;
 
 /// The arguments of the process with those of its run file, and the file, where there is one.
-pub struct Arguments {
+pub(super) struct Arguments {
     /// All of them.
     pub all: Vec<OsString>,
     /// The run file.
@@ -33,7 +33,7 @@ pub struct Arguments {
 ///
 /// # Errors
 /// Returns an error if the file cannot be read, or has an option that the command does not have, or a value that its option does not take.
-pub fn merge_arguments(command: &Command, given: Vec<OsString>) -> Result<Arguments> {
+pub(super) fn merge_arguments(command: &Command, given: Vec<OsString>) -> Result<Arguments> {
     let own = given.get(1).and_then(|name| command.find_subcommand(name));
     let file =
         own.filter(|own| find_option(own, OPTION).is_some()).and_then(|_| named_file(&given[2..]));

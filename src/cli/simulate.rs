@@ -19,7 +19,7 @@ use super::plans::load_sound_plan;
 use super::timeline;
 
 /// Runs the command.
-pub fn run_simulate(args: &SimulateArgs) -> Result<()> {
+pub(super) fn run_simulate(args: &SimulateArgs) -> Result<()> {
     let trace_to = args.trace.as_deref();
     let cluster = args.cluster.as_deref().map(Path::new).filter(|path| path.is_file());
     let inputs = [

@@ -21,11 +21,11 @@ use super::ranks::Ranks;
 const LISTED: usize = 5;
 
 /// Tensors of the model that a plan was made with.
-pub type Fixed = BTreeMap<String, HostTensor>;
+pub(super) type Fixed = BTreeMap<String, HostTensor>;
 
 /// A session of inference with the weights of the model, or with those of a file in their place. Of the model no more is
 /// read than that takes.
-pub fn open_inference(
+pub(super) fn open_inference(
     plan: &VerifiedPlan,
     weights: Weights,
     (ranks, options): (&Ranks, SessionOptions),
@@ -45,7 +45,12 @@ pub fn open_inference(
 /// Gives the model's variables the contents that a safetensors file, or a checkpoint, has under their names. What else is
 /// in there, such as an optimizer's states, is left aside, and what is not trained keeps the model's value where the file
 /// lacks it, as files of PyTorch lack some buffers. All ranks find the same.
-pub fn load_weights(path: &Path, session: &mut Session, plan: &Plan, fixed: &Fixed) -> Result<()> {
+pub(super) fn load_weights(
+    path: &Path,
+    session: &mut Session,
+    plan: &Plan,
+    fixed: &Fixed,
+) -> Result<()> {
     let wanted = wanted_tensors(session);
     let mut found =
         FoundWeights::open_path(path, &wanted.keys().map(String::as_str).collect::<Vec<_>>())?;
@@ -117,7 +122,7 @@ fn is_made_up(name: &str) -> bool {
 }
 
 /// The names of the weights that the model's author, or the command line, has trained.
-pub fn trained_weights(graph: &Graph) -> BTreeSet<String> {
+pub(super) fn trained_weights(graph: &Graph) -> BTreeSet<String> {
     let name = |node: &Node| match &node.op {
         Op::Variable(variable) if variable.trainable => Some(variable.name.clone()),
         _ => None,
@@ -137,7 +142,7 @@ fn check_fixed(path: &Path, fixed: &Fixed, name: &str, value: &HostTensor) -> Re
 }
 
 /// Refuses to go on from a checkpoint that has another value of what the plan was made with.
-pub fn check_checkpoint(checkpoint: &Checkpoint, fixed: &Fixed) -> Result<()> {
+pub(super) fn check_checkpoint(checkpoint: &Checkpoint, fixed: &Fixed) -> Result<()> {
     let held = checkpoint.variables();
     let names: Vec<&str> =
         fixed.keys().map(String::as_str).filter(|name| held.contains_key(*name)).collect();
@@ -212,7 +217,7 @@ fn note_others(path: &Path, others: usize) {
 }
 
 /// Names in a sentence, the first of them.
-pub fn list_names(names: &[&str]) -> String {
+pub(super) fn list_names(names: &[&str]) -> String {
     let first: Vec<String> = names.iter().take(LISTED).map(|name| format!("`{name}`")).collect();
     let more = names.len().saturating_sub(LISTED);
     let rest = if more > 0 { format!(" and {more} more") } else { String::new() };

@@ -11,7 +11,7 @@ use super::output::print_escaped;
 
 /// `graphc data`
 #[derive(Args)]
-pub struct DataArgs {
+pub(crate) struct DataArgs {
     /// What to do.
     #[command(subcommand)]
     command: DataCommand,
@@ -48,7 +48,7 @@ enum SetName {
 }
 
 /// Runs the command.
-pub fn run_data(args: &DataArgs) -> Result<()> {
+pub(super) fn run_data(args: &DataArgs) -> Result<()> {
     let DataCommand::Synth(args) = &args.command;
     let (set, name) = match args.set {
         SetName::Cifar10 => (SynthSet::Cifar10, "cifar10"),

@@ -11,7 +11,11 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 /// Writes a process for each kind of rank, a thread for each stream and an event for each action, in microseconds.
-pub fn write_timeline(file: &mut dyn Write, plan: &Plan, simulation: &Simulation) -> Result<()> {
+pub(super) fn write_timeline(
+    file: &mut dyn Write,
+    plan: &Plan,
+    simulation: &Simulation,
+) -> Result<()> {
     file.write_all(br#"{"displayTimeUnit":"ms","traceEvents":["#)?;
     let mut separator = "\n";
     let mut next =

@@ -41,7 +41,7 @@ use super::start;
 const DEPTH: usize = 4;
 
 /// Runs the command.
-pub fn run_train(args: &TrainArgs) -> Result<ExitCode> {
+pub(super) fn run_train(args: &TrainArgs) -> Result<ExitCode> {
     let interrupted = Ranks::run_on_all(|ranks| train_model(args, ranks))?;
     Ok(interrupted.map_or(ExitCode::SUCCESS, Interrupted::exit_code))
 }

@@ -28,7 +28,7 @@ use super::plans::load_valid_plan;
 
 /// The distance that an output may have from that of one rank, as a share of the output's largest element. float32 sums may run in another
 /// order. Where the plan computes in half precision, numbers may be rounded otherwise: 8 times its relative rounding error.
-pub fn output_tolerance(plan: &VerifiedPlan) -> f64 {
+pub(super) fn output_tolerance(plan: &VerifiedPlan) -> f64 {
     let has = |dtype: DType| plan.layouts.iter().any(|layout| layout.dtype == dtype);
     match (has(DType::BF16), has(DType::F16)) {
         (true, _) => 8.0 * 2f64.powi(-8),
@@ -38,7 +38,7 @@ pub fn output_tolerance(plan: &VerifiedPlan) -> f64 {
 }
 
 /// Runs the command.
-pub fn run_verify(args: &VerifyArgs) -> Result<()> {
+pub(super) fn run_verify(args: &VerifyArgs) -> Result<()> {
     let plan = load_valid_plan(&args.plan)?;
     let difference = args.model.as_deref().map(|model| compare_step(&plan, model)).transpose()?;
     if args.seal {
@@ -223,7 +223,7 @@ fn greatest_difference(found: &[f64], expected: &[f64]) -> f64 {
 }
 
 /// Returns the distance of two numbers. Two NaNs are equal; one beside a number is a difference beyond any tolerance.
-pub fn number_distance(found: f64, expected: f64) -> f64 {
+pub(super) fn number_distance(found: f64, expected: f64) -> f64 {
     match (found.is_nan(), expected.is_nan()) {
         (true, true) => 0.0,
         (false, false) if found == expected => 0.0,

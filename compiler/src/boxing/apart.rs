@@ -20,7 +20,7 @@ pub(super) struct ApartExchanges {
 
 impl ApartExchanges {
     /// Returns the seconds of an exchange between two meshes, and the bytes of its busiest rank.
-    pub fn price(&mut self, prices: Prices<'_>, from: &Layout, to: &Layout) -> (f64, u64) {
+    pub(super) fn price(&mut self, prices: Prices<'_>, from: &Layout, to: &Layout) -> (f64, u64) {
         let traffic = self.find_traffic(from, to, prices.microbatches);
         let mut ranks: Vec<u32> = from.ranks.iter().chain(&to.ranks).copied().collect();
         ranks.sort_unstable();

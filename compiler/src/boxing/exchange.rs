@@ -20,29 +20,6 @@ pub struct Traffic {
     pub bytes: u64,
 }
 
-/// Returns the ranks from which a receiver takes what it needs: one rank for each coordinate of the axes that split or are partial. Along broadcast
-/// axes, where ranks hold copies, it takes itself if it is one of them. Otherwise it takes the one at its own position modulo their number, so that
-/// receivers share the load.
-pub fn source_ranks(from: &Layout, receiver: u32, position: usize) -> Vec<u32> {
-    let own = from.coordinates(receiver);
-    let copies: Vec<bool> = from.sbp.0.iter().map(|&sbp| sbp == Sbp::Broadcast).collect();
-    let extents = |copy: bool| -> Vec<usize> {
-        let axes = from.hierarchy.iter().zip(&copies);
-        axes.map(|(&extent, &is_copy)| if is_copy == copy { extent } else { 1 }).collect()
-    };
-    let count: usize = extents(true).iter().product();
-    let mine = own.unwrap_or_else(|| unravel_position(position % count, &extents(true)));
-    let parts = extents(false);
-    (0..parts.iter().product())
-        .map(|part| {
-            let part = unravel_position(part, &parts);
-            let at = |axis: usize| if copies[axis] { mine[axis] } else { part[axis] };
-            let position = (0..parts.len()).fold(0, |p, axis| p * from.hierarchy[axis] + at(axis));
-            from.ranks[position]
-        })
-        .collect()
-}
-
 /// Whether a receiver holds the value itself in a partial layout, and not the identity.
 pub(super) fn holds_value(to: &Layout, position: usize) -> bool {
     let coordinates = unravel_position(position, &to.hierarchy);
@@ -54,7 +31,7 @@ const MOST_PAIRS: usize = 1 << 22;
 
 /// Returns the messages and bytes that the busiest rank sends or receives. What a rank keeps for itself is no message. If there are very many ranks,
 /// it is assumed that each receives what the first does, and that they share evenly in sending.
-pub fn exchange_traffic(from: &Layout, to: &Layout, microbatches: usize) -> Traffic {
+pub(crate) fn exchange_traffic(from: &Layout, to: &Layout, microbatches: usize) -> Traffic {
     if are_very_many(from, to) {
         return traffic_if_even(from, to, microbatches);
     }
@@ -230,6 +207,7 @@ mod tests {
     use graphc_ir::types::DType;
 
     use super::*;
+    use crate::boxing::tests::source_ranks;
 
     /// Counts the traffic rank by rank, with the sends of a plan.
     fn counted(from: &Layout, to: &Layout) -> Traffic {

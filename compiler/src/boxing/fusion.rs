@@ -11,10 +11,10 @@ use crate::decisions::{Decisions, Phase};
 
 /// The least bytes of a gradient that is scattered as soon as it is made, so that it is not kept whole until the updates. Smaller gradients wait and
 /// share a message.
-pub const SCATTERED_BYTES: usize = 4 << 20;
+pub(crate) const SCATTERED_BYTES: usize = 4 << 20;
 
 /// The approximate bytes of a rank's inputs that travel in one message.
-pub const BUCKET_BYTES: usize = 64 << 20;
+pub(crate) const BUCKET_BYTES: usize = 64 << 20;
 
 /// The number of tensors that may share a bucket: the variables of a mesh that are updated in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,7 +41,7 @@ impl Fusion {
 }
 
 /// Whether a tensor that is boxed once a step (`per_step`) for these readers is boxed in the update phase.
-pub fn is_fused(decisions: &Decisions, per_step: bool, readers: &[usize]) -> bool {
+pub(crate) fn is_fused(decisions: &Decisions, per_step: bool, readers: &[usize]) -> bool {
     let updates = |&node: &usize| decisions.training.phases[node] == Phase::Update;
     per_step && !readers.is_empty() && readers.iter().all(updates)
 }

@@ -32,7 +32,7 @@ use crate::decisions::{Decisions, Phase};
 
 /// The seconds of computing under which boxing of each value may hide.
 #[derive(Clone, Debug)]
-pub struct Hidden {
+pub(crate) struct Hidden {
     /// The seconds by value: of variables, their gradients, and the values that are accumulated to these.
     seconds: Vec<f64>,
 }
@@ -46,7 +46,7 @@ struct ProductSeconds {
 
 impl Hidden {
     /// Finds the seconds of a graph on these machines.
-    pub fn from_decisions(decisions: &Decisions, cluster: &Cluster) -> Self {
+    pub(crate) fn from_decisions(decisions: &Decisions, cluster: &Cluster) -> Self {
         let graph = decisions.graph();
         let mut seconds = vec![0.0; graph.values.len()];
         if !cluster.overlaps() {
@@ -86,7 +86,7 @@ impl Hidden {
     }
 
     /// Returns the products under which boxing of a value for these readers hides, if it stays on its mesh.
-    pub fn find_window(
+    pub(crate) fn find_window(
         &self,
         decisions: &Decisions,
         value: ValueId,
@@ -145,7 +145,7 @@ impl HidingWindow {
 }
 
 /// Returns the seconds of boxing that are not hidden under such products.
-pub fn unhidden_seconds(seconds: f64, under: HidingWindow) -> f64 {
+pub(crate) fn unhidden_seconds(seconds: f64, under: HidingWindow) -> f64 {
     let of = |seconds: f64| (seconds - under.seconds).max(0.0);
     if under.shared { of(2.0 * seconds) - of(seconds) } else { of(seconds) }
 }

@@ -29,7 +29,7 @@ struct BlockTraffic {
 
 impl ExchangePatterns {
     /// Returns the traffic of an exchange between layouts of one mesh, each given with its number. `None` if a split is uneven.
-    pub fn even_traffic(
+    pub(super) fn even_traffic(
         &mut self,
         from: (&Layout, Code),
         to: (&Layout, Code),
@@ -43,7 +43,7 @@ impl ExchangePatterns {
     }
 
     /// Returns the traffic of the first rank under the same conditions. The busiest rank has no less.
-    pub fn even_first(
+    pub(super) fn even_first(
         &mut self,
         from: (&Layout, Code),
         to: (&Layout, Code),

@@ -11,7 +11,7 @@ use graphc_ir::shard::split_range;
 use super::exchange::Traffic;
 
 /// An exchange between two layouts of one tensor. `from` is not partial.
-pub struct SameMesh<'a> {
+pub(super) struct SameMesh<'a> {
     hierarchy: &'a [usize],
     from: &'a NdSbp,
     to: &'a NdSbp,
@@ -45,7 +45,12 @@ struct CutDim {
 
 impl<'a> SameMesh<'a> {
     /// Takes two layouts of a tensor of these extents on a mesh.
-    pub fn new(hierarchy: &'a [usize], from: &'a NdSbp, to: &'a NdSbp, extents: &[usize]) -> Self {
+    pub(super) fn new(
+        hierarchy: &'a [usize],
+        from: &'a NdSbp,
+        to: &'a NdSbp,
+        extents: &[usize],
+    ) -> Self {
         let dims = extents.iter().enumerate();
         let dims = dims.map(|(dim, &length)| CutDim::new(hierarchy, from, to, (dim, length)));
         let free =
@@ -55,14 +60,14 @@ impl<'a> SameMesh<'a> {
     }
 
     /// Returns the traffic of the busiest rank, in elements instead of bytes.
-    pub fn busiest_traffic(&self) -> Traffic {
+    pub(super) fn busiest_traffic(&self) -> Traffic {
         let ranks = self.hierarchy.iter().product();
         let of = |position| self.of_rank(&unravel_position(position, self.hierarchy));
         (0..ranks).map(of).fold(Traffic::default(), Traffic::elementwise_max)
     }
 
     /// Returns the traffic of the first rank, in elements instead of bytes.
-    pub fn of_first(&self) -> Traffic {
+    pub(super) fn of_first(&self) -> Traffic {
         self.of_rank(&vec![0; self.hierarchy.len()])
     }
 
@@ -145,7 +150,7 @@ impl CutDim {
 }
 
 /// Returns the number of blocks into which a dim is cut so that no split of either layout cuts a block, if all splits are even.
-pub fn count_blocks(hierarchy: &[usize], from: &NdSbp, to: &NdSbp, dim: usize) -> usize {
+pub(super) fn count_blocks(hierarchy: &[usize], from: &NdSbp, to: &NdSbp, dim: usize) -> usize {
     let [before, after] =
         [from, to].map(|sbp| count_ranks(hierarchy, &splitting_axes(hierarchy, sbp, dim)));
     least_common_multiple(before, after)

@@ -31,7 +31,7 @@ pub struct Cost {
 }
 
 /// The layouts of one tensor type on one mesh.
-pub struct Space<'a> {
+pub(super) struct Space<'a> {
     prices: Prices<'a>,
     /// The type and the mesh; the SBP is empty.
     place: Layout,
@@ -93,7 +93,7 @@ enum CheapestWay {
 
 impl<'a> Space<'a> {
     /// Takes the layouts that differ from `place` in their SBP alone.
-    pub fn new(prices: Prices<'a>, place: &Layout) -> Self {
+    pub(super) fn new(prices: Prices<'a>, place: &Layout) -> Self {
         let place = Layout { sbp: NdSbp(Vec::new()), ..place.clone() };
         let links = Links::new(prices.cluster, &place);
         let axes = place.hierarchy.iter().filter(|&&extent| extent > 1).count();
@@ -103,7 +103,7 @@ impl<'a> Space<'a> {
     }
 
     /// Whether a layout is one of these.
-    pub fn holds(&self, layout: &Layout) -> bool {
+    pub(super) fn holds(&self, layout: &Layout) -> bool {
         let of = &self.place;
         of.shape == layout.shape
             && of.dtype == layout.dtype
@@ -118,7 +118,7 @@ impl<'a> Space<'a> {
     }
 
     /// Returns the number of an SBP.
-    pub fn encode_sbp(&self, sbp: &NdSbp) -> Code {
+    pub(super) fn encode_sbp(&self, sbp: &NdSbp) -> Code {
         let rank = self.place.shape.len();
         let digit = |sbp: &Sbp| match *sbp {
             Sbp::Broadcast => 0,
@@ -152,7 +152,7 @@ impl<'a> Space<'a> {
     }
 
     /// Returns the bytes of a shard on the rank that holds most, which is the first.
-    pub fn bytes(&mut self, code: Code) -> u64 {
+    pub(super) fn bytes(&mut self, code: Code) -> u64 {
         if let Some(bytes) = self.bytes[code as usize] {
             return bytes;
         }
@@ -186,7 +186,12 @@ impl<'a> Space<'a> {
     }
 
     /// Returns the cost of the cheapest route. `patterns` has the exchanges that are known from all tensors.
-    pub fn price_boxing(&mut self, from: Code, to: Code, patterns: &mut ExchangePatterns) -> Cost {
+    pub(super) fn price_boxing(
+        &mut self,
+        from: Code,
+        to: Code,
+        patterns: &mut ExchangePatterns,
+    ) -> Cost {
         if from == to {
             return Cost { nothing: true, ..Cost::default() };
         }
@@ -201,7 +206,7 @@ impl<'a> Space<'a> {
     }
 
     /// Finds the cheapest route. On axes of extent 1 its layouts have the SBPs of the target.
-    pub fn find_route(
+    pub(super) fn find_route(
         &mut self,
         from: &NdSbp,
         target: &NdSbp,
@@ -392,7 +397,7 @@ impl<'a> Space<'a> {
 }
 
 /// Makes a route of one exchange.
-pub fn exchange_route(to: &Layout, seconds: f64, bytes: u64) -> Route {
+pub(super) fn exchange_route(to: &Layout, seconds: f64, bytes: u64) -> Route {
     let (step, layout_after) = (BoxingStep::Exchange, to.clone());
     let step = RouteStep { step, layout_after, seconds, latency: 0.0, bytes };
     Route { steps: vec![step], seconds }

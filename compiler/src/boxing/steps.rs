@@ -11,7 +11,7 @@ use crate::cost::{collective_bytes, collective_seconds, local_seconds};
 ///
 /// Splits of one dim over several axes nest in the order of the axes, so only the innermost of them can be removed or added by the ranks of one axis
 /// alone. Axes of extent 1 split nothing and have no steps.
-pub fn legal_steps(
+pub(super) fn legal_steps(
     sbp: &NdSbp,
     hierarchy: &[usize],
     rank: usize,
@@ -62,7 +62,7 @@ fn find_step(from: Sbp, to: Sbp, axis: usize) -> Option<BoxingStep> {
 }
 
 /// The links of a mesh.
-pub struct Links {
+pub(super) struct Links {
     extents: Vec<usize>,
     /// The different links of the groups of ranks that differ in one axis alone, by axis.
     of_axis: Vec<Vec<Link>>,
@@ -72,7 +72,7 @@ pub struct Links {
 
 impl Links {
     /// Finds the links of a layout's mesh.
-    pub fn new(cluster: &Cluster, place: &Layout) -> Self {
+    pub(super) fn new(cluster: &Cluster, place: &Layout) -> Self {
         let of_axis = |axis: usize| {
             let mut links: Vec<Link> = Vec::new();
             for group in axis_groups(place, axis) {
@@ -92,7 +92,7 @@ impl Links {
 
     /// Returns the seconds of a step, the part of them that is latency of a collective, and the bytes that the busiest rank sends or copies. It takes
     /// the bytes of a shard before and after the step.
-    pub fn price(
+    pub(super) fn price(
         &self,
         cluster: &Cluster,
         step: BoxingStep,

@@ -1,13 +1,14 @@
 //! Executes every route step by step on the shards of all ranks, and compares the result with the target's shards.
 
 use graphc_ir::array::Array;
+use graphc_ir::mesh::unravel_position;
 use graphc_ir::plan::Layout;
 use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};
 use graphc_ir::shard::Rect;
 use graphc_ir::types::DType;
 
-use super::exchange::holds_value;
-use super::{BoxingStep, Router, source_ranks};
+use super::exchange::{exchange_traffic, holds_value};
+use super::{BoxingStep, Router};
 use crate::cluster::preset;
 
 /// Shards in the order of a layout's ranks.
@@ -57,6 +58,29 @@ fn scatter(whole: &Array, layout: &Layout) -> Shards {
         shard
     };
     layout.ranks.iter().map(shard).collect()
+}
+
+/// Returns the ranks from which a receiver takes what it needs: one rank for each coordinate of the axes that split or are partial. Along broadcast
+/// axes, where ranks hold copies, it takes itself if it is one of them. Otherwise it takes the one at its own position modulo their number, so that
+/// receivers share the load.
+pub(super) fn source_ranks(from: &Layout, receiver: u32, position: usize) -> Vec<u32> {
+    let own = from.coordinates(receiver);
+    let copies: Vec<bool> = from.sbp.0.iter().map(|&sbp| sbp == Sbp::Broadcast).collect();
+    let extents = |copy: bool| -> Vec<usize> {
+        let axes = from.hierarchy.iter().zip(&copies);
+        axes.map(|(&extent, &is_copy)| if is_copy == copy { extent } else { 1 }).collect()
+    };
+    let count: usize = extents(true).iter().product();
+    let mine = own.unwrap_or_else(|| unravel_position(position % count, &extents(true)));
+    let parts = extents(false);
+    (0..parts.iter().product())
+        .map(|part| {
+            let part = unravel_position(part, &parts);
+            let at = |axis: usize| if copies[axis] { mine[axis] } else { part[axis] };
+            let position = (0..parts.len()).fold(0, |p, axis| p * from.hierarchy[axis] + at(axis));
+            from.ranks[position]
+        })
+        .collect()
 }
 
 /// Returns the whole tensor of shards.
@@ -289,10 +313,10 @@ fn an_exchange_is_priced_by_its_busiest_rank() {
     let at = |first, mesh: &[usize], sbp: &str| {
         layout(&[8, 2], first, mesh, sbp.parse().expect("an SBP"))
     };
-    let traffic = super::exchange_traffic(&at(0, &[2], "S(0)"), &at(2, &[4], "B"), 1);
+    let traffic = exchange_traffic(&at(0, &[2], "S(0)"), &at(2, &[4], "B"), 1);
     assert_eq!((traffic.messages, traffic.bytes), (4, 4 * 32), "each sends its half to four");
-    let traffic = super::exchange_traffic(&at(0, &[2], "B"), &at(2, &[4], "B"), 1);
+    let traffic = exchange_traffic(&at(0, &[2], "B"), &at(2, &[4], "B"), 1);
     assert_eq!((traffic.messages, traffic.bytes), (2, 2 * 64), "copies share the receivers");
-    let traffic = super::exchange_traffic(&at(0, &[2], "B"), &at(0, &[2], "S(1)"), 1);
+    let traffic = exchange_traffic(&at(0, &[2], "B"), &at(0, &[2], "S(1)"), 1);
     assert_eq!((traffic.messages, traffic.bytes), (0, 0), "what a rank keeps is no message");
 }

@@ -12,7 +12,7 @@ use crate::planner::reprice_sharding;
 const MOST_DIFFERENCES: usize = 8;
 
 /// Compares a plan with the result of compiling its graph, options and cluster, and returns that result.
-pub fn compare_recompiled(plan: &Plan, errors: &mut Errors) -> Option<VerifiedPlan> {
+pub(super) fn compare_recompiled(plan: &Plan, errors: &mut Errors) -> Option<VerifiedPlan> {
     check_sizes(plan, errors);
     if !errors.0.is_empty() {
         return None;

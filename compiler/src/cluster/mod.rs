@@ -45,7 +45,7 @@ impl AlphaBeta {
 /// Returns the link that a group of ranks shares. It is that of the innermost level which joins them all. If the cluster gives constants by axis, it
 /// has those of mesh axis `axis` (of the slowest axis if `axis` is `None`). A group of one rank is free. Ranks are numbered so that the innermost
 /// level joins neighbours.
-pub fn alpha_beta(cluster: &Cluster, ranks: &[u32], axis: Option<usize>) -> AlphaBeta {
+pub(crate) fn alpha_beta(cluster: &Cluster, ranks: &[u32], axis: Option<usize>) -> AlphaBeta {
     if ranks.len() < 2 {
         return AlphaBeta::FREE;
     }

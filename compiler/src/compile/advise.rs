@@ -130,7 +130,7 @@ pub type Reached<'a> = &'a mut dyn FnMut(usize, usize);
 
 /// Lists the meshes of a number of ranks that are considered: one axis, and two axes of which the second divides a node. If the machines have
 /// constants for each axis, only meshes of as many axes are listed, if there are any.
-pub fn list_meshes(ranks: usize, cluster: &Cluster) -> Vec<Vec<usize>> {
+pub(crate) fn list_meshes(ranks: usize, cluster: &Cluster) -> Vec<Vec<usize>> {
     let node = ranks_per_node(cluster).unwrap_or(ranks);
     let inner = (2..=node.min(ranks / 2))
         .filter(|inner| ranks.is_multiple_of(*inner) && node.is_multiple_of(*inner));

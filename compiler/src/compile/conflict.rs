@@ -34,7 +34,7 @@ const ATTEMPTS: usize = 3;
 
 /// Adds the wishes that conflict to the error of a compilation, if they are more than one. Otherwise the error is that of the one wish that cannot be
 /// fulfilled, whatever else is asked for.
-pub fn explain_conflict(
+pub(super) fn explain_conflict(
     graph: &Graph,
     options: &CompileOptions,
     cluster: &Cluster,

@@ -34,7 +34,7 @@ use crate::side_by_side::side_by_side;
 
 /// A prepared graph, with further data about it.
 #[derive(Clone, Debug)]
-pub struct Form<T> {
+pub(super) struct Form<T> {
     /// The form of cross entropy; [`CrossEntropyForm::Auto`] if there is only one.
     pub cross_entropy: CrossEntropyForm,
     /// The decisions of the passes.
@@ -48,7 +48,7 @@ pub struct Form<T> {
 ///
 /// # Errors
 /// Returns an error if the graph or the options do not allow a pass.
-pub fn prepare_forms<T: Send>(
+pub(super) fn prepare_forms<T: Send>(
     graph: &Graph,
     options: &CompileOptions,
     unasked: Option<CrossEntropyForm>,
@@ -102,7 +102,7 @@ fn may_differ(graph: &Graph, options: &CompileOptions) -> bool {
 ///
 /// # Errors
 /// Returns an error if no form can be planned: that of the form that needs least memory.
-pub fn best_form(
+pub(super) fn best_form(
     forms: &[&Decisions],
     options: &CompileOptions,
     cluster: &Cluster,
@@ -120,7 +120,7 @@ pub fn best_form(
 /// The best form with its plan. If memory is short, the decisions are those in which the planner may choose another layout of each tensor for the
 /// backward pass ([`all_regathered`]).
 #[derive(Clone, Debug)]
-pub struct InMemory {
+pub(super) struct InMemory {
     /// The index of the form.
     pub at: usize,
     /// Its plan.
@@ -134,7 +134,7 @@ pub struct InMemory {
 ///
 /// # Errors
 /// Returns an error if no form can be planned: that of the form that needs least memory.
-pub fn best_in_memory(
+pub(super) fn best_in_memory(
     forms: &[&Decisions],
     options: &CompileOptions,
     cluster: &Cluster,
@@ -213,7 +213,7 @@ fn plan_and_outbid(
 ///
 /// # Errors
 /// Returns an error if an op does not take its operands.
-pub fn all_regathered(
+pub(super) fn all_regathered(
     forms: &[&Decisions],
     options: &CompileOptions,
 ) -> Result<Vec<Option<Decisions>>, PassError> {
@@ -344,7 +344,7 @@ fn leaner_error(known: Option<PlannerError>, error: PlannerError) -> PlannerErro
 }
 
 /// Lowers the reported bound to `bound`, below which no plan of any form is known to be.
-pub fn lower_reported_bound(report: &mut PlannerReport, bound: f64) {
+pub(super) fn lower_reported_bound(report: &mut PlannerReport, bound: f64) {
     if bound >= report.bound_seconds {
         return;
     }
@@ -357,7 +357,7 @@ pub fn lower_reported_bound(report: &mut PlannerReport, bound: f64) {
 
 /// The forms of a graph with padded classes, or those without.
 #[derive(Clone, Debug)]
-pub struct Variant {
+pub(super) struct Variant {
     /// Whether classes are padded.
     pub padded: bool,
     /// The forms, with no further data.
@@ -370,7 +370,7 @@ pub struct Variant {
 ///
 /// # Errors
 /// Returns an error if the graph or the options do not allow a pass.
-pub fn prepare_variants(
+pub(super) fn prepare_variants(
     graph: &Graph,
     options: &CompileOptions,
     cluster: &Cluster,
@@ -397,7 +397,7 @@ pub fn prepare_variants(
 }
 
 /// Lists the decisions of each form.
-pub fn form_decisions<T>(forms: &[Form<T>]) -> Vec<&Decisions> {
+pub(super) fn form_decisions<T>(forms: &[Form<T>]) -> Vec<&Decisions> {
     forms.iter().map(|form| &form.decisions).collect()
 }
 

@@ -31,19 +31,19 @@ pub(super) struct Draft {
 
 impl Draft {
     /// Returns the bytes of the rank that needs most.
-    pub fn peak_bytes(&self) -> u64 {
+    pub(super) fn peak_bytes(&self) -> u64 {
         self.plan.programs.iter().map(|program| program.arena_bytes).max().unwrap_or(0)
     }
 
     /// Returns the draft whose step takes less time, or `self` if they are equal.
-    pub fn faster(self, other: Self) -> Self {
+    pub(super) fn faster(self, other: Self) -> Self {
         let seconds = |draft: &Self| draft.simulation.step_seconds;
         if seconds(&other) < seconds(&self) { other } else { self }
     }
 
     /// Checks the plan like plans from files. The checks include the proof that no content is overwritten before it is read. No plan is emitted that
     /// does not pass them.
-    pub fn check_plan(self) -> Result<Compiled, CompileError> {
+    pub(super) fn check_plan(self) -> Result<Compiled, CompileError> {
         let Self { plan, decisions, sharding, simulation, .. } = self;
         Ok(Compiled { plan: VerifiedPlan::check(plan)?, decisions, sharding, simulation })
     }

@@ -42,17 +42,17 @@ pub struct NodeWork {
 
 /// The number of bytes of which rows must be multiples for products of half precision to reach their full rate: the width of a load of tensor cores
 /// (NVIDIA, "Matrix Multiplication Background User's Guide", section 2.2).
-pub const ROW_BYTES: usize = 16;
+pub(crate) const ROW_BYTES: usize = 16;
 
 /// Whether a row of this many elements is of half precision and its bytes are no multiple of [`ROW_BYTES`].
-pub fn is_odd_row((dtype, extent): (DType, usize)) -> bool {
+pub(crate) fn is_odd_row((dtype, extent): (DType, usize)) -> bool {
     let is_half = dtype.is_float() && dtype.size() == 2;
     is_half && !(extent * dtype.size()).is_multiple_of(ROW_BYTES)
 }
 
 /// Whether an op is a product of matrices, some of which have odd rows ([`is_odd_row`]). `rows` has the element type and the last extent of each
 /// operand and result, as they are on a rank.
-pub fn has_odd_rows(op: &Op, mut rows: impl Iterator<Item = (DType, usize)>) -> bool {
+pub(crate) fn has_odd_rows(op: &Op, mut rows: impl Iterator<Item = (DType, usize)>) -> bool {
     matches!(op, Op::MatMul(_)) && rows.any(is_odd_row)
 }
 
@@ -84,7 +84,7 @@ pub fn compute_work(
 }
 
 /// Returns the work of one action on the rank that holds the largest part.
-pub fn node_work(
+pub(crate) fn node_work(
     op: &Op,
     rule: &Rule,
     operands: &[&TensorType],
@@ -124,7 +124,7 @@ fn local_rule(rule: &Rule, axes: &[(Choice, usize)]) -> Rule {
 }
 
 /// Returns the seconds of a kernel that computes in an element type: the longer of computing and moving bytes, and the launch.
-pub fn roofline_seconds(
+pub(crate) fn roofline_seconds(
     cluster: &Cluster,
     precision: DType,
     arithmetic: Arithmetic,
@@ -171,7 +171,11 @@ pub fn least_seconds(
 
 /// Returns the seconds of a chain of elementwise ops whose work in all is `all`. If there is another op at its head, `head` has the work and the
 /// seconds of that; the ops behind it move only what else is read and written.
-pub fn chain_seconds(cluster: &Cluster, head: Option<(NodeWork, f64)>, all: NodeWork) -> f64 {
+pub(crate) fn chain_seconds(
+    cluster: &Cluster,
+    head: Option<(NodeWork, f64)>,
+    all: NodeWork,
+) -> f64 {
     let elementwise = |work| roofline_seconds(cluster, DType::F32, Arithmetic::Elementwise, work);
     let Some((work, seconds)) = head else { return elementwise(all) };
     seconds + elementwise(all.subtract_part(work)) - cluster.device.launch
@@ -197,7 +201,7 @@ fn reached_share(cluster: &Cluster, precision: DType, arithmetic: Arithmetic, fl
 
 /// Returns the peak FLOPs per second of an element type. If the cluster does not name f16, the peak of bf16 is taken for it. For other types that it
 /// does not name, it is that of f32, or else the least one named.
-pub fn peak_flops(cluster: &Cluster, dtype: DType) -> f64 {
+pub(crate) fn peak_flops(cluster: &Cluster, dtype: DType) -> f64 {
     let flops = &cluster.device.flops;
     let of = |dtype: DType| flops.get(dtype.name());
     let half = if dtype == DType::F16 { of(DType::BF16) } else { None };

@@ -169,7 +169,7 @@ fn find_head_work(
 /// Counts the FLOPs of the matrix products of one step, by the element type that they are computed in. They are the products of the graph that the
 /// plan was made of: the model's without those that simplification removes, and in training those of its gradients. What is recomputed in the
 /// backward pass is not counted.
-pub fn model_flops(decisions: &Decisions) -> BTreeMap<DType, f64> {
+pub(crate) fn model_flops(decisions: &Decisions) -> BTreeMap<DType, f64> {
     let (graph, mut flops) = (decisions.graph(), BTreeMap::new());
     for (id, node) in graph.iter() {
         let operation = node.op.operation();

@@ -10,12 +10,12 @@ use graphc_ir::plan::{BoxingKind, Cluster};
 
 use crate::cluster::{AlphaBeta, Link};
 
-pub use compute::{
-    LeastSeconds, NodeWork, ROW_BYTES, chain_seconds, compute_work, gathered_efficiency,
-    has_odd_rows, is_odd_row, least_seconds, matmul_efficiency, node_work, peak_flops,
-    roofline_seconds,
+pub use compute::{LeastSeconds, NodeWork};
+pub(crate) use compute::{
+    ROW_BYTES, chain_seconds, has_odd_rows, is_odd_row, node_work, peak_flops, roofline_seconds,
 };
-pub use machine::{ActorWork, model_flops, model_flops_utilization, on_cluster};
+pub use compute::{compute_work, gathered_efficiency, least_seconds, matmul_efficiency};
+pub use machine::{ActorWork, model_flops_utilization, on_cluster};
 
 /// Returns the seconds of a collective among the ranks of a link. `bytes` are those of the full tensor for all-reduce, of the busiest rank's input
 /// for reduce-scatter and all-to-all, and of its output for all-gather. Local steps, and collectives of less than two ranks, take 0.
@@ -94,12 +94,17 @@ fn bytes_sent(ranks: usize, bytes: f64) -> f64 {
 
 /// Returns the seconds of a point-to-point exchange whose busiest rank sends or receives `bytes` in `messages` messages. Messages are packed, sent
 /// and unpacked.
-pub fn exchange_seconds(cluster: &Cluster, link: AlphaBeta, messages: usize, bytes: f64) -> f64 {
+pub(crate) fn exchange_seconds(
+    cluster: &Cluster,
+    link: AlphaBeta,
+    messages: usize,
+    bytes: f64,
+) -> f64 {
     messages as f64 * link.alpha + bytes * link.beta + 2.0 * local_seconds(cluster, bytes)
 }
 
 /// Returns the seconds of a local kernel that reads and writes `bytes` bytes: a slice, a mask, a feed.
-pub fn local_seconds(cluster: &Cluster, bytes: f64) -> f64 {
+pub(crate) fn local_seconds(cluster: &Cluster, bytes: f64) -> f64 {
     cluster.device.launch + 2.0 * bytes / cluster.device.reached_bandwidth()
 }
 

@@ -73,7 +73,8 @@ use lower::{Initializers, Lowering, Val};
 
 /// The names of initializers that are copies, and of what.
 type Copies = BTreeMap<String, String>;
-pub use rewrite::{Rewritten, onnx_with_weights};
+pub use rewrite::Rewritten;
+pub use rewrite::onnx_with_weights;
 
 /// Imports an ONNX model. Files of weights are looked for in `base_dir`, and read only when their bytes are needed. `dims` gives the values of
 /// symbolic extents. Its value for `batch` is that of the symbol that counts samples, whatever the name of that symbol.
@@ -100,7 +101,7 @@ impl Decoded {
     ///
     /// # Errors
     /// Returns an error if they are no ONNX model.
-    pub fn new(bytes: &[u8]) -> Result<Self, ImportError> {
+    pub(super) fn new(bytes: &[u8]) -> Result<Self, ImportError> {
         let metadata = wire::check_encoding(bytes)?;
         let model = ModelProto::parse_buf(bytes).map_err(|error| ImportError::Corrupt {
             place: error
@@ -116,7 +117,7 @@ impl Decoded {
     ///
     /// # Errors
     /// Returns an error if the model holds no graph.
-    pub fn symbols(&self) -> Result<Symbols, ImportError> {
+    pub(super) fn symbols(&self) -> Result<Symbols, ImportError> {
         let graph = find_graph(&self.model)?;
         let names = graph.initializer.iter().filter_map(|proto| proto.name.clone());
         let initializers: BTreeMap<String, ()> = names.map(|name| (name, ())).collect();
@@ -147,7 +148,7 @@ impl Decoded {
     ///
     /// # Errors
     /// Returns an error if the model's tensors are damaged.
-    pub fn read_tensors(
+    pub(super) fn read_tensors(
         &self,
         base_dir: &Path,
     ) -> Result<BTreeMap<String, WeightTensor>, ImportError> {
@@ -176,7 +177,7 @@ impl Decoded {
     ///
     /// # Errors
     /// Returns an error if the model's structure or its tensors are damaged, or a weight cannot be read.
-    pub fn write_as_exported(
+    pub(super) fn write_as_exported(
         &self,
         base_dir: &Path,
         weights: &Weights,
@@ -201,7 +202,7 @@ impl Decoded {
     }
 
     /// Imports the model; see [`import_onnx`].
-    pub fn import(
+    pub(super) fn import(
         &self,
         base_dir: &Path,
         dims: &BTreeMap<String, usize>,

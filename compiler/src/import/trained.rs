@@ -57,7 +57,7 @@ pub(super) fn variables_mut(graph: &mut Graph) -> impl Iterator<Item = &mut Vari
 }
 
 impl TrainedPatterns {
-    pub fn new(options: &ImportOptions) -> Self {
+    pub(super) fn new(options: &ImportOptions) -> Self {
         let unmatched = |patterns: &[String]| patterns.iter().map(|p| (p.clone(), false)).collect();
         Self { freeze: unmatched(&options.freeze), train: unmatched(&options.train) }
     }
@@ -67,7 +67,7 @@ impl TrainedPatterns {
     ///
     /// # Errors
     /// Returns an error if a weight that is to be trained is no floating-point tensor.
-    pub fn is_trained(
+    pub(super) fn is_trained(
         &mut self,
         name: &str,
         ty: &TensorType,
@@ -88,7 +88,7 @@ impl TrainedPatterns {
     ///
     /// # Errors
     /// Returns an error if there is such a pattern.
-    pub fn check_matched<'a>(
+    pub(super) fn check_matched<'a>(
         &self,
         weights: impl Iterator<Item = &'a str>,
     ) -> Result<(), ImportError> {

@@ -33,7 +33,7 @@ use crate::decisions::Phase;
 
 /// Moves collectives that scatter large gradients, and those before them, right behind the tasks whose results they reduce. This is for jobs with one
 /// stream: whole gradients are then not kept until the update phase. Tasks are sorted.
-pub fn scatter_early(job: &mut Job) {
+pub(super) fn scatter_early(job: &mut Job) {
     let (late, readers) = (find_late_boxing(job), job.readers());
     let mut early = vec![false; job.tasks.len()];
     for task in (0..job.tasks.len()).rev() {
@@ -73,7 +73,7 @@ fn move_to_origins(job: &mut Job, moves: impl Fn(&Job, usize) -> bool) {
 }
 
 /// Marks the tasks of the second stream, and moves gradients' collectives behind the tasks whose results they reduce. Tasks are sorted.
-pub fn mark_background(job: &mut Job) {
+pub(super) fn mark_background(job: &mut Job) {
     let (gathers, late) = (find_gathers(job), find_late_boxing(job));
     let ahead = casts_ahead(job, &gathers);
     for task in 0..job.tasks.len() {
@@ -142,7 +142,7 @@ fn find_gathers(job: &Job) -> Vec<bool> {
 }
 
 /// Whether a task is a step of boxing on one mesh.
-pub fn is_boxing(task: &Task) -> bool {
+pub(super) fn is_boxing(task: &Task) -> bool {
     matches!(task.action, Action::Collective { .. } | Action::Local { .. })
 }
 
@@ -175,7 +175,7 @@ fn find_origin(job: &Job, task: usize) -> Option<(Phase, usize)> {
 }
 
 /// The actors of one block of a program, in order, from which the waits between its two streams follow.
-pub struct BlockActors<'a> {
+pub(super) struct BlockActors<'a> {
     /// The actors' tasks.
     pub tasks: Vec<&'a Task>,
     /// Whether memory is short, so that gathers begin no sooner than they must.
@@ -188,7 +188,7 @@ pub struct BlockActors<'a> {
 /// reader to the next. So much suffices to hide it, or to let no time pass between two. If memory is short, it begins when it must
 /// ([`BlockActors::latest_gates`]). A collective that scatters a gradient frees the memory of its operand. Computing goes on without it for as long,
 /// by the times of these collectives.
-pub fn find_waits(block: &BlockActors<'_>) -> Vec<Option<usize>> {
+pub(super) fn find_waits(block: &BlockActors<'_>) -> Vec<Option<usize>> {
     let mut waits = vec![None; block.tasks.len()];
     if block.tasks.iter().all(|task| task.background.is_none()) {
         return waits;
@@ -200,7 +200,7 @@ pub fn find_waits(block: &BlockActors<'_>) -> Vec<Option<usize>> {
 }
 
 /// The times at which computing would come to each place of a block if it waited for nothing.
-pub struct BlockClock {
+pub(super) struct BlockClock {
     /// The time at which each place begins.
     pub begins: Vec<f64>,
     /// The places of the first stream.
@@ -209,7 +209,7 @@ pub struct BlockClock {
 
 impl BlockClock {
     /// Makes the clock of a block.
-    pub fn new(block: &BlockActors<'_>) -> Self {
+    pub(super) fn new(block: &BlockActors<'_>) -> Self {
         let mut now = 0.0;
         let (mut begins, mut computing) = (Vec::new(), Vec::new());
         for (place, task) in block.tasks.iter().enumerate() {
@@ -247,7 +247,7 @@ fn multiplies_matrices(task: &Task) -> bool {
 
 /// The gate of a gather, which holds it back.
 #[derive(Clone, Copy, Debug)]
-pub struct Gate {
+pub(super) struct Gate {
     /// The first place of the first stream that reads the gather's result.
     pub reader: usize,
     /// The time of the clock at which the gather may begin.
@@ -264,7 +264,12 @@ impl BlockActors<'_> {
     /// Returns the place of the first stream before `place` for which an actor waits that is held back until a time: the last that begins by then, or
     /// if memory is short, that ends by then. If this is a matrix product, and a chain of elementwise ops that reads it comes next, it is that chain.
     /// A device may do both by one launch, but not if something waits for the product alone.
-    pub fn find_place_behind(&self, clock: &BlockClock, time: f64, place: usize) -> Option<usize> {
+    pub(super) fn find_place_behind(
+        &self,
+        clock: &BlockClock,
+        time: f64,
+        place: usize,
+    ) -> Option<usize> {
         let last = match self.tight {
             true => clock.ended_by(time, place)?,
             false => clock.last_by(time, place)?,
@@ -280,7 +285,7 @@ impl BlockActors<'_> {
     }
 
     /// Returns the gathers of variables that the first stream reads, each with its gate.
-    pub fn find_gates(&self, clock: &BlockClock) -> Vec<(usize, Gate)> {
+    pub(super) fn find_gates(&self, clock: &BlockClock) -> Vec<(usize, Gate)> {
         let readers: Vec<(usize, usize)> = self.first_readers();
         if self.tight {
             return self.latest_gates(clock, &readers);

@@ -18,7 +18,7 @@ use crate::decisions::Phase;
 ///
 /// # Errors
 /// Returns an error if tasks wait for each other in a circle.
-pub fn move_ahead(job: &mut Job) -> Result<(), LowerError> {
+pub(super) fn move_ahead(job: &mut Job) -> Result<(), LowerError> {
     let all = of_updates(job, |task| is_boxing(task) || is_direction(task) || is_sum(task));
     let boxing = of_updates(job, is_boxing);
     let several = all.len() > boxing.len();

@@ -42,7 +42,7 @@ const LEAST_BYTES: usize = 4 << 20;
 ///
 /// # Errors
 /// Returns an error if tasks wait for each other in a circle.
-pub fn fuse_collectives(job: &mut Job) -> Result<(), LowerError> {
+pub(super) fn fuse_collectives(job: &mut Job) -> Result<(), LowerError> {
     let buckets = find_buckets(job)?;
     let mut place = vec![None; job.tasks.len()];
     for (bucket, members) in buckets.iter().enumerate() {

@@ -21,7 +21,7 @@ const SMALL: u64 = 64 << 10;
 ///
 /// # Errors
 /// Returns an error if tasks wait for each other in a circle.
-pub fn put_together(job: &mut Job) -> Result<(), LowerError> {
+pub(super) fn put_together(job: &mut Job) -> Result<(), LowerError> {
     for (phase, moves) in
         [(Phase::Forward, is_of_variable as Moves), (Phase::Update, is_for_update)]
     {

@@ -18,7 +18,7 @@ use super::job::{BufferId, Job, Task, in_order};
 const SMALL: u64 = 16;
 
 /// Gives each reader of a cheap task's result a task of its own. Tasks are sorted, and stay so.
-pub fn make_again(job: &mut Job) {
+pub(super) fn make_again(job: &mut Job) {
     // What a chain may begin with reads tensors from memory.
     let step = |task: &Task| if begins_chain(task) { None } else { chain_key(job, task) };
     let keys: Vec<Option<ChainKey>> = job.tasks.iter().map(step).collect();

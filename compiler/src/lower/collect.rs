@@ -20,7 +20,7 @@ use crate::decisions::{Decisions, Phase, Sharding, ValueRate};
 use crate::passes::samples::samples_of;
 
 /// Turns the graph into tasks.
-pub struct Collector<'a> {
+pub(super) struct Collector<'a> {
     /// The decisions of the passes.
     pub decisions: &'a Decisions,
     /// The signatures.
@@ -45,7 +45,7 @@ pub struct Collector<'a> {
 
 /// The node at hand.
 #[derive(Clone, Copy)]
-pub struct Here {
+pub(super) struct Here {
     /// Its place among all nodes.
     pub anchor: usize,
     /// Its phase.
@@ -58,7 +58,7 @@ pub struct Here {
 
 /// The home of a value, where it is made.
 #[derive(Clone)]
-pub struct Home {
+pub(super) struct Home {
     /// The value by which it is known.
     pub root: ValueId,
     /// The buffer.
@@ -75,7 +75,7 @@ pub struct Home {
 ///
 /// # Errors
 /// Returns an error if decisions contradict each other.
-pub fn collect_tasks(
+pub(super) fn collect_tasks(
     decisions: &Decisions,
     sharding: &Sharding,
     cluster: &Cluster,
@@ -358,7 +358,7 @@ impl<'a> Collector<'a> {
     }
 
     /// Makes a buffer for a value in a layout.
-    pub fn new_buffer(&mut self, value: ValueId, layout: u32) -> BufferId {
+    pub(super) fn new_buffer(&mut self, value: ValueId, layout: u32) -> BufferId {
         self.job.add_buffer(Buffer {
             name: self.graph().display_name(value),
             layout,
@@ -369,14 +369,14 @@ impl<'a> Collector<'a> {
     }
 
     /// Returns the home of a value.
-    pub fn home(&self, value: ValueId) -> Result<&Home, LowerError> {
+    pub(super) fn home(&self, value: ValueId) -> Result<&Home, LowerError> {
         let missing =
             || LowerError::BeforeMade { value: self.decisions.graph().display_name(value) };
         self.homes[value.index()].as_ref().ok_or_else(missing)
     }
 
     /// Returns the rate at which a value is made.
-    pub fn rate(&self, value: ValueId) -> Rate {
+    pub(super) fn rate(&self, value: ValueId) -> Rate {
         match self.decisions.rates.values[value.index()] {
             ValueRate::Step => Rate::Step,
             ValueRate::Microbatch { .. } | ValueRate::Anew | ValueRate::Summand => Rate::Microbatch,
@@ -384,19 +384,19 @@ impl<'a> Collector<'a> {
     }
 
     /// Returns a name such as `matmul %3`, for reports.
-    pub fn report_name(&self, op: &str, value: ValueId) -> String {
+    pub(super) fn report_name(&self, op: &str, value: ValueId) -> String {
         format!("{op} {}", self.graph().display_name(value))
     }
 
     /// Returns the place of the task that fills a buffer.
-    pub fn producer_place(&self, buffer: BufferId) -> Option<Here> {
+    pub(super) fn producer_place(&self, buffer: BufferId) -> Option<Here> {
         let task = &self.job.tasks[self.job.buffers[buffer.0].producer?.0];
         let Task { anchor, phase, stage, chunk, .. } = *task;
         Some(Here { anchor, phase, stage, chunk })
     }
 
     /// Builds a task at the place of the node at hand, with the rate of the buffers that it reads and fills.
-    pub fn build_task(
+    pub(super) fn build_task(
         &self,
         name: String,
         action: Action,

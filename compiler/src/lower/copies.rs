@@ -18,7 +18,7 @@ impl Collector<'_> {
     ///
     /// # Errors
     /// Returns an error if the value is not made yet.
-    pub fn require_buffer(
+    pub(super) fn require_buffer(
         &mut self,
         value: ValueId,
         placement: &Placement,

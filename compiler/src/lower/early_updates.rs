@@ -30,7 +30,7 @@ type Key = (usize, usize, bool);
 ///
 /// # Errors
 /// Returns an error if tasks wait for each other in a circle.
-pub fn move_up(job: &mut Job) -> Result<(), LowerError> {
+pub(super) fn move_up(job: &mut Job) -> Result<(), LowerError> {
     let all = list_edges(job);
     let (mut before, mut after) = (vec![Vec::new(); job.tasks.len()], vec![0; job.tasks.len()]);
     for edge in &all {

@@ -47,7 +47,7 @@ struct FusionGroups<'a> {
 ///
 /// # Errors
 /// Returns an error if tasks wait for each other in a circle.
-pub fn fuse_elementwise(job: &mut Job, cluster: &Cluster) -> Result<(), LowerError> {
+pub(super) fn fuse_elementwise(job: &mut Job, cluster: &Cluster) -> Result<(), LowerError> {
     make_again(job);
     let mut groups = FusionGroups::new(job);
     for task in 0..job.tasks.len() {

@@ -5,7 +5,7 @@ use super::lifetimes::{Life, StepAction};
 use graphc_ir::streams::Known;
 
 /// The order of a program's actions as its streams see it.
-pub struct Flow {
+pub(super) struct Flow {
     /// The stream of each place in the order, and the number of its action on that stream.
     at: Vec<(usize, usize)>,
     /// The place of each action of each stream.
@@ -16,7 +16,7 @@ pub struct Flow {
 
 impl Flow {
     /// Makes the flow of an order. `stream_of` gives the stream of each actor.
-    pub fn new(order: &[StepAction], stream_of: &[usize], known: Option<Known>) -> Self {
+    pub(super) fn new(order: &[StepAction], stream_of: &[usize], known: Option<Known>) -> Self {
         let mut flow = Self { at: Vec::new(), places: [Vec::new(), Vec::new()], known };
         for (place, action) in order.iter().enumerate() {
             let stream = stream_of[action.actor];
@@ -27,17 +27,17 @@ impl Flow {
     }
 
     /// Whether there are two streams.
-    pub fn is_double(&self) -> bool {
+    pub(super) fn is_double(&self) -> bool {
         self.known.is_some()
     }
 
     /// Returns the stream of a place.
-    pub fn stream_at(&self, place: usize) -> usize {
+    pub(super) fn stream_at(&self, place: usize) -> usize {
         self.at[place].0
     }
 
     /// Whether the action at a place begins when that at another has ended, as far as its stream knows.
-    pub fn is_known(&self, place: usize, of: usize) -> bool {
+    pub(super) fn is_known(&self, place: usize, of: usize) -> bool {
         let ((stream, action), (other, before)) = (self.at[place], self.at[of]);
         let Some(known) = self.known.as_ref().filter(|_| stream != other) else {
             return of < place;
@@ -46,13 +46,13 @@ impl Flow {
     }
 
     /// Whether all that touches a content has ended when the action at a place begins.
-    pub fn is_over(&self, life: &Life, place: usize) -> bool {
+    pub(super) fn is_over(&self, life: &Life, place: usize) -> bool {
         life.touched[self.at[place].0].is_none_or(|last| last < place)
             && self.other_is_over(life, place)
     }
 
     /// Whether all that touches a content, but the action at this place itself, has ended when that begins.
-    pub fn is_last(&self, life: &Life, place: usize) -> bool {
+    pub(super) fn is_last(&self, life: &Life, place: usize) -> bool {
         life.touched[self.at[place].0].is_none_or(|last| last <= place)
             && self.other_is_over(life, place)
     }
@@ -66,7 +66,7 @@ impl Flow {
     }
 
     /// Returns the last place of a stream at which something may still touch a content, as far as the stream knows.
-    pub fn last_touch(&self, life: &Life, stream: usize) -> usize {
+    pub(super) fn last_touch(&self, life: &Life, stream: usize) -> usize {
         let own = life.touched[stream].unwrap_or(life.made).max(life.made);
         let (Some(known), Some(last)) = (&self.known, life.touched[1 - stream]) else { return own };
         let needed = self.at[last].1 as u32 + 1;

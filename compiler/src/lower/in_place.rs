@@ -16,7 +16,7 @@ use super::lifetimes::{Life, StepAction as Step, count_slots};
 
 /// A set of registers in one memory.
 #[derive(Clone, Debug)]
-pub struct Group {
+pub(super) struct Group {
     /// The registers, the first made first.
     pub members: Vec<usize>,
     /// The lives of the contents: from the first member's to the last read of any; none of variables.
@@ -28,7 +28,7 @@ pub struct Group {
 impl Group {
     /// Whether all that touches a content is known to have ended when the content is made that takes its slot. Whoever makes a
     /// register waits for those that read it, but not for those of the other stream that read what has taken its memory over.
-    pub fn is_known(&self, flow: &Flow) -> bool {
+    pub(super) fn is_known(&self, flow: &Flow) -> bool {
         let next = self.lives.iter().skip(self.slots as usize);
         let mut pairs = self.lives.iter().zip(next);
         pairs.all(|(before, next)| next.touched == [None; 2] || flow.is_over(before, next.made))
@@ -36,7 +36,7 @@ impl Group {
 }
 
 /// The input of the search for sharing.
-pub struct Sharing<'a> {
+pub(super) struct Sharing<'a> {
     /// The registers.
     pub registers: &'a [Register],
     /// The actors.
@@ -55,7 +55,7 @@ pub struct Sharing<'a> {
 
 impl Sharing<'_> {
     /// Finds all groups, and for each register the one whose memory it takes over.
-    pub fn find_groups(&self) -> (Vec<Group>, Vec<Option<RegisterId>>) {
+    pub(super) fn find_groups(&self) -> (Vec<Group>, Vec<Option<RegisterId>>) {
         let times = ActionTimes::new(self);
         let mut groups: Vec<Group> =
             (0..self.registers.len()).map(|r| self.single_group(r)).collect();

@@ -12,15 +12,15 @@ use crate::decisions::Phase;
 
 /// The index of a buffer of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct BufferId(pub usize);
+pub(super) struct BufferId(pub usize);
 
 /// The index of a task of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TaskId(pub usize);
+pub(super) struct TaskId(pub usize);
 
 /// A tensor in one layout: a register on each of the layout's ranks.
 #[derive(Clone, Debug)]
-pub struct Buffer {
+pub(super) struct Buffer {
     /// The tensor's name.
     pub name: String,
     /// Index into [`Job::layouts`].
@@ -35,7 +35,7 @@ pub struct Buffer {
 
 /// The facts about a variable that its register holds.
 #[derive(Clone, Debug)]
-pub struct VariableOf {
+pub(super) struct VariableOf {
     /// The variable's name.
     pub name: String,
     /// The variable's first content.
@@ -46,7 +46,7 @@ pub struct VariableOf {
 
 /// One physical op on all ranks that take part.
 #[derive(Clone, Debug)]
-pub struct Task {
+pub(super) struct Task {
     /// Op and tensor, for reports.
     pub name: String,
     /// Its action; sequence numbers are given last.
@@ -87,13 +87,13 @@ pub struct Task {
 
 impl Task {
     /// Whether it stands in the backward half of its segment.
-    pub fn is_backward(&self) -> bool {
+    pub(super) fn is_backward(&self) -> bool {
         self.phase != Phase::Forward
     }
 
     /// Makes a task of one rank, with defaults for all but its action.
     #[cfg(test)]
-    pub fn on_one_rank(action: Action) -> Self {
+    pub(super) fn on_one_rank(action: Action) -> Self {
         Self {
             name: String::new(),
             action,
@@ -119,7 +119,7 @@ impl Task {
 
 /// The kind of a task of the second stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Background {
+pub(super) enum Background {
     /// Boxing of a variable from its layout at rest.
     Gather,
     /// Boxing of tensors that accumulations and updates read, and tasks that go on with it.
@@ -130,7 +130,7 @@ pub enum Background {
 
 /// All that ranks do in a step.
 #[derive(Clone, Debug, Default)]
-pub struct Job {
+pub(super) struct Job {
     /// The layouts, each once.
     pub layouts: Vec<Layout>,
     /// The tensors.
@@ -149,12 +149,12 @@ pub struct Job {
 
 impl Job {
     /// Makes an empty job.
-    pub fn new(microbatches: usize) -> Self {
+    pub(super) fn new(microbatches: usize) -> Self {
         Self { microbatches, ..Self::default() }
     }
 
     /// Returns the index of a layout, which is added if it is new.
-    pub fn intern_layout(&mut self, layout: Layout) -> u32 {
+    pub(super) fn intern_layout(&mut self, layout: Layout) -> u32 {
         if let Some(&known) = self.known_layouts.get(&layout) {
             return known;
         }
@@ -165,13 +165,13 @@ impl Job {
     }
 
     /// Adds a buffer.
-    pub fn add_buffer(&mut self, buffer: Buffer) -> BufferId {
+    pub(super) fn add_buffer(&mut self, buffer: Buffer) -> BufferId {
         self.buffers.push(buffer);
         BufferId(self.buffers.len() - 1)
     }
 
     /// Adds a task and makes it the producer of its outputs.
-    pub fn add_task(&mut self, task: Task) -> TaskId {
+    pub(super) fn add_task(&mut self, task: Task) -> TaskId {
         let id = TaskId(self.tasks.len());
         for output in &task.outputs {
             self.buffers[output.0].producer = Some(id);
@@ -181,7 +181,7 @@ impl Job {
     }
 
     /// Replaces all tasks and finds the producers again.
-    pub fn replace_tasks(&mut self, tasks: Vec<Task>) {
+    pub(super) fn replace_tasks(&mut self, tasks: Vec<Task>) {
         for buffer in &mut self.buffers {
             buffer.producer = None;
         }
@@ -194,30 +194,30 @@ impl Job {
     }
 
     /// Puts all tasks in this order.
-    pub fn put_in_order(&mut self, order: &[usize]) {
+    pub(super) fn put_in_order(&mut self, order: &[usize]) {
         let tasks = in_order(std::mem::take(&mut self.tasks), order);
         self.replace_tasks(tasks);
     }
 
     /// Returns the bytes of a buffer on the rank that holds most.
-    pub fn bytes(&self, buffer: BufferId) -> u64 {
+    pub(super) fn bytes(&self, buffer: BufferId) -> u64 {
         self.bytes_of(&self.layouts[self.buffers[buffer.0].layout as usize])
     }
 
     /// Returns the bytes of a tensor in this layout on the rank that holds most.
-    pub fn bytes_of(&self, layout: &Layout) -> u64 {
+    pub(super) fn bytes_of(&self, layout: &Layout) -> u64 {
         shard_bytes(layout, self.microbatches)
     }
 
     /// Returns the type of a buffer's shard on the first rank that holds it, which holds most.
-    pub fn first_shard(&self, buffer: BufferId) -> Option<TensorType> {
+    pub(super) fn first_shard(&self, buffer: BufferId) -> Option<TensorType> {
         let layout = &self.layouts[self.buffers[buffer.0].layout as usize];
         let rect = layout.rect(*layout.ranks.first()?, 0, self.microbatches)?;
         Some(TensorType::new(layout.dtype, rect.extent))
     }
 
     /// Returns the tasks that read each buffer, each once.
-    pub fn readers(&self) -> Vec<Vec<TaskId>> {
+    pub(super) fn readers(&self) -> Vec<Vec<TaskId>> {
         let mut readers: Vec<Vec<TaskId>> = vec![Vec::new(); self.buffers.len()];
         for (index, task) in self.tasks.iter().enumerate() {
             for input in &task.inputs {
@@ -231,7 +231,7 @@ impl Job {
 }
 
 /// Returns the tasks in another order, in which each stands once.
-pub fn in_order(tasks: Vec<Task>, order: &[usize]) -> Vec<Task> {
+pub(super) fn in_order(tasks: Vec<Task>, order: &[usize]) -> Vec<Task> {
     let mut tasks: Vec<Option<Task>> = tasks.into_iter().map(Some).collect();
     order.iter().map(|&task| tasks[task].take().expect("each task stands once")).collect()
 }
@@ -239,7 +239,7 @@ pub fn in_order(tasks: Vec<Task>, order: &[usize]) -> Vec<Task> {
 #[cfg(test)]
 impl Job {
     /// Makes a buffer of so many numbers on rank 0, of a variable or not: for tests.
-    pub fn numbers(&mut self, elements: usize, variable: bool) -> BufferId {
+    pub(super) fn numbers(&mut self, elements: usize, variable: bool) -> BufferId {
         use graphc_ir::sbp::{NdSbp, Sbp};
         let layout = self.intern_layout(Layout {
             shape: vec![elements],

@@ -8,7 +8,7 @@ use graphc_ir::plan::{Actor, Rate, Register, RegisterKind};
 
 /// One action of a step.
 #[derive(Clone, Copy, Debug)]
-pub struct StepAction {
+pub(super) struct StepAction {
     /// Index of the actor.
     pub actor: usize,
     /// The microbatch; 0 for step-rate actors.
@@ -17,7 +17,7 @@ pub struct StepAction {
 
 /// The life of one content, as first and last place in the order (both included).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Life {
+pub(super) struct Life {
     /// The place where it is made.
     pub made: usize,
     /// The place where it is read for the last time.
@@ -28,14 +28,14 @@ pub struct Life {
 
 impl Life {
     /// Returns the life of memory that holds both contents one after the other.
-    pub fn followed_by(&self, next: &Self) -> Self {
+    pub(super) fn followed_by(&self, next: &Self) -> Self {
         let touched = [0, 1].map(|stream| self.touched[stream].max(next.touched[stream]));
         Self { made: self.made, last: self.last.max(next.last), touched }
     }
 }
 
 /// Finds the lives of the contents of each register in one step. Variables have none. `stream_of` gives the stream of each actor.
-pub fn find_lives(
+pub(super) fn find_lives(
     registers: &[Register],
     actors: &[Actor],
     order: &[StepAction],
@@ -66,7 +66,7 @@ pub fn find_lives(
 }
 
 /// Counts the contents that exist at once: the slots that the order asks for.
-pub fn count_slots(lives: &[Life]) -> u32 {
+pub(super) fn count_slots(lives: &[Life]) -> u32 {
     let mut oldest = 0;
     let mut slots = 1;
     for (content, life) in lives.iter().enumerate() {

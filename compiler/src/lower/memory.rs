@@ -14,7 +14,7 @@ mod distinct;
 
 /// An item that needs a place. Registers that share memory are one item.
 #[derive(Clone, Debug)]
-pub struct Item {
+pub(super) struct Item {
     /// Bytes.
     pub bytes: u64,
     /// The first and last places of its lives in the order, ascending; `None` if it always lives.
@@ -27,11 +27,11 @@ pub struct Item {
 }
 
 /// The first and last place in the order, both included.
-pub type Span = (usize, usize);
+pub(super) type Span = (usize, usize);
 
 /// The places of all items.
 #[derive(Clone, Debug)]
-pub struct Arena {
+pub(super) struct Arena {
     /// The offset of each item.
     pub offsets: Vec<u64>,
     /// The bytes of the arena.
@@ -67,7 +67,7 @@ struct Aim {
 /// Places all items. `starts` are the places in the order where blocks begin, the last one past all: a tensor that lives in a block for one
 /// microbatch often lives at the same places for the next. If memory is short, all items should lie within `within` bytes. Better places are then
 /// looked for until they do, and longer than otherwise.
-pub fn place_items(items: &[Item], starts: &[usize], within: Option<u64>) -> Arena {
+pub(super) fn place_items(items: &[Item], starts: &[usize], within: Option<u64>) -> Arena {
     let (times, length) = distinct::distinct_lives(&all_spans(items), starts);
     let live_bytes = live_bytes(items, &times, length);
     let (apart, shared): (Vec<usize>, Vec<usize>) =

@@ -17,7 +17,7 @@ use super::reuse::{Content, ReuseClock};
 const MARGINS: [f64; 5] = [4.0, 2.0, 1.0, 0.5, 0.0];
 
 /// The input of the search for places.
-pub struct Places<'a> {
+pub(super) struct Places<'a> {
     /// The registers.
     pub registers: &'a [Register],
     /// The knowledge of each stream about the other.
@@ -32,7 +32,7 @@ pub struct Places<'a> {
 
 impl Places<'_> {
     /// Finds the arena of these groups.
-    pub fn find_arena(&self, groups: &[Group]) -> Arena {
+    pub(super) fn find_arena(&self, groups: &[Group]) -> Arena {
         let mut arena =
             self.place_groups(groups, |life, stream| self.flow.last_touch(life, stream));
         let Some((clock, within)) = self.clock.as_ref().zip(self.within) else { return arena };
@@ -72,7 +72,7 @@ impl Places<'_> {
     }
 
     /// Lists the contents of groups that lie at these offsets.
-    pub fn list_contents(&self, groups: &[Group], offsets: &[u64]) -> Vec<Content> {
+    pub(super) fn list_contents(&self, groups: &[Group], offsets: &[u64]) -> Vec<Content> {
         let of = |(group, &offset): (&Group, &u64)| -> Vec<Content> {
             let lies = (offset, offset + self.group_bytes(group));
             group.lives.iter().map(|&life| Content { lies, life }).collect()

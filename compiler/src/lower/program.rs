@@ -19,7 +19,7 @@ use super::together::Together;
 
 /// The part of the job in which a rank takes part.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ProgramPart {
+pub(super) struct ProgramPart {
     /// Its stage.
     pub stage: usize,
     /// Its tasks, in order.
@@ -31,7 +31,7 @@ pub struct ProgramPart {
 }
 
 /// The context in which a program is built from a part.
-pub struct Context<'a> {
+pub(super) struct Context<'a> {
     /// The job.
     pub job: &'a Job,
     /// The order of blocks.
@@ -51,7 +51,7 @@ pub struct Context<'a> {
 const FOR_LAUNCHES: u64 = 128;
 
 /// Builds the program of a part.
-pub fn build_program(cx: &Context<'_>, part: &ProgramPart) -> Program {
+pub(super) fn build_program(cx: &Context<'_>, part: &ProgramPart) -> Program {
     let registers = build_registers(cx.job, part);
     let place: BTreeMap<BufferId, RegisterId> =
         part.buffers.iter().enumerate().map(|(i, &buffer)| (buffer, RegisterId::new(i))).collect();
@@ -289,7 +289,7 @@ fn stream_of(program: &Program) -> Vec<usize> {
 
 /// Returns the different parts, and the index of each rank's part. Ranks that take part in the same tasks and hold shards of the same extents have
 /// the same part.
-pub fn find_parts(job: &Job, world: usize, stages: usize) -> (Vec<ProgramPart>, Vec<usize>) {
+pub(super) fn find_parts(job: &Job, world: usize, stages: usize) -> (Vec<ProgramPart>, Vec<usize>) {
     let shapes = ShardShapes::new(job);
     let mut known: BTreeMap<Vec<usize>, usize> = BTreeMap::new();
     let (mut firsts, mut part_of) = (Vec::new(), Vec::new());

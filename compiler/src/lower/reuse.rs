@@ -20,7 +20,7 @@ use super::lifetimes::{Life, StepAction};
 
 /// A content with its place in the arena.
 #[derive(Clone, Copy, Debug)]
-pub struct Content {
+pub(super) struct Content {
     /// The first byte and the one past the last.
     pub lies: (u64, u64),
     /// The time for which it lives.
@@ -28,7 +28,7 @@ pub struct Content {
 }
 
 /// The times when actions begin, by computing alone.
-pub struct ReuseClock {
+pub(super) struct ReuseClock {
     /// The time at which each place in the order begins.
     begins: Vec<f64>,
     /// Seconds of the longest communication beside kernels.
@@ -37,7 +37,7 @@ pub struct ReuseClock {
 
 impl ReuseClock {
     /// Makes the clock of actions, given by their tasks in order.
-    pub fn new(order: impl Iterator<Item = TaskId>, job: &Job) -> Self {
+    pub(super) fn new(order: impl Iterator<Item = TaskId>, job: &Job) -> Self {
         let (mut now, mut clock) = (0.0, Self { begins: Vec::new(), longest: 0.0 });
         for task in order.map(|task| &job.tasks[task.0]) {
             clock.begins.push(now);
@@ -51,7 +51,13 @@ impl ReuseClock {
 
     /// Returns the last place of a stream at which it may not take a content's memory. Later, it knows that the content is over, or the last action
     /// of the other stream that touches it has begun at least `margin` times the longest communication before.
-    pub fn last_blocked(&self, flow: &Flow, life: &Life, stream: usize, margin: f64) -> usize {
+    pub(super) fn last_blocked(
+        &self,
+        flow: &Flow,
+        life: &Life,
+        stream: usize,
+        margin: f64,
+    ) -> usize {
         let known = flow.last_touch(life, stream);
         let Some(last) = life.touched[1 - stream].filter(|&last| last < known) else {
             return known;
@@ -65,12 +71,12 @@ impl ReuseClock {
 
 /// Whether an actor can be told for which action of the other stream it waits. This is so if all actors act once a step. With several microbatches,
 /// an actor waits for one actor in each of them, and what it overwrites may be of another microbatch.
-pub fn may_wait(actors: &[Actor]) -> bool {
+pub(super) fn may_wait(actors: &[Actor]) -> bool {
     actors.iter().all(|actor| actor.rate == Rate::Step)
 }
 
 /// Makes the actor of each content wait for all that the other stream did with the bytes before.
-pub fn add_waits(
+pub(super) fn add_waits(
     mut contents: Vec<Content>,
     order: &[StepAction],
     flow: &Flow,

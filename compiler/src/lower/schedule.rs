@@ -9,7 +9,7 @@ use crate::schedule::{StagePass, order_passes};
 
 /// A block: a segment, or for an odd segment the forward or backward half of one of its chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct BlockKey {
+pub(super) struct BlockKey {
     /// The segment.
     pub segment: usize,
     /// The chunk of the stage; 0 for tasks that act once a step.
@@ -20,7 +20,7 @@ pub struct BlockKey {
 
 /// The facts about a job on which the order of blocks depends, besides the stage.
 #[derive(Clone, Debug)]
-pub struct BlockSchedule {
+pub(super) struct BlockSchedule {
     kind: Kind,
     microbatches: usize,
     /// The number of stages.
@@ -34,7 +34,7 @@ pub struct BlockSchedule {
 
 impl BlockSchedule {
     /// Makes the schedule of a job.
-    pub fn new(job: &Job, kind: Kind, stages: usize) -> Self {
+    pub(super) fn new(job: &Job, kind: Kind, stages: usize) -> Self {
         let keys: BTreeSet<BlockKey> = job.tasks.iter().map(block_key).collect();
         let halves: BTreeSet<(usize, bool)> =
             keys.iter().map(|key| (key.segment, key.backward)).collect();
@@ -48,7 +48,7 @@ impl BlockSchedule {
     }
 
     /// Returns the blocks of a step on ranks of a stage, each with its microbatch.
-    pub fn order_blocks(&self, stage: usize) -> Vec<(BlockKey, u32)> {
+    pub(super) fn order_blocks(&self, stage: usize) -> Vec<(BlockKey, u32)> {
         let mut order = Vec::new();
         for segment in 0..self.segments {
             let block = |pass: StagePass| {
@@ -94,7 +94,7 @@ impl BlockSchedule {
 }
 
 /// Returns the block of a task.
-pub fn block_key(task: &super::job::Task) -> BlockKey {
+pub(super) fn block_key(task: &super::job::Task) -> BlockKey {
     let repeated = task.rate == Rate::Microbatch;
     let chunk = if repeated { task.chunk } else { 0 };
     BlockKey { segment: task.segment, chunk, backward: repeated && task.is_backward() }

@@ -25,7 +25,7 @@ use super::sort::{Edge, list_edges, topological_order};
 ///
 /// # Errors
 /// Returns an error if tasks wait for each other in a circle.
-pub fn reorder_second_stream(job: &mut Job, tight: bool) -> Result<(), LowerError> {
+pub(super) fn reorder_second_stream(job: &mut Job, tight: bool) -> Result<(), LowerError> {
     let mut blocks: BTreeMap<(usize, BlockKey), Vec<usize>> = BTreeMap::new();
     for (index, task) in job.tasks.iter().enumerate() {
         blocks.entry((task.stage, block_key(task))).or_default().push(index);

@@ -17,7 +17,7 @@ use crate::decisions::Phase;
 ///
 /// # Errors
 /// Returns an error if tasks wait for each other in a circle.
-pub fn assign_segments(job: &mut Job) -> Result<(), LowerError> {
+pub(super) fn assign_segments(job: &mut Job) -> Result<(), LowerError> {
     let edges = list_edges(job);
     let order =
         topological_order(job, &edges, |task| (job.tasks[task].phase, job.tasks[task].anchor))?;

@@ -12,7 +12,7 @@ use crate::cycle::find_cycle;
 
 /// A constraint on the order: one task must come after another.
 #[derive(Clone, Copy, Debug)]
-pub struct Edge {
+pub(super) struct Edge {
     /// The earlier task.
     pub from: usize,
     /// The later task.
@@ -22,7 +22,7 @@ pub struct Edge {
 }
 
 /// Lists all constraints: who fills a buffer comes before who reads it, a send before its receive, and who reads a variable before who overwrites it.
-pub fn list_edges(job: &Job) -> Vec<Edge> {
+pub(super) fn list_edges(job: &Job) -> Vec<Edge> {
     let readers = job.readers();
     let sends: BTreeMap<ChannelId, usize> = (job.tasks.iter().enumerate())
         .filter_map(|(index, task)| match task.action {
@@ -62,7 +62,7 @@ fn segment_distance(producer: Rate, buffer: Rate, reader: Rate) -> usize {
 ///
 /// # Errors
 /// Returns an error if tasks wait for each other in a circle.
-pub fn topological_order<K: Ord + Copy>(
+pub(super) fn topological_order<K: Ord + Copy>(
     job: &Job,
     edges: &[Edge],
     key: impl Fn(usize) -> K,
@@ -98,7 +98,7 @@ pub fn topological_order<K: Ord + Copy>(
 ///
 /// # Errors
 /// Returns an error if tasks wait for each other in a circle.
-pub fn sort_tasks(job: &mut Job) -> Result<(), LowerError> {
+pub(super) fn sort_tasks(job: &mut Job) -> Result<(), LowerError> {
     let key = |task: usize| {
         let task = &job.tasks[task];
         (task.segment, task.phase, task.anchor)
@@ -109,7 +109,7 @@ pub fn sort_tasks(job: &mut Job) -> Result<(), LowerError> {
 }
 
 /// Numbers all communication in the order of the tasks.
-pub fn number_communication(job: &mut Job) {
+pub(super) fn number_communication(job: &mut Job) {
     let mut next = 0;
     for task in &mut job.tasks {
         match &mut task.action {

@@ -10,7 +10,7 @@ use crate::decisions::{Decisions, Sharding};
 
 /// Returns the layouts of all tensors of the graph for which a user may ask. Results of updates, gradients on the way to those of variables, and
 /// values that are computed again are not among them.
-pub fn tensor_entries(decisions: &Decisions, sharding: &Sharding) -> Vec<TensorEntry> {
+pub(super) fn tensor_entries(decisions: &Decisions, sharding: &Sharding) -> Vec<TensorEntry> {
     let training = &decisions.training;
     let gradients: BTreeSet<ValueId> = training.gradients.iter().map(|pair| pair.1).collect();
     let updates = |value: &ValueId| {

@@ -19,7 +19,7 @@ use super::lifetimes::{Life, StepAction as Step};
 const PASSED: usize = 16;
 
 /// The input of the search for actors that go together.
-pub struct Together<'a> {
+pub(super) struct Together<'a> {
     /// The registers.
     pub registers: &'a [Register],
     /// The actors.
@@ -32,7 +32,7 @@ pub struct Together<'a> {
 
 impl Together<'_> {
     /// Lengthens the lives of groups as far as no more than `most` bytes live at a time, so that more actors can go together. `None` if no actors do.
-    pub fn lengthen_lives(&self, groups: &[Group], most: u64) -> Option<Vec<Group>> {
+    pub(super) fn lengthen_lives(&self, groups: &[Group], most: u64) -> Option<Vec<Group>> {
         let mut group_of = vec![0; self.registers.len()];
         for (index, group) in groups.iter().enumerate() {
             group.members.iter().for_each(|&member| group_of[member] = index);

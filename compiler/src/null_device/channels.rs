@@ -6,7 +6,7 @@ use super::classes::Classes;
 use super::exchanges::Exchange;
 
 /// The state of one channel.
-pub struct ChannelState {
+pub(super) struct ChannelState {
     slots: u64,
     /// The classes from which receivers take something, and the seconds on the way, by class of receivers.
     sources: Vec<Option<(Vec<usize>, f64)>>,
@@ -20,7 +20,12 @@ pub struct ChannelState {
 
 impl ChannelState {
     /// Makes the state before the first step.
-    pub fn new(channel: &Channel, exchange: &Exchange, classes: &Classes, unlimited: bool) -> Self {
+    pub(super) fn new(
+        channel: &Channel,
+        exchange: &Exchange,
+        classes: &Classes,
+        unlimited: bool,
+    ) -> Self {
         let of = |ranks: &[u32]| -> Vec<usize> {
             let mut classes: Vec<usize> =
                 ranks.iter().map(|&rank| classes.of[rank as usize]).collect();
@@ -44,7 +49,7 @@ impl ChannelState {
     }
 
     /// Returns the time when a sender that is ready at `now` may send content `content`, or the receiver that it waits for.
-    pub fn may_send(&self, sender: usize, content: u64, now: f64) -> Result<f64, usize> {
+    pub(super) fn may_send(&self, sender: usize, content: u64, now: f64) -> Result<f64, usize> {
         let Some(freed) = content.checked_sub(self.slots) else { return Ok(now) };
         let mut time = now;
         for &receiver in &self.receivers[sender] {
@@ -55,7 +60,12 @@ impl ChannelState {
     }
 
     /// Returns the time when a receiver that is ready at `now` has content `content`, or the sender that it waits for.
-    pub fn may_receive(&self, receiver: usize, content: u64, now: f64) -> Result<f64, usize> {
+    pub(super) fn may_receive(
+        &self,
+        receiver: usize,
+        content: u64,
+        now: f64,
+    ) -> Result<f64, usize> {
         let Some((senders, seconds)) = &self.sources[receiver] else { return Ok(now) };
         let mut time = now;
         for &sender in senders {
@@ -66,17 +76,17 @@ impl ChannelState {
     }
 
     /// Records that a class has sent its next content.
-    pub fn send(&mut self, sender: usize, time: f64) {
+    pub(super) fn send(&mut self, sender: usize, time: f64) {
         self.sent[sender].push(time);
     }
 
     /// Records that a class has received its next content.
-    pub fn receive(&mut self, receiver: usize, time: f64) {
+    pub(super) fn receive(&mut self, receiver: usize, time: f64) {
         self.received[receiver].push(time);
     }
 
     /// Returns the classes that may go on when `class` has sent or received.
-    pub fn partners(&self, class: usize) -> Vec<usize> {
+    pub(super) fn partners(&self, class: usize) -> Vec<usize> {
         let senders = self.sources[class].as_ref().map_or(&[][..], |(senders, _)| senders);
         let mut partners = [senders, &self.receivers[class]].concat();
         partners.sort_unstable();
@@ -85,7 +95,7 @@ impl ChannelState {
     }
 
     /// Returns the greatest number of contents that were under way at once from any sender.
-    pub fn under_way(&self) -> u32 {
+    pub(super) fn under_way(&self) -> u32 {
         let mut most = 0;
         for (sender, sent) in self.sent.iter().enumerate() {
             let received: Vec<&Vec<f64>> =

@@ -17,7 +17,7 @@ use crate::cluster::find_link;
 
 /// A partition of the ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Classes {
+pub(super) struct Classes {
     /// The class of each rank; classes are numbered by their first rank.
     pub of: Vec<usize>,
     /// The first rank of each class, which is executed.
@@ -28,12 +28,12 @@ pub struct Classes {
 
 impl Classes {
     /// Makes a class of each rank.
-    pub fn one_per_rank(ranks: usize) -> Self {
+    pub(super) fn one_per_rank(ranks: usize) -> Self {
         Self::from_colours(&(0..ranks).map(|rank| vec![rank as u64]).collect::<Vec<_>>())
     }
 
     /// Finds the coarsest partition in which ranks of a class see the same times.
-    pub fn coarsest_partition(plan: &Plan, exchanges: &Exchanges) -> Self {
+    pub(super) fn coarsest_partition(plan: &Plan, exchanges: &Exchanges) -> Self {
         let meshes = collective_meshes(plan);
         let programs = plan.ranks.iter().map(|entry| vec![entry.program.index() as u64]);
         let mut classes = Self::from_colours(&programs.collect::<Vec<_>>());

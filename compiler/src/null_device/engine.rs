@@ -23,7 +23,7 @@ mod waits;
 use graphc_ir::streams::Known;
 
 /// The outcome of an execution.
-pub struct Outcome {
+pub(super) struct Outcome {
     /// Seconds until every rank has finished the first step, including what communication beside kernels costs the ranks.
     pub step_seconds: f64,
     /// The seconds of the first step on ranks of each class.
@@ -38,7 +38,7 @@ pub struct Outcome {
 
 /// Seconds of the first step on one rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Spent {
+pub(super) struct Spent {
     /// Seconds for which stream 0 works, including communication on it.
     pub busy: f64,
     /// Seconds of kernels.
@@ -62,7 +62,7 @@ impl Spent {
 }
 
 /// A plan in execution.
-pub struct Engine<'a> {
+pub(super) struct Engine<'a> {
     pub(super) plan: &'a Plan,
     steps: u64,
     pub(super) classes: &'a Classes,
@@ -76,7 +76,7 @@ pub struct Engine<'a> {
 }
 
 /// The state of one rank, which stands for all of its class.
-pub struct RankState<'a> {
+pub(super) struct RankState<'a> {
     pub(super) program: &'a Program,
     /// The state machine that says when actors may act. `None` if the order alone decides, which was checked before.
     machine: Option<Machine>,
@@ -92,7 +92,7 @@ pub struct RankState<'a> {
 type Worked = [[Vec<(f64, f64)>; 2]; 2];
 
 /// The state of one stream.
-pub struct StreamState {
+pub(super) struct StreamState {
     legs: Vec<Vec<Leg>>,
     step: u64,
     item: usize,
@@ -117,7 +117,7 @@ struct RunningAction {
 
 /// The event that a stream waits for.
 #[derive(Clone, Debug)]
-pub enum Wait {
+pub(super) enum Wait {
     /// A register of its rank.
     Register(Blocked),
     /// The other stream of its rank.
@@ -155,7 +155,12 @@ impl Ord for StreamEvent {
 
 impl<'a> Engine<'a> {
     /// Makes the state of one rank of each class before the first step.
-    pub fn new(plan: &'a Plan, classes: &'a Classes, exchanges: &Exchanges, run: Run) -> Self {
+    pub(super) fn new(
+        plan: &'a Plan,
+        classes: &'a Classes,
+        exchanges: &Exchanges,
+        run: Run,
+    ) -> Self {
         let mut meetings = Rendezvous::default();
         let mut ranks = Vec::new();
         for (class, &rank) in classes.first.iter().enumerate() {
@@ -200,7 +205,7 @@ impl<'a> Engine<'a> {
     }
 
     /// Executes all steps.
-    pub fn run(mut self) -> Result<Outcome, NullDeviceError> {
+    pub(super) fn run(mut self) -> Result<Outcome, NullDeviceError> {
         for rank in 0..self.ranks.len() {
             for stream in 0..self.ranks[rank].streams.len() {
                 self.events.push(Reverse(StreamEvent { time: 0.0, rank, stream }));

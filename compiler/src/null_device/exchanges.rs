@@ -9,7 +9,7 @@ use crate::cluster::alpha_beta;
 use crate::cost::exchange_seconds;
 
 /// One exchange between two layouts.
-pub struct Exchange {
+pub(super) struct Exchange {
     /// The ranks from which a receiver takes something, perhaps including itself, and the seconds on the way, by receiver.
     pub sources: BTreeMap<u32, (Vec<u32>, f64)>,
     /// The ranks that take something from a sender, by sender.
@@ -17,14 +17,14 @@ pub struct Exchange {
 }
 
 /// The exchanges of a plan.
-pub struct Exchanges {
+pub(super) struct Exchanges {
     distinct: Vec<Exchange>,
     of_channel: Vec<usize>,
 }
 
 impl Exchanges {
     /// Finds the exchanges of all channels.
-    pub fn new(plan: &Plan) -> Self {
+    pub(super) fn new(plan: &Plan) -> Self {
         let mut known: BTreeMap<(u32, u32), usize> = BTreeMap::new();
         let mut exchanges = Self { distinct: Vec::new(), of_channel: Vec::new() };
         for channel in &plan.channels {
@@ -43,12 +43,12 @@ impl Exchanges {
     }
 
     /// Returns each different exchange once.
-    pub fn all(&self) -> &[Exchange] {
+    pub(super) fn all(&self) -> &[Exchange] {
         &self.distinct
     }
 
     /// Returns the exchange of a channel.
-    pub fn of_channel(&self, channel: usize) -> &Exchange {
+    pub(super) fn of_channel(&self, channel: usize) -> &Exchange {
         &self.distinct[self.of_channel[channel]]
     }
 }

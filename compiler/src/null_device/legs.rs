@@ -10,7 +10,7 @@ use super::rendezvous::{self, Party, Rendezvous};
 
 /// A part of a block: local actions, then perhaps one that meets other classes.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Leg {
+pub(super) struct Leg {
     /// The range of its actors: the first position in the block, and one past the last.
     pub places: (usize, usize),
     /// The work of the local actions.
@@ -21,7 +21,7 @@ pub struct Leg {
 
 /// The work of a sequence of local actions.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Work {
+pub(super) struct Work {
     /// Seconds of kernels.
     pub compute: f64,
     /// Seconds of collectives among ranks of one class.
@@ -34,7 +34,7 @@ pub struct Work {
 
 /// The times when a stream and its host are free. The host issues actions in order, each in `dispatch` seconds, and runs ahead of the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct StreamClock {
+pub(super) struct StreamClock {
     /// The time when the stream has done the actions that were issued.
     pub device: f64,
     /// The time when the host has issued them.
@@ -60,7 +60,7 @@ impl Work {
     }
 
     /// Returns the clock after all actions.
-    pub fn clock_after(&self, clock: StreamClock, dispatch: f64) -> StreamClock {
+    pub(super) fn clock_after(&self, clock: StreamClock, dispatch: f64) -> StreamClock {
         let device = clock.device + self.compute + self.communication;
         StreamClock {
             device: device.max(clock.host + self.from_host),
@@ -70,7 +70,7 @@ impl Work {
 }
 
 /// The parameters of cutting blocks.
-pub struct Cutter<'a> {
+pub(super) struct Cutter<'a> {
     /// The plan.
     pub plan: &'a Plan,
     /// The classes of its ranks.
@@ -81,7 +81,7 @@ pub struct Cutter<'a> {
 
 /// The positions besides meetings at which legs end.
 #[derive(Clone, Copy)]
-pub enum Cuts<'a> {
+pub(super) enum Cuts<'a> {
     /// No others.
     Meetings,
     /// Behind the marked positions, by block and position, and between kernels and communication.
@@ -103,7 +103,7 @@ impl Cuts<'_> {
 
 impl Cutter<'_> {
     /// Cuts every block of a stream into legs, on ranks of a class.
-    pub fn cut_blocks(
+    pub(super) fn cut_blocks(
         &self,
         meetings: &mut Rendezvous,
         class: usize,

@@ -12,7 +12,7 @@ use graphc_ir::streams::Known;
 
 /// Executes the order of each program with one or two streams for some steps, and returns its greatest number of contents of a microbatch-rate
 /// register; 0 for programs with more streams. `None` if an actor of any program may not act in its turn.
-pub fn follow_programs(plan: &Plan, steps: u64) -> Option<Vec<u64>> {
+pub(super) fn follow_programs(plan: &Plan, steps: u64) -> Option<Vec<u64>> {
     let follow = |program| match Known::from_program(program) {
         Some(known) => follow_both(plan, program, &known, steps),
         None => follow_program(plan, program, steps),
@@ -52,7 +52,7 @@ fn run_action(machine: &mut Machine, action: ActionId) -> Option<()> {
 }
 
 /// Returns the greatest number of contents of a microbatch-rate register that existed at once.
-pub fn high_water(program: &Program, machine: &Machine) -> u64 {
+pub(super) fn high_water(program: &Program, machine: &Machine) -> u64 {
     let registers = program.registers.iter().enumerate();
     let microbatch = registers.filter(|(_, register)| register.rate == Rate::Microbatch);
     microbatch.map(|(index, _)| machine.high_water(RegisterId::new(index))).max().unwrap_or(0)

@@ -10,11 +10,11 @@ use super::legs::Leg;
 use graphc_ir::streams::Known;
 
 /// Whether a leg ends behind an action, by stream, block and position.
-pub type Cuts = [Vec<Vec<bool>>; 2];
+pub(super) type Cuts = [Vec<Vec<bool>>; 2];
 
 /// Finds the positions at which the blocks of two streams are cut: before each action that waits for the other stream, and behind each action that
 /// the other waits for.
-pub fn find_cuts(program: &Program, known: &Known) -> Cuts {
+pub(super) fn find_cuts(program: &Program, known: &Known) -> Cuts {
     let mut cuts = [0, 1].map(|stream| {
         let blocks = program.streams[stream].blocks.iter();
         blocks.map(|block| vec![false; block.len()]).collect::<Vec<_>>()
@@ -45,7 +45,7 @@ fn action_places(program: &Program, stream: usize) -> Vec<(usize, usize)> {
 }
 
 /// The progress of the two streams of a rank, leg by leg.
-pub struct Pace {
+pub(super) struct Pace {
     /// The number of the other's legs that must have ended when a leg begins, by stream and leg of a step.
     needs: [Vec<u32>; 2],
     /// The time when each leg of the step has ended, by stream.
@@ -58,7 +58,7 @@ pub struct Pace {
 
 impl Pace {
     /// Makes the state before the first step, of streams whose blocks are cut into these legs.
-    pub fn new(program: &Program, known: &Known, legs: [&[Vec<Leg>]; 2]) -> Self {
+    pub(super) fn new(program: &Program, known: &Known, legs: [&[Vec<Leg>]; 2]) -> Self {
         // By stream and leg: how many actions have ended with it.
         let until = [0, 1].map(|stream| {
             let mut actions = 0;
@@ -83,7 +83,7 @@ impl Pace {
     }
 
     /// Returns the time when all legs have ended that the next leg of a stream needs, or `None` if they have not yet.
-    pub fn ready_time(&self, stream: usize) -> Option<f64> {
+    pub(super) fn ready_time(&self, stream: usize) -> Option<f64> {
         let other = 1 - stream;
         if self.steps[stream] > self.steps[other] {
             return None;
@@ -97,7 +97,7 @@ impl Pace {
     }
 
     /// Records that a leg of a stream has ended.
-    pub fn end_leg(&mut self, stream: usize, time: f64) {
+    pub(super) fn end_leg(&mut self, stream: usize, time: f64) {
         self.ends[stream].push(time);
         if self.ends[stream].len() < self.needs[stream].len() {
             return;

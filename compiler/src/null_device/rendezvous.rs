@@ -12,7 +12,7 @@ use crate::cost::collective_seconds;
 
 /// The ranks that take part in a collective.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Party {
+pub(super) struct Party {
     /// Their classes, in ascending order, each once.
     pub classes: Vec<usize>,
     /// The number of ranks.
@@ -22,11 +22,11 @@ pub struct Party {
 }
 
 /// The key of a meeting: sequence number, first class, step, microbatch.
-pub type Meeting = (u32, usize, u64, u32);
+pub(super) type Meeting = (u32, usize, u64, u32);
 
 /// A class that has come.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Arrival {
+pub(super) struct Arrival {
     /// The class.
     pub class: usize,
     /// Its stream.
@@ -39,14 +39,14 @@ pub struct Arrival {
 
 /// The classes that wait in collectives.
 #[derive(Default)]
-pub struct Rendezvous {
+pub(super) struct Rendezvous {
     open: BTreeMap<Meeting, Vec<Arrival>>,
     /// The parties, by class, layout of the first input and axis.
     parties: BTreeMap<(usize, u32, usize), Rc<Party>>,
 }
 
 /// A collective to which all classes have come.
-pub struct Met {
+pub(super) struct Met {
     /// The time when it begins.
     pub start: f64,
     /// The time when it ends.
@@ -57,7 +57,7 @@ pub struct Met {
 
 impl Rendezvous {
     /// Records that a class comes, and returns the collective if all of its party have come.
-    pub fn arrive(
+    pub(super) fn arrive(
         &mut self,
         plan: &Plan,
         meeting: Meeting,
@@ -78,12 +78,12 @@ impl Rendezvous {
     }
 
     /// Returns the classes that have come to a meeting that has not begun.
-    pub fn present_classes(&self, meeting: Meeting) -> Vec<usize> {
+    pub(super) fn present_classes(&self, meeting: Meeting) -> Vec<usize> {
         self.open.get(&meeting).into_iter().flatten().map(|arrival| arrival.class).collect()
     }
 
     /// Finds the classes that a class meets in a collective, by the layout of its first input.
-    pub fn find_party(
+    pub(super) fn find_party(
         &mut self,
         plan: &Plan,
         classes: &Classes,
@@ -109,12 +109,12 @@ impl Rendezvous {
 }
 
 /// Returns the seconds of a collective after all have come.
-pub fn meeting_seconds(plan: &Plan, party: &Party, kind: BoxingKind, bytes: u64) -> f64 {
+pub(super) fn meeting_seconds(plan: &Plan, party: &Party, kind: BoxingKind, bytes: u64) -> f64 {
     collective_seconds(&plan.cluster, &party.link, kind, bytes as f64)
 }
 
 /// Returns the bytes that a collective moves on a rank: for each tensor the larger of input and output.
-pub fn moved_bytes(layouts: &[Layout], program: &Program, actor: &Actor) -> u64 {
+pub(super) fn moved_bytes(layouts: &[Layout], program: &Program, actor: &Actor) -> u64 {
     let size = |id: &RegisterId| {
         let register = &program.registers[id.index()];
         let elements: usize = register.shape.iter().product();

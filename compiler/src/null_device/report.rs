@@ -104,7 +104,7 @@ impl TraceEvent {
 }
 
 /// Makes the report of an execution. `high_water` has a number for each program.
-pub fn report_outcome(
+pub(super) fn report_outcome(
     plan: &Plan,
     classes: &Classes,
     outcome: Outcome,

@@ -164,7 +164,7 @@ pub fn scales_loss(graph: &Graph, options: &CompileOptions) -> bool {
 ///
 /// # Errors
 /// Returns an error if the precision is no floating-point type.
-pub fn apply_autocast(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
+pub(crate) fn apply_autocast(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
     if let Some(dtype) = options.precision.filter(|dtype| !dtype.is_float()) {
         return Err(PassError::Precision { dtype });
     }

@@ -28,7 +28,7 @@ const PASS: &str = "autodiff";
 ///
 /// # Errors
 /// Returns an error if nothing can be trained, an op has no gradient, or an input that is to be a gradient is missing.
-pub fn append_gradients(
+pub(crate) fn append_gradients(
     graph: Graph,
     options: &CompileOptions,
     scales: bool,

@@ -27,7 +27,7 @@ pub const AVERAGE: &str = "state.ema.";
 ///
 /// # Errors
 /// Returns an error if the decay is not at least 0 and less than 1.
-pub fn append_averages(
+pub(crate) fn append_averages(
     mut training: TrainingGraph,
     decay: Option<f64>,
 ) -> Result<TrainingGraph, PassError> {

@@ -25,7 +25,7 @@ pub(super) struct Constants<'a> {
 
 impl<'a> Constants<'a> {
     /// Finds the constants of a graph.
-    pub fn new(graph: &'a Graph) -> Self {
+    pub(super) fn new(graph: &'a Graph) -> Self {
         let mut constant = vec![false; graph.values.len()];
         for node in &graph.nodes {
             let known = makes_constants(node)
@@ -36,12 +36,12 @@ impl<'a> Constants<'a> {
     }
 
     /// Whether a value is a constant.
-    pub fn contains(&self, value: ValueId) -> bool {
+    pub(super) fn contains(&self, value: ValueId) -> bool {
         self.constant[value.index()]
     }
 
     /// Returns the number that a value is everywhere, if it is one.
-    pub fn number(&mut self, value: ValueId) -> Option<f64> {
+    pub(super) fn number(&mut self, value: ValueId) -> Option<f64> {
         if !self.contains(value) {
             return None;
         }
@@ -59,7 +59,7 @@ impl<'a> Constants<'a> {
 
     /// Returns the elements of a constant, without the dims along which it is expanded last. `None` if they are too many to be computed, or cannot
     /// be.
-    pub fn elements(&self, value: ValueId) -> Option<Array> {
+    pub(super) fn elements(&self, value: ValueId) -> Option<Array> {
         let mut value = value;
         while let Op::Expand(_) = self.graph.producer(value).op {
             value = self.graph.producer(value).operands[0];

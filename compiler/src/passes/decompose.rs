@@ -29,7 +29,7 @@ const PASS: &str = "decompose";
 ///
 /// # Errors
 /// Returns an error if an op does not take its operands.
-pub fn decompose_where_split(
+pub(crate) fn decompose_where_split(
     training: TrainingGraph,
     options: &CompileOptions,
 ) -> Result<TrainingGraph, PassError> {
@@ -43,7 +43,7 @@ pub fn decompose_where_split(
 /// Whether a node is to be taken apart: batch normalization in training always; others on more than one rank, where a
 /// pin asks to split the dim that the op keeps whole, and cross entropy also where the planner is free to split its
 /// classes and that may pay, or the strategy does.
-pub fn should_decompose(graph: &Graph, node: &Node, options: &CompileOptions) -> bool {
+pub(crate) fn should_decompose(graph: &Graph, node: &Node, options: &CompileOptions) -> bool {
     if matches!(node.op, Op::BatchNormTraining(_)) {
         return true;
     }
@@ -99,7 +99,7 @@ fn classes_may_pay(graph: &Graph, node: &Node, options: &CompileOptions) -> bool
 }
 
 /// The form of cross entropy that is meant where none is asked for; `None` where it is one here and the other there, or nowhere.
-pub fn form_unasked(graph: &Graph, options: &CompileOptions) -> Option<CrossEntropyForm> {
+pub(crate) fn form_unasked(graph: &Graph, options: &CompileOptions) -> Option<CrossEntropyForm> {
     let options = CompileOptions { cross_entropy: CrossEntropyForm::Auto, ..options.clone() };
     let all = graph.nodes.iter().filter(|node| matches!(node.op, Op::CrossEntropy(_)));
     let mut forms = all.map(|node| match classes_may_pay(graph, node, &options) {

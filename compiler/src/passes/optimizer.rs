@@ -31,7 +31,7 @@ const PASS: &str = "optimizer";
 /// # Errors
 /// Returns an error if a number of the options makes no sense, a name is taken, or an update does not take its variable, such as one without
 /// floating-point numbers.
-pub fn append_updates(
+pub(crate) fn append_updates(
     mut training: TrainingGraph,
     options: &CompileOptions,
 ) -> Result<TrainingGraph, PassError> {

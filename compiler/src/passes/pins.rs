@@ -11,7 +11,7 @@ use crate::passes::error::PassError;
 use crate::pattern::matches_pattern;
 
 /// The layout that is asked for of a value: that of the last option whose pattern fits its name, else the graph's own.
-pub fn pin_of(graph: &Graph, value: ValueId, options: &CompileOptions) -> Option<NdSbp> {
+pub(crate) fn pin_of(graph: &Graph, value: ValueId, options: &CompileOptions) -> Option<NdSbp> {
     let value = graph.value(value);
     let named =
         |pin: &&Pin| value.name.as_deref().is_some_and(|name| pin_matches_name(&pin.pattern, name));
@@ -31,7 +31,7 @@ pub fn pin_matches_name(pattern: &str, name: &str) -> bool {
 ///
 /// # Errors
 /// The first pattern that fits none.
-pub fn check_pins(graphs: &[&Graph], options: &CompileOptions) -> Result<(), PassError> {
+pub(crate) fn check_pins(graphs: &[&Graph], options: &CompileOptions) -> Result<(), PassError> {
     let values = || graphs.iter().flat_map(|graph| &graph.values);
     let names: Vec<&str> = values().filter_map(|value| value.name.as_deref()).collect();
     match options

@@ -34,7 +34,7 @@ const PASS: &str = "rates";
 ///
 /// # Errors
 /// Returns an error if the number of microbatches is 0 or too large, they do not divide an input, or an op cannot be computed from microbatches.
-pub fn assign_rates(
+pub(crate) fn assign_rates(
     training: TrainingGraph,
     microbatches: usize,
     accumulation: Accumulation,
@@ -77,7 +77,7 @@ fn rate_training(training: TrainingGraph, rates: Rates) -> Rated {
 ///
 /// # Errors
 /// Returns an error if the microbatches do not divide its samples.
-pub fn check_input_divides(input: &Input, microbatches: usize) -> Result<(), PassError> {
+pub(crate) fn check_input_divides(input: &Input, microbatches: usize) -> Result<(), PassError> {
     match input.samples_dim().map(|dim| (dim, input.ty.shape[dim])) {
         Some((dim, extent)) if microbatches > 0 && !extent.is_multiple_of(microbatches) => {
             let input = input.name.clone();

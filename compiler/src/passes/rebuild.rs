@@ -21,7 +21,7 @@ pub(super) struct Rebuild<'a> {
 
 impl<'a> Rebuild<'a> {
     /// An empty graph with the stages of the old one.
-    pub fn new(old: &'a TrainingGraph) -> Self {
+    pub(super) fn new(old: &'a TrainingGraph) -> Self {
         let (nodes, values) = (old.graph.nodes.len(), old.graph.values.len());
         Self {
             old,
@@ -37,7 +37,7 @@ impl<'a> Rebuild<'a> {
     ///
     /// # Errors
     /// Returns an error if the op does not take the operands.
-    pub fn push(
+    pub(super) fn push(
         &mut self,
         op: Op,
         operands: Vec<ValueId>,
@@ -54,7 +54,7 @@ impl<'a> Rebuild<'a> {
     ///
     /// # Errors
     /// Returns an error if the op does not take the operands.
-    pub fn push_again(
+    pub(super) fn push_again(
         &mut self,
         op: Op,
         operands: Vec<ValueId>,
@@ -85,18 +85,18 @@ impl<'a> Rebuild<'a> {
     }
 
     /// Sets the kind of a new value.
-    pub fn set_kind(&mut self, new: ValueId, kind: TensorKind) {
+    pub(super) fn set_kind(&mut self, new: ValueId, kind: TensorKind) {
         self.kinds[new.index()] = kind;
     }
 
     /// Returns the node of the old graph after which a new node was made.
-    pub fn origin(&self, new: NodeId) -> NodeId {
+    pub(super) fn origin(&self, new: NodeId) -> NodeId {
         self.origins[new.index()]
     }
 
     /// Replaces an old value by a new one. It gets the old one's name and pin, if any, and its kind, if it is still an activation or a gradient. A
     /// new value that replaces several old ones has the name of the last that has one.
-    pub fn replace_value(&mut self, old: ValueId, new: ValueId) {
+    pub(super) fn replace_value(&mut self, old: ValueId, new: ValueId) {
         self.values[old.index()] = Some(new);
         let (from, kind) = (self.old.graph.value(old), self.old.kinds[old.index()]);
         let to = &mut self.graph.values[new.index()];
@@ -115,7 +115,7 @@ impl<'a> Rebuild<'a> {
     ///
     /// # Errors
     /// Returns an error if the op does not take the operands.
-    pub fn copy_node(&mut self, id: NodeId) -> Result<(), OpError> {
+    pub(super) fn copy_node(&mut self, id: NodeId) -> Result<(), OpError> {
         let old = self.old;
         let node = old.graph.node(id);
         let operands = node.operands.iter().map(|&operand| self.new_of(operand)).collect();
@@ -127,12 +127,12 @@ impl<'a> Rebuild<'a> {
     }
 
     /// Returns the new value of an old one that has been visited.
-    pub fn new_of(&self, old: ValueId) -> ValueId {
+    pub(super) fn new_of(&self, old: ValueId) -> ValueId {
         self.values[old.index()].expect("operands are visited before their readers")
     }
 
     /// Returns the new training graph, with the outputs, loss and gradients of the old one.
-    pub fn finish(mut self) -> TrainingGraph {
+    pub(super) fn finish(mut self) -> TrainingGraph {
         let output = |output: &Output| Output {
             name: output.name.clone(),
             value: self.new_of(output.value),

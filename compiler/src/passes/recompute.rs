@@ -53,7 +53,7 @@ pub struct OpPlace {
 ///
 /// # Errors
 /// Returns an error if an op does not take its operands.
-pub fn recompute_activations(rated: Rated, extent: Extent<'_>) -> Result<Rated, PassError> {
+pub(crate) fn recompute_activations(rated: Rated, extent: Extent<'_>) -> Result<Rated, PassError> {
     recompute_with_origins(rated, extent).map(|(rated, _)| rated)
 }
 
@@ -62,7 +62,7 @@ pub fn recompute_activations(rated: Rated, extent: Extent<'_>) -> Result<Rated, 
 ///
 /// # Errors
 /// Returns an error if an op does not take its operands.
-pub fn recompute_with_origins(
+pub(crate) fn recompute_with_origins(
     rated: Rated,
     extent: Extent<'_>,
 ) -> Result<(Rated, Vec<NodeId>), PassError> {

@@ -35,7 +35,7 @@ use crate::passes::error::PassError;
 
 /// The tensors whose layout in the backward pass may be another one than in the forward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Regathered {
+pub(crate) enum Regathered {
     /// None.
     Nothing,
     /// Parameters, cast or not.
@@ -46,7 +46,7 @@ pub enum Regathered {
 
 impl Regathered {
     /// Returns the tensors that a strategy gathers again whatever the memory.
-    pub fn from_strategy(strategy: Strategy) -> Self {
+    pub(crate) fn from_strategy(strategy: Strategy) -> Self {
         if strategy == Strategy::Zero3 { Self::Parameters } else { Self::Nothing }
     }
 }
@@ -55,7 +55,7 @@ impl Regathered {
 ///
 /// # Errors
 /// Returns an error if an op does not take its operands.
-pub fn insert_regathers(recomputing: Rated, which: Regathered) -> Result<Rated, PassError> {
+pub(crate) fn insert_regathers(recomputing: Rated, which: Regathered) -> Result<Rated, PassError> {
     let Rated { training, rates, recomputed } = recomputing;
     let wanted = choose_places(&training, &rates, which);
     if wanted.iter().all(Option::is_none) {

@@ -41,13 +41,13 @@ pub fn samples_of(graph: &Graph, values: &[ValueId]) -> Vec<Samples> {
 }
 
 /// Returns the greatest common divisor of the samples of all inputs.
-pub fn common_batch(graph: &Graph) -> usize {
+pub(crate) fn common_batch(graph: &Graph) -> usize {
     graph.nodes.iter().filter_map(batch_of).fold(0, greatest_common_divisor).max(1)
 }
 
 /// Returns the rows of a value that each sample has in turn, where they lie along the dim of samples: 16 in `[batch * 16, classes]`. It is
 /// `None` where a sample has one row, or where inputs differ in the number of samples.
-pub fn rows_of_sample(graph: &Graph, value: ValueId) -> Option<usize> {
+pub(crate) fn rows_of_sample(graph: &Graph, value: ValueId) -> Option<usize> {
     let mut batches = graph.nodes.iter().filter_map(batch_of);
     let batch = batches.next()?;
     let is_batch_first = samples_of(graph, &[value])[0] == Samples::First;

@@ -20,7 +20,7 @@ use super::cut::smallest_side;
 use crate::decisions::{Phase, TrainingGraph};
 
 /// Returns, for each candidate, whether it is computed again where the backward pass reads it.
-pub fn choose_selective(training: &TrainingGraph, candidates: &[bool]) -> Vec<bool> {
+pub(super) fn choose_selective(training: &TrainingGraph, candidates: &[bool]) -> Vec<bool> {
     let graph = &training.graph;
     let samples = of_samples(graph);
     let cheap = |value: usize| {

@@ -52,7 +52,7 @@ fn running_statistics<'a>(graph: &'a Graph, node: &Node) -> impl Iterator<Item =
 ///
 /// # Errors
 /// The first pattern that fits none.
-pub fn check_kept(graph: &Graph, options: &CompileOptions) -> Result<(), PassError> {
+pub(crate) fn check_kept(graph: &Graph, options: &CompileOptions) -> Result<(), PassError> {
     let names: Vec<&str> =
         graph.nodes.iter().flat_map(|node| running_statistics(graph, node)).collect();
     let unknown = |pattern: &&String| !names.iter().any(|name| matches_pattern(pattern, name));

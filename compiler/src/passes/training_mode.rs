@@ -23,7 +23,7 @@ const PASS: &str = "training_mode";
 ///
 /// # Errors
 /// Returns an error if microbatches do not divide the batch that is normalized, or statistics of a batch make no sense.
-pub fn set_mode(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
+pub(crate) fn set_mode(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
     let training = options.trains_variables();
     let failed = |error| PassError::Op { pass: PASS, error };
     let mut graph = if training { graph } else { without_blends(graph).map_err(failed)? };

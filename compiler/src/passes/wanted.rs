@@ -89,7 +89,7 @@ pub(super) fn find_wanted(graph: &Graph, options: &CompileOptions) -> Vec<Wanted
 
 impl WantedGradient {
     /// Makes the copies of the tensor's gradient, which is of the tensor's element type then.
-    pub fn copy_gradient(&self, builder: &GraphBuilder, gradient: &Tensor) -> Tensor {
+    pub(super) fn copy_gradient(&self, builder: &GraphBuilder, gradient: &Tensor) -> Tensor {
         let own = gradient.cast(builder.tensor(self.tensor).ty().dtype);
         self.copies.iter().fold(own, |gradient, copy| builder.apply(copy.clone(), &[&gradient]))
     }
@@ -98,7 +98,7 @@ impl WantedGradient {
     ///
     /// # Errors
     /// Returns an error if there is none, and the tensor was asked for by its own name.
-    pub fn set_output(
+    pub(super) fn set_output(
         &self,
         graph: &mut Graph,
         gradient: Option<ValueId>,

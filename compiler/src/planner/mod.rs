@@ -55,10 +55,14 @@ use graphc_ir::sbp::NdSbp;
 use crate::decisions::{Decisions, NodeSharding, Sharding};
 
 pub use error::PlannerError;
-pub use reference::{Account, RepricedSharding, account_by_node, reprice_sharding};
+pub use reference::RepricedSharding;
+pub(crate) use reference::account_by_node;
+pub use reference::reprice_sharding;
 
-pub use encoding::lead::{Before, Lead};
-pub use memory::{Care, Rival};
+pub use encoding::lead::Before;
+pub use encoding::lead::Lead;
+pub use memory::Care;
+pub use memory::Rival;
 pub use waiting::{Reading, Waiting, WaitingWay, Waits, price_waiting};
 
 use memory::{Solution, Unlimited};
@@ -133,7 +137,7 @@ impl Planned {
 ///
 /// # Errors
 /// Returns an error if a pin cannot be fulfilled, or if the memory does not suffice for a fixed strategy.
-pub fn plan_with_room<'a>(
+pub(crate) fn plan_with_room<'a>(
     decisions: &Decisions,
     options: &CompileOptions,
     cluster: &Cluster,
@@ -155,7 +159,7 @@ pub fn plan_with_room<'a>(
 ///
 /// # Errors
 /// Returns an error if a pin cannot be fulfilled.
-pub fn outbid_form(
+pub(crate) fn outbid_form(
     decisions: &Decisions,
     options: &CompileOptions,
     cluster: &Cluster,
@@ -200,7 +204,7 @@ pub const UNLIMITED: u64 = u64::MAX >> 8;
 ///
 /// # Errors
 /// Returns an error if a pin cannot be fulfilled, or if the memory does not suffice.
-pub fn check_feasible(
+pub(crate) fn check_feasible(
     decisions: &Decisions,
     options: &CompileOptions,
     cluster: &Cluster,
@@ -220,7 +224,7 @@ pub fn check_feasible(
 ///
 /// # Errors
 /// Returns an error if a pin cannot be fulfilled.
-pub fn relaxed_bound(
+pub(crate) fn relaxed_bound(
     decisions: &Decisions,
     options: &CompileOptions,
     cluster: &Cluster,

@@ -10,7 +10,7 @@ use crate::plan::{
 use crate::types::TensorType;
 
 /// Checks that everything that an actor names exists.
-pub fn check_references(
+pub(super) fn check_references(
     plan: &Plan,
     program: &Program,
     actor: &Actor,
@@ -35,7 +35,7 @@ pub fn check_references(
 }
 
 /// Checks an actor whose registers exist.
-pub fn check_actor(
+pub(super) fn check_actor(
     plan: &Plan,
     program: &Program,
     actor: &Actor,

@@ -2,7 +2,7 @@
 
 /// The clock of an action of two streams: its number on its stream, and what it knows of the other.
 #[derive(Clone, Copy, Default)]
-pub struct Clock {
+pub(super) struct Clock {
     /// Its stream.
     pub stream: usize,
     /// Its number there.

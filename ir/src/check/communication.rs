@@ -6,7 +6,7 @@ use super::{Errors, edges, structure};
 use crate::plan::{Action, Actor, Plan, Program};
 
 /// Checks collectives and channels of all ranks.
-pub fn check_communication(plan: &Plan, errors: &mut Errors) {
+pub(super) fn check_communication(plan: &Plan, errors: &mut Errors) {
     let ranks_of = structure::ranks_of(plan);
     edges::check_edges(plan, &ranks_of, errors);
     check_collectives(plan, &ranks_of, errors);

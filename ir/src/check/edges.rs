@@ -15,7 +15,7 @@ struct NamedRegister<'a> {
 }
 
 /// Checks inputs, outputs and variables of all ranks.
-pub fn check_edges(plan: &Plan, ranks_of: &[Vec<u32>], errors: &mut Errors) {
+pub(super) fn check_edges(plan: &Plan, ranks_of: &[Vec<u32>], errors: &mut Errors) {
     check_inputs(plan, errors);
     check_on_ranks(plan, ranks_of, ("output", list_outputs), errors);
     check_on_ranks(plan, ranks_of, ("variable", list_variables), errors);

@@ -47,7 +47,7 @@ struct Visits {
 }
 
 /// Segments of an arena in which slots rotate, by the memory that they are of.
-pub struct Fences {
+pub(super) struct Fences {
     owners: Vec<SegmentOwner>,
     /// The last accesses of each segment by two streams; empty if there is one.
     visits: Vec<Visits>,
@@ -55,7 +55,7 @@ pub struct Fences {
 
 impl Fences {
     /// Fences of so many segments.
-    pub fn new(segments: usize, two_streams: bool) -> Self {
+    pub(super) fn new(segments: usize, two_streams: bool) -> Self {
         let visits = if two_streams { segments } else { 0 };
         Self {
             owners: vec![SegmentOwner::default(); segments],
@@ -64,12 +64,12 @@ impl Fences {
     }
 
     /// Begins a step: all streams have ended the step before.
-    pub fn begin_step(&mut self) {
+    pub(super) fn begin_step(&mut self) {
         self.visits.fill(Visits::default());
     }
 
     /// A memory is written, the write having this number.
-    pub fn note_write(&mut self, (begin, end): (usize, usize), memory: u32, number: u64) {
+    pub(super) fn note_write(&mut self, (begin, end): (usize, usize), memory: u32, number: u64) {
         for owner in &mut self.owners[begin..end] {
             if owner.memory != memory {
                 *owner = SegmentOwner { memory, since: number };
@@ -78,13 +78,18 @@ impl Fences {
     }
 
     /// Whether nobody of another memory has written since the write of this number.
-    pub fn keeps_write(&self, (begin, end): (usize, usize), memory: u32, number: u64) -> bool {
+    pub(super) fn keeps_write(
+        &self,
+        (begin, end): (usize, usize),
+        memory: u32,
+        number: u64,
+    ) -> bool {
         let kept = |owner: &SegmentOwner| owner.memory == memory && owner.since <= number;
         self.owners[begin..end].iter().all(kept)
     }
 
     /// Notes that a memory is touched; whether all that the other stream does there with other memories has ended.
-    pub fn note_touch(
+    pub(super) fn note_touch(
         &mut self,
         (begin, end): (usize, usize),
         memory: u32,

@@ -24,7 +24,7 @@ use crate::streams::Known;
 const MOST_ERRORS: usize = 4;
 
 /// Checks all programs.
-pub fn check_memory(plan: &Plan, errors: &mut Errors) {
+pub(super) fn check_memory(plan: &Plan, errors: &mut Errors) {
     for (index, program) in plan.programs.iter().enumerate() {
         let mut found = Errors::default();
         let mut arena = ArenaState::new(plan, program);

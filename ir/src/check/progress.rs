@@ -28,7 +28,7 @@ const STEPS: u64 = 2;
 const MOST_TOLD: usize = 16;
 
 /// Checks that all programs do all their steps.
-pub fn check_progress(plan: &Plan, errors: &mut Errors) {
+pub(super) fn check_progress(plan: &Plan, errors: &mut Errors) {
     let waits = Execution::new(plan).run_steps();
     errors.require(waits.is_empty(), "programs", || {
         format!("the plan hangs:\n  {}", waits.join("\n  "))

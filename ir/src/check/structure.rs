@@ -19,7 +19,7 @@ const FEW_MICROBATCHES: usize = 1024;
 const MOST_ACTIONS: u64 = 1 << 26;
 
 /// Checks the whole plan; each level only where what it stands on holds.
-pub fn check_structure(plan: &Plan, errors: &mut Errors) {
+pub(super) fn check_structure(plan: &Plan, errors: &mut Errors) {
     check_header(plan, errors);
     for (index, layout) in plan.layouts.iter().enumerate() {
         check_layout(plan, layout, &format!("layouts[{index}]"), errors);
@@ -57,7 +57,7 @@ fn check_tensor(plan: &Plan, entry: &TensorEntry, place: &str, errors: &mut Erro
 }
 
 /// The ranks of each program.
-pub fn ranks_of(plan: &Plan) -> Vec<Vec<u32>> {
+pub(super) fn ranks_of(plan: &Plan) -> Vec<Vec<u32>> {
     let mut ranks = vec![Vec::new(); plan.programs.len()];
     for (rank, entry) in plan.ranks.iter().enumerate() {
         ranks[entry.program.index()].push(rank as u32);

@@ -37,7 +37,7 @@ pub(super) struct Around {
 
 impl Around {
     /// Adds the dims of batches and of what lies at a place, and checks places [b.., m] against values [b.., _, w..], which are operand `values`.
-    pub fn new(
+    pub(super) fn new(
         op: &'static str,
         rule: &mut Rule,
         operands: &[&TensorType],
@@ -55,12 +55,12 @@ impl Around {
     }
 
     /// Returns the dims of a tensor, with this factor as the dim in the middle.
-    pub fn tensor_dims(&self, middle: usize) -> Vec<DimRule> {
+    pub(super) fn tensor_dims(&self, middle: usize) -> Vec<DimRule> {
         [&self.batch[..], &[DimRule::Factors(vec![middle])], &self.inner].concat()
     }
 
     /// Returns the dims of the places, with this factor as the last.
-    pub fn place_dims(&self, middle: usize) -> Vec<DimRule> {
+    pub(super) fn place_dims(&self, middle: usize) -> Vec<DimRule> {
         [&self.batch[..], &[DimRule::Factors(vec![middle])]].concat()
     }
 }

@@ -17,22 +17,22 @@ pub(crate) struct ImageDims {
 
 impl ImageDims {
     /// Returns one item for each of an image's dims in the order `[n, c, h, w]`.
-    pub fn to_channels_first<T: Clone>(self, [a, b, c, d]: [T; 4]) -> [T; 4] {
+    pub(super) fn to_channels_first<T: Clone>(self, [a, b, c, d]: [T; 4]) -> [T; 4] {
         if self.channels_last { [a, d, b, c] } else { [a, b, c, d] }
     }
 
     /// Returns items, one for each dim of `[n, c, h, w]`, in the order of the image's dims.
-    pub fn order_channels<T: Clone>(self, [n, c, h, w]: [T; 4]) -> [T; 4] {
+    pub(super) fn order_channels<T: Clone>(self, [n, c, h, w]: [T; 4]) -> [T; 4] {
         if self.channels_last { [n, h, w, c] } else { [n, c, h, w] }
     }
 
     /// Returns the names of the dims, for messages.
-    pub fn dim_names(self) -> &'static str {
+    pub(super) fn dim_names(self) -> &'static str {
         if self.channels_last { "batch, h, w, channels" } else { "batch, channels, h, w" }
     }
 
     /// Evaluates an op that is written for `[n, c, h, w]`; `operands` and `results` say which of them are images.
-    pub fn evaluate_channels_first(
+    pub(super) fn evaluate_channels_first(
         self,
         operands: (&[Operand<'_>], &[bool]),
         results: (&[Region], &[bool]),

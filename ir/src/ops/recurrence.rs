@@ -241,7 +241,7 @@ pub(super) struct RecurrenceRule {
 }
 
 impl RecurrenceRule {
-    pub fn new(cell: Cell, [batch, time, width]: [usize; 3]) -> Self {
+    pub(super) fn new(cell: Cell, [batch, time, width]: [usize; 3]) -> Self {
         let mut rule = Rule::default();
         let n = rule.add_factor(batch, FactorKind::Parallel);
         let [t, g, h, k] = [time, cell.count_gates(), width, width]

@@ -20,7 +20,7 @@ struct JsonExtent {
 }
 
 /// Lays out JSON that has no spaces between its parts.
-pub fn in_lines(json: &str) -> String {
+pub(super) fn in_lines(json: &str) -> String {
     let mut lines =
         JsonLines { json, extents: measure_extents(json), next: 0, text: String::new() };
     lines.text.reserve(2 * json.len());

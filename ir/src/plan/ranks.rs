@@ -10,7 +10,7 @@ use super::runs::{self, Run};
 const LONG: usize = 128;
 
 /// Writes a list of ranks: as numbers, or as runs if it is long.
-pub fn serialize<S: Serializer>(ranks: &[u32], serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn serialize<S: Serializer>(ranks: &[u32], serializer: S) -> Result<S::Ok, S::Error> {
     if ranks.len() < LONG {
         ranks.serialize(serializer)
     } else {
@@ -26,7 +26,9 @@ enum Listed {
 }
 
 /// Reads a list of ranks, from numbers or from runs.
-pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u32>, D::Error> {
+pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<u32>, D::Error> {
     match Listed::deserialize(deserializer)? {
         Listed::Ranks(ranks) => Ok(ranks),
         Listed::Runs(runs) => runs::expand_runs(runs).map_err(D::Error::custom),

@@ -4,23 +4,25 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A run of ranks: the first rank, the number of ranks, and the distance between neighbours.
-pub type Run = (u32, u32, u32);
+pub(super) type Run = (u32, u32, u32);
 
 /// The greatest number of ranks that the runs of one list may stand for: more than any machine has.
 const MOST: u64 = 1 << 24;
 
 /// Writes a list of ranks as runs.
-pub fn serialize<S: Serializer>(ranks: &[u32], serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn serialize<S: Serializer>(ranks: &[u32], serializer: S) -> Result<S::Ok, S::Error> {
     compress_ranks(ranks).serialize(serializer)
 }
 
 /// Reads a list of ranks from runs.
-pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u32>, D::Error> {
+pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<u32>, D::Error> {
     expand_runs(Vec::<Run>::deserialize(deserializer)?).map_err(D::Error::custom)
 }
 
 /// Returns the ranks that runs stand for, or what is wrong with them.
-pub fn expand_runs(runs: Vec<Run>) -> Result<Vec<u32>, String> {
+pub(super) fn expand_runs(runs: Vec<Run>) -> Result<Vec<u32>, String> {
     let total: u64 = runs.iter().map(|run| u64::from(run.1)).sum();
     if total > MOST {
         return Err(format!("{total} ranks in one layout"));

@@ -42,12 +42,12 @@ pub(super) enum Label {
 
 impl TextSpan {
     /// Returns the span from the start of one to the end of another on the same line.
-    pub fn extend_to(self, end: TextSpan) -> TextSpan {
+    pub(super) fn extend_to(self, end: TextSpan) -> TextSpan {
         TextSpan { length: (end.column + end.length).saturating_sub(self.column).max(1), ..self }
     }
 
     /// An error here.
-    pub fn error(self, message: impl Into<String>) -> ParseError {
+    pub(super) fn error(self, message: impl Into<String>) -> ParseError {
         let TextSpan { line, column, length } = self;
         ParseError { line, column, length: length.max(1), message: message.into() }
     }

@@ -30,7 +30,7 @@ struct BiasPiece<'a, B> {
 
 impl<T: Number> AttentionGradInputs<'_, T> {
     /// The gradient of a bias that has all queries and keys.
-    pub fn all_biases(
+    pub(super) fn all_biases(
         &self,
         to: &mut ViewMut<'_>,
         cx: &mut KernelContext<'_>,

@@ -38,7 +38,7 @@ enum BiasElements<'a, T> {
 
 impl<'a, T: Number> Scoring<'a, T> {
     /// Takes the soft cap of an op, and a bias of these extents or one that is broadcast to them.
-    pub fn new(
+    pub(super) fn new(
         op: Attention,
         bias: Option<&View<'a>>,
         extents: [usize; 4],
@@ -48,13 +48,13 @@ impl<'a, T: Number> Scoring<'a, T> {
     }
 
     /// Whether scores are bounded, so that they have slopes.
-    pub fn is_capped(&self) -> bool {
+    pub(super) fn is_capped(&self) -> bool {
         self.cap.is_some()
     }
 
     /// Turns the products of a block, of queries `[batch, query, head]` and keys from `first` on, into scores. Where there is memory for them,
     /// as much as for scores, it gets the slopes of the soft cap.
-    pub fn apply(
+    pub(super) fn apply(
         &self,
         strips: Strips,
         ([batch, start, head], first): ([usize; 3], usize),

@@ -33,7 +33,7 @@ pub(super) struct ScoreStrip {
 
 impl Strips {
     /// Whether no query sees a key.
-    pub fn are_empty(self) -> bool {
+    pub(super) fn are_empty(self) -> bool {
         self.count_seen(self.queries - 1) == 0 || self.are_passed()
     }
 
@@ -44,7 +44,7 @@ impl Strips {
     }
 
     /// Strips of queries with all keys that any of a strip sees: the first ones.
-    pub fn by_queries(self) -> impl Iterator<Item = ScoreStrip> {
+    pub(super) fn by_queries(self) -> impl Iterator<Item = ScoreStrip> {
         self.cut_vectors(self.queries).filter_map(move |queries| {
             let seen = self.count_seen(queries.end - 1);
             (seen > 0).then_some(ScoreStrip { queries, keys: 0..seen })
@@ -52,7 +52,7 @@ impl Strips {
     }
 
     /// Strips of keys with all queries that see any of a strip: the last ones.
-    pub fn by_keys(self) -> impl Iterator<Item = ScoreStrip> {
+    pub(super) fn by_keys(self) -> impl Iterator<Item = ScoreStrip> {
         self.cut_vectors(self.keys).filter_map(move |keys| {
             let first = self.ahead.map_or(0, |ahead| {
                 (keys.start as isize + 1 - ahead).clamp(0, self.queries as isize) as usize
@@ -63,7 +63,7 @@ impl Strips {
 
     /// Groups that are weighed together, each with its first query: all scores of [`Strips::by_queries`]. Behind the last query there
     /// is memory for a whole vector, of any content. Rows of scores lie `apart`.
-    pub fn groups(self, apart: usize) -> impl Iterator<Item = (usize, LaneGroup)> {
+    pub(super) fn groups(self, apart: usize) -> impl Iterator<Item = (usize, LaneGroup)> {
         self.by_queries().flat_map(move |ScoreStrip { queries, keys }| {
             queries.step_by(LANES).map(move |query| {
                 let seen = self.ahead.map_or(isize::MAX, |ahead| ahead + query as isize);

@@ -44,12 +44,12 @@ pub(super) struct ImageSide {
 }
 
 impl ImageSide {
-    pub fn image_len(&self) -> usize {
+    pub(super) fn image_len(&self) -> usize {
         self.extents[0] * self.extents[1] * self.width
     }
 
     /// Returns the distances from one row, and from one place, to the next.
-    pub fn place_steps(&self) -> [usize; 2] {
+    pub(super) fn place_steps(&self) -> [usize; 2] {
         [self.extents[1] * self.width, self.width]
     }
 }
@@ -147,7 +147,7 @@ struct SharedTaps {
 
 impl ConvolutionGather {
     /// Numbers the taps that some result needs. Returns for each tap its number among these.
-    pub fn slots(&self) -> Vec<Option<usize>> {
+    pub(super) fn slots(&self) -> Vec<Option<usize>> {
         let used = self.classes.each_ref().map(|classes| {
             let taps = classes.iter().flat_map(|class| &class.taps);
             taps.map(|&(tap, _)| tap).collect::<std::collections::BTreeSet<usize>>()
@@ -159,7 +159,7 @@ impl ConvolutionGather {
     }
 
     /// Numbers of packed kernels.
-    pub fn scratch_len(&self, slots: &[Option<usize>], pack: KernelPacking) -> usize {
+    pub(super) fn scratch_len(&self, slots: &[Option<usize>], pack: KernelPacking) -> usize {
         if pack.is_needless(slots, self.count_rows()) {
             return 0;
         }
@@ -180,7 +180,7 @@ impl ConvolutionGather {
     }
 
     /// Computes the result for kernels that are packed into `room`, on as many threads. The processor has AVX-512.
-    pub fn compute_result(
+    pub(super) fn compute_result(
         &self,
         (pool, parts): (Option<&ThreadPool>, usize),
         (kernels, pack): (Kernels<'_>, KernelPacking),
@@ -220,7 +220,7 @@ impl ConvolutionGather {
     }
 
     /// Returns the number of words of memory that the chain behind [`ConvolutionGather::compute_result`] works in.
-    pub fn scratch_words(parts: usize, to: ResultSink<'_>) -> usize {
+    pub(super) fn scratch_words(parts: usize, to: ResultSink<'_>) -> usize {
         parts * SHARES * to.scratch_words()
     }
 

@@ -22,7 +22,7 @@ pub(super) struct MergedConvolution {
 
 impl MergedConvolution {
     /// `None` where there is nothing to be gained.
-    pub fn from_space(space: &ConvolutionSpace) -> Option<Self> {
+    pub(super) fn from_space(space: &ConvolutionSpace) -> Option<Self> {
         let Window { strides, pads, dilations } = space.window;
         let whole = space.groups == 1 && space.inputs == space.stride;
         if !whole || space.inputs >= FEW || space.extents[1] == 1 || dilations[1] != 1 {
@@ -41,18 +41,18 @@ impl MergedConvolution {
     }
 
     /// The images with their borders.
-    pub fn side(&self) -> ImageSide {
+    pub(super) fn side(&self) -> ImageSide {
         let Self { space, original, extents } = self;
         ImageSide { extents: *extents, width: original.inputs, first: 0, count: space.inputs }
     }
 
     /// Numbers of the images with their borders.
-    pub fn padded_len(&self) -> usize {
+    pub(super) fn padded_len(&self) -> usize {
         self.space.batch * self.side().image_len()
     }
 
     /// Copies images between borders.
-    pub fn pad(
+    pub(super) fn pad(
         &self,
         (pool, parts): (Option<&ThreadPool>, usize),
         x: &[f32],
@@ -75,12 +75,12 @@ impl MergedConvolution {
     }
 
     /// Kernels `[outputs, inputs, rows, columns]` as `[outputs, columns, inputs, rows]`.
-    pub fn reorder_kernels(&self, k: &[f32], to: &mut [f32]) {
+    pub(super) fn reorder_kernels(&self, k: &[f32], to: &mut [f32]) {
         self.for_each_element(|original, merged| to[merged] = k[original]);
     }
 
     /// The way back.
-    pub fn restore_gradients(&self, from: &[f32], dk: &mut [f32]) {
+    pub(super) fn restore_gradients(&self, from: &[f32], dk: &mut [f32]) {
         self.for_each_element(|original, merged| dk[original] = from[merged]);
     }
 

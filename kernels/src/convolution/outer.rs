@@ -84,7 +84,7 @@ impl KernelSums {
     }
 
     /// Numbers the taps that meet the image anywhere. Returns for each tap its number among these.
-    pub fn slots(&self) -> Vec<Option<usize>> {
+    pub(super) fn slots(&self) -> Vec<Option<usize>> {
         let mut next = 0..;
         let [down, right] = &self.meetings;
         let pairs = down.iter().flat_map(|h| right.iter().map(move |w| h.count * w.count));
@@ -92,7 +92,7 @@ impl KernelSums {
     }
 
     /// Numbers to work in.
-    pub fn scratch_len(&self, slots: &[Option<usize>]) -> usize {
+    pub(super) fn scratch_len(&self, slots: &[Option<usize>]) -> usize {
         match (self.taps(), self.slabs(slots)) {
             (1, 1) => 0,
             (_, slabs) => slabs * self.slab_len(slots),
@@ -114,7 +114,7 @@ impl KernelSums {
     }
 
     /// Writes the gradient of the kernels `[channels of y, channels of x, taps]`. The processor has AVX-512.
-    pub fn compute_kernels(
+    pub(super) fn compute_kernels(
         &self,
         (pool, parts): (Option<&ThreadPool>, usize),
         slots: &[Option<usize>],

@@ -23,7 +23,12 @@ impl Kernels<'_> {
     /// # Safety
     /// The processor has AVX-512 F, and nobody else reaches these inputs of the panel.
     #[target_feature(enable = "avx512f")]
-    pub unsafe fn by_outputs(&self, panel: Panel, inputs: Range<usize>, to: VectorTarget<'_>) {
+    pub(super) unsafe fn by_outputs(
+        &self,
+        panel: Panel,
+        inputs: Range<usize>,
+        to: VectorTarget<'_>,
+    ) {
         let taps = self.slots.len();
         let row = self.inputs * taps;
         let end = inputs.end * taps;
@@ -55,7 +60,12 @@ impl Kernels<'_> {
     /// # Safety
     /// The processor has AVX-512 F, and nobody else reaches these outputs of the panel.
     #[target_feature(enable = "avx512f")]
-    pub unsafe fn by_inputs(&self, panel: Panel, outputs: Range<usize>, to: VectorTarget<'_>) {
+    pub(super) unsafe fn by_inputs(
+        &self,
+        panel: Panel,
+        outputs: Range<usize>,
+        to: VectorTarget<'_>,
+    ) {
         let taps = self.slots.len();
         for output in outputs {
             for vector in 0..panel.vectors {

@@ -16,7 +16,7 @@ pub(crate) struct TakenChannels {
 }
 
 impl TakenChannels {
-    pub fn all_of_group(stride: usize) -> Self {
+    pub(crate) fn all_of_group(stride: usize) -> Self {
         Self { stride, first: 0, count: stride }
     }
 }
@@ -40,7 +40,7 @@ pub(crate) struct ConvolutionSpace {
 
 impl ConvolutionSpace {
     /// Takes the extents from the shapes of x, k and y.
-    pub fn new(
+    pub(crate) fn new(
         op: &'static str,
         window: Window,
         channels_last: bool,
@@ -74,46 +74,46 @@ impl ConvolutionSpace {
     }
 
     /// Elements of a kernel for one channel.
-    pub fn taps(&self) -> usize {
+    pub(crate) fn taps(&self) -> usize {
         self.extents[0] * self.extents[1]
     }
 
     /// Places of x.
-    pub fn input_places(&self) -> usize {
+    pub(crate) fn input_places(&self) -> usize {
         self.image[0] * self.image[1]
     }
 
     /// Places of y.
-    pub fn output_places(&self) -> usize {
+    pub(crate) fn output_places(&self) -> usize {
         self.shown[0] * self.shown[1]
     }
 
     /// Channels of x and of y, of all groups.
-    pub fn input_channels(&self) -> usize {
+    pub(crate) fn input_channels(&self) -> usize {
         self.groups * self.stride
     }
 
-    pub fn output_channels(&self) -> usize {
+    pub(crate) fn output_channels(&self) -> usize {
         self.groups * self.outputs
     }
 
     /// The number of multiplications.
-    pub fn count_multiplications(&self) -> usize {
+    pub(crate) fn count_multiplications(&self) -> usize {
         self.batch * self.output_places() * self.taps() * self.inputs * self.output_channels()
     }
 
     /// Extents of x, the kernels and y along a dim.
-    pub fn extents_along(&self, dim: usize) -> [usize; 3] {
+    pub(crate) fn extents_along(&self, dim: usize) -> [usize; 3] {
         [self.image[dim], self.extents[dim], self.shown[dim]]
     }
 
     /// Whether each channel is a group of its own.
-    pub fn is_depthwise(&self) -> bool {
+    pub(crate) fn is_depthwise(&self) -> bool {
         [self.outputs, self.inputs, self.stride] == [1; 3] && self.groups > 1
     }
 
     /// Whether it is one product of matrices, of images of one place with kernels of one element. With padding the element may meet none.
-    pub fn is_product(&self) -> bool {
+    pub(crate) fn is_product(&self) -> bool {
         let one_channel_group = self.groups == 1 && self.stride == self.inputs;
         let one_place = self.input_places() == 1 && self.taps() == 1 && self.output_places() == 1;
         one_channel_group && one_place && self.window.pads == [0; 4]
@@ -121,7 +121,7 @@ impl ConvolutionSpace {
 
     /// Whether what is of `f32` needs no columns.
     #[cfg(target_arch = "x86_64")]
-    pub fn is_direct(&self) -> bool {
+    pub(crate) fn is_direct(&self) -> bool {
         simd_level() == SimdLevel::Avx512
     }
 }

@@ -156,7 +156,7 @@ impl ProductTask<'_> {
     }
 
     /// Returns the memory of a block of the product.
-    pub fn place(
+    pub(super) fn place(
         &self,
         ProductBlock { start, extents: [rows, columns] }: ProductBlock,
     ) -> ProductPlace {
@@ -180,7 +180,7 @@ impl ProductPlace {
     ///
     /// # Safety
     /// No other thread, and nothing else, reaches the place meanwhile.
-    pub unsafe fn for_each_row(self, mut work: impl FnMut(usize, DataMut<'_>)) {
+    pub(super) unsafe fn for_each_row(self, mut work: impl FnMut(usize, DataMut<'_>)) {
         for row in 0..self.rows {
             let at = row * self.stride;
             // SAFETY: inside the product's memory; the caller says that nothing else reaches it.

@@ -179,14 +179,14 @@ const NO_LINES: PrefetchLines =
 pub(super) struct Rooms<'a>(Vec<Mutex<&'a mut [f32]>>);
 
 impl<'a> Rooms<'a> {
-    pub fn new(room: &'a mut [f32], own: usize, threads: usize) -> Self {
+    pub(super) fn new(room: &'a mut [f32], own: usize, threads: usize) -> Self {
         assert!(room.len() >= threads * own, "room to multiply");
         Self(room.chunks_exact_mut(own).take(threads).map(Mutex::new).collect())
     }
 
     /// Works in some that is free. A thread works on one part at a time, so some always is, unless a pool has more threads than may be
     /// used: those wait for the first.
-    pub fn with_free<T>(&self, work: impl FnOnce(&mut [f32]) -> T) -> T {
+    pub(super) fn with_free<T>(&self, work: impl FnOnce(&mut [f32]) -> T) -> T {
         let free = self.0.iter().find_map(|room| room.try_lock().ok());
         let wait = || self.0[0].lock().unwrap_or_else(PoisonError::into_inner);
         work(&mut free.unwrap_or_else(wait))
@@ -357,7 +357,12 @@ impl<'a> DenseProduct<'a> {
         (!depth.is_empty()).then_some((depth, column, panel))
     }
 
-    pub fn source(&self, depth: Range<usize>, column: usize, panel: Panel) -> PanelSource<'_> {
+    pub(super) fn source(
+        &self,
+        depth: Range<usize>,
+        column: usize,
+        panel: Panel,
+    ) -> PanelSource<'_> {
         let (data, layout) = self.factors[1];
         let start = depth.start * layout.row + (column + panel.start * LANES) * layout.column;
         PanelSource { data: &data[start..], layout, panel, depth: depth.len() }
@@ -385,7 +390,7 @@ impl<'a> DenseProduct<'a> {
     }
 
     /// Multiplies a block of rows with a panel, while that of the next comes nearer. The result begins at a place of its memory.
-    pub fn multiply_block(
+    pub(super) fn multiply_block(
         &self,
         (down, depth): (usize, Range<usize>),
         (to, panel): (usize, Panel),
@@ -415,7 +420,7 @@ impl<'a> DenseProduct<'a> {
 
 impl<'a> PanelSource<'a> {
     /// Packs the panel as `[place][column]`.
-    pub fn pack(&self, to: &mut [f32]) {
+    pub(super) fn pack(&self, to: &mut [f32]) {
         // SAFETY: the processor has AVX-512: `is_fast` was asked.
         unsafe {
             match self.layout.column {

@@ -99,7 +99,7 @@ pub(super) struct TileRegisters {
 
 impl TileRegisters {
     /// Configures the registers; the processor must have them, see [`is_available`].
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         assert!(is_available(), "a processor that multiplies matrices");
         // SAFETY: the instruction reads the 64 bytes; nothing else uses the registers, as the compiler does not know them.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &WHOLE, options(nostack)) };
@@ -108,7 +108,13 @@ impl TileRegisters {
 
     /// Adds the product of one or two rows of tiles of each factor to the sums, or replaces them by it. Where there is one
     /// row of tiles it is multiplied twice, which costs nothing but time.
-    pub fn multiply(&self, a: &[f32], b: &[f32], steps: usize, (sums, add): (&mut Sums, bool)) {
+    pub(super) fn multiply(
+        &self,
+        a: &[f32],
+        b: &[f32],
+        steps: usize,
+        (sums, add): (&mut Sums, bool),
+    ) {
         let panel = steps * TILE;
         assert!(steps > 0 && a.len().min(b.len()) >= panel, "tiles");
         let [other_a, other_b] = [a, b].map(|all| &all[all.len() - panel..]);

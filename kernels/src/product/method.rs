@@ -21,7 +21,7 @@ pub(super) enum Method {
 
 impl Method {
     /// The fastest for factors and a product of these types. What is `f16`, or is not `bf16` at all, is widened.
-    pub fn fastest_for(types: [Data<'_>; 3]) -> Self {
+    pub(super) fn fastest_for(types: [Data<'_>; 3]) -> Self {
         let exact = types.iter().any(|data| matches!(data, Data::Half(_)))
             || types[..2].iter().all(|data| matches!(data, Data::Single(_)));
         if exact { Self::Widened } else { best_method() }

@@ -53,12 +53,12 @@ pub(crate) struct Layout {
 
 impl Layout {
     /// Rows one after the other, `row` elements apart.
-    pub fn rows(row: usize) -> Self {
+    pub(crate) fn rows(row: usize) -> Self {
         Self { row, column: 1 }
     }
 
     /// The transpose.
-    pub fn t(self) -> Self {
+    pub(crate) fn t(self) -> Self {
         Self { row: self.column, column: self.row }
     }
 
@@ -89,7 +89,7 @@ pub(crate) struct Hands<'a> {
 
 impl<'a> Hands<'a> {
     /// The caller's thread alone.
-    pub fn own(room: &'a mut [f32]) -> Self {
+    pub(crate) fn own(room: &'a mut [f32]) -> Self {
         Self { pool: None, threads: 1, room }
     }
 }
@@ -241,7 +241,7 @@ pub(crate) struct Made<'a> {
 
 impl Made<'_> {
     /// Pieces of rows of at most so many elements, each with the places that it has in the product.
-    pub fn pieces(&self, most: usize) -> impl Iterator<Item = (Range<usize>, &[f32])> {
+    pub(crate) fn pieces(&self, most: usize) -> impl Iterator<Item = (Range<usize>, &[f32])> {
         self.elements.chunks_exact(self.columns).enumerate().flat_map(move |(row, elements)| {
             elements.chunks(most).enumerate().map(move |(index, piece)| {
                 let start = self.start + row * self.stride + index * most;

@@ -37,7 +37,7 @@ pub(super) struct FactorStrip<'a> {
 impl FactorStrip<'_> {
     /// Packs tile after tile along the inner extent, then the next lanes.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-    pub fn pack(&self, order: Order, to: &mut [f32]) {
+    pub(super) fn pack(&self, order: Order, to: &mut [f32]) {
         let [lanes, depth] = self.extents;
         let mut tiles = to.as_chunks_mut::<TILE>().0.iter_mut();
         for lane in (0..lanes).step_by(LANES) {

@@ -13,7 +13,7 @@ pub struct Pieces {
 }
 
 /// A tensor's bytes, how many samples it has, and from which one on they are meant.
-pub type From<B> = (B, usize, usize);
+pub(super) type From<B> = (B, usize, usize);
 
 impl Pieces {
     /// Returns the pieces of a tensor along one of its dims.

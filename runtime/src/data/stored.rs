@@ -14,7 +14,7 @@ pub(super) struct StoredElements {
 impl StoredElements {
     /// Returns how elements of a file are read: as they are where graphc has the type, narrow integers as wider ones of the same value, and
     /// binary64 rounded to binary32. It is `None` where there is no such type, e.g. for complex numbers.
-    pub fn of_file(stored: Dtype) -> Option<Self> {
+    pub(super) fn of_file(stored: Dtype) -> Option<Self> {
         let dtype = match stored {
             Dtype::F32 | Dtype::F64 => DType::F32,
             Dtype::F16 => DType::F16,
@@ -29,12 +29,12 @@ impl StoredElements {
     }
 
     /// Whether the bytes of a file are those that are read.
-    pub fn are_same(self) -> bool {
+    pub(super) fn are_same(self) -> bool {
         super::file_dtype(self.dtype) == self.stored
     }
 
     /// Returns the size of one element in the file, in bytes.
-    pub fn size(self) -> usize {
+    pub(super) fn size(self) -> usize {
         match self.stored {
             Dtype::F64 => 8,
             Dtype::U32 => 4,
@@ -45,7 +45,7 @@ impl StoredElements {
     }
 
     /// Converts elements of a file to as many of the type that is read.
-    pub fn convert(self, from: &[u8], into: &mut [u8]) {
+    pub(super) fn convert(self, from: &[u8], into: &mut [u8]) {
         match self.stored {
             Dtype::F64 => {
                 each(from, into, |bytes| (f64::from_le_bytes(bytes) as f32).to_le_bytes())

@@ -47,7 +47,7 @@
 
 mod call;
 mod cpu;
-pub mod cuda;
+pub(crate) mod cuda;
 mod launch;
 mod local;
 mod memory;

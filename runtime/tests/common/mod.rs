@@ -10,10 +10,10 @@ use graphc_ir::types::{DType, Samples};
 
 /// A tensor of the plan under construction: one register on each rank of its layout.
 #[derive(Clone, Copy, Debug)]
-pub struct Tensor(usize);
+pub(super) struct Tensor(usize);
 
 /// A plan under construction.
-pub struct Builder {
+pub(super) struct Builder {
     pub plan: Plan,
     /// Per tensor: its register on each rank.
     registers: Vec<Vec<Option<RegisterId>>>,
@@ -21,7 +21,7 @@ pub struct Builder {
 }
 
 /// A layout of whole tensors.
-pub fn layout(
+pub(super) fn layout(
     shape: &[usize],
     dtype: DType,
     ranks: &[u32],
@@ -39,12 +39,12 @@ pub fn layout(
 }
 
 /// A layout of f32 on one axis.
-pub fn f32s(shape: &[usize], ranks: &[u32], sbp: &str) -> Layout {
+pub(super) fn f32s(shape: &[usize], ranks: &[u32], sbp: &str) -> Layout {
     layout(shape, DType::F32, ranks, &[ranks.len()], sbp)
 }
 
 /// Feeds x in `layouts[0]`, goes through the others, and fetches it.
-pub fn tour(layouts: &[Layout], steps: &[BoxingKind]) -> Builder {
+pub(super) fn tour(layouts: &[Layout], steps: &[BoxingKind]) -> Builder {
     let ranks = layouts.iter().flat_map(|l| &l.ranks).max().expect("a rank") + 1;
     let mut builder = Builder::new(ranks as usize, 1);
     let mut at = builder.tensor(&layouts[0], Rate::Step, 1);
@@ -65,7 +65,7 @@ pub fn tour(layouts: &[Layout], steps: &[BoxingKind]) -> Builder {
 }
 
 /// A layout of which microbatches take rows.
-pub fn by_rows(layout: Layout) -> Layout {
+pub(super) fn by_rows(layout: Layout) -> Layout {
     Layout { microbatch_dim: Some(0), ..layout }
 }
 
@@ -81,7 +81,7 @@ fn program() -> Program {
 }
 
 impl Builder {
-    pub fn new(ranks: usize, microbatches: usize) -> Self {
+    pub(super) fn new(ranks: usize, microbatches: usize) -> Self {
         let device = Device {
             kind: DeviceKind::Cpu,
             memory: 1 << 30,
@@ -142,14 +142,14 @@ impl Builder {
     }
 
     /// The plan, with what follows from the rest of it.
-    pub fn plan(mut self) -> Plan {
+    pub(super) fn plan(mut self) -> Plan {
         let bytes = self.plan.programs.iter().map(|program| program.arena_bytes);
         self.plan.predicted.peak_memory_bytes = bytes.collect();
         self.plan
     }
 
     /// The plan, for a session.
-    pub fn verified(self) -> VerifiedPlan {
+    pub(super) fn verified(self) -> VerifiedPlan {
         VerifiedPlan::check(self.plan()).expect("a sound plan")
     }
 
@@ -162,11 +162,11 @@ impl Builder {
     }
 
     /// A tensor with a register of this many slots on each rank of the layout.
-    pub fn tensor(&mut self, layout: &Layout, rate: Rate, slots: u32) -> Tensor {
+    pub(super) fn tensor(&mut self, layout: &Layout, rate: Rate, slots: u32) -> Tensor {
         self.register("t", layout, rate, slots, RegisterKind::Activation)
     }
 
-    pub fn variable(&mut self, name: &str, layout: &Layout, init: Init) -> Tensor {
+    pub(super) fn variable(&mut self, name: &str, layout: &Layout, init: Init) -> Tensor {
         let kind = RegisterKind::Variable { name: name.into(), init, role: TensorKind::Parameter };
         self.register(name, layout, Rate::Step, 1, kind)
     }
@@ -205,7 +205,7 @@ impl Builder {
     }
 
     /// An actor on each rank that has all its registers. Without registers it is on no rank.
-    pub fn actor(
+    pub(super) fn actor(
         &mut self,
         name: &str,
         action: Action,
@@ -242,23 +242,23 @@ impl Builder {
         }
     }
 
-    pub fn feed(&mut self, name: &str, to: Tensor, rate: Rate) {
+    pub(super) fn feed(&mut self, name: &str, to: Tensor, rate: Rate) {
         let action = Action::Feed { input: name.into(), samples: Samples::First };
         self.actor(&format!("feed {name}"), action, rate, [&[], &[to], &[]]);
     }
 
-    pub fn fetch(&mut self, name: &str, from: Tensor, rate: Rate) {
+    pub(super) fn fetch(&mut self, name: &str, from: Tensor, rate: Rate) {
         let action = Action::Fetch { output: name.into(), samples: Samples::First };
         self.actor(&format!("fetch {name}"), action, rate, [&[from], &[], &[]]);
     }
 
-    pub fn compute(&mut self, op: Op, inputs: &[Tensor], output: Tensor, rate: Rate) {
+    pub(super) fn compute(&mut self, op: Op, inputs: &[Tensor], output: Tensor, rate: Rate) {
         let operands = (0..inputs.len()).map(OperandSource::Input).collect();
         let name = op.name();
         self.actor(name, Action::Compute { op, operands }, rate, [inputs, &[output], &[]]);
     }
 
-    pub fn collective(
+    pub(super) fn collective(
         &mut self,
         kind: BoxingKind,
         axis: usize,
@@ -272,7 +272,7 @@ impl Builder {
         self.actor("collective", action, rate, [inputs, outputs, &[]]);
     }
 
-    pub fn channel(&mut self, from: Tensor, to: Tensor, rate: Rate, slots: u32) {
+    pub(super) fn channel(&mut self, from: Tensor, to: Tensor, rate: Rate, slots: u32) {
         let layout_of = |builder: &Self, tensor: Tensor| {
             let (rank, register) = builder.registers[tensor.0]
                 .iter()
@@ -297,7 +297,7 @@ impl Builder {
     }
 
     /// Moves all communication actors of every rank to a second stream.
-    pub fn communicate_apart(&mut self) {
+    pub(super) fn communicate_apart(&mut self) {
         for program in &mut self.plan.programs {
             let mut streams = [0, 1].map(|_| Stream { blocks: Vec::new(), order: Vec::new() });
             let Stream { blocks, order } = &program.streams[0];

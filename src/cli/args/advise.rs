@@ -10,7 +10,7 @@ use crate::cli::numbers::{parse_positive, parse_whole};
 
 /// `graphc advise`
 #[derive(Args)]
-pub struct AdviseArgs {
+pub(crate) struct AdviseArgs {
     /// The model: .onnx or .gir
     pub model: PathBuf,
     /// Ranks of the job: each mesh of so many is looked at

@@ -9,7 +9,7 @@ use super::{RuntimeArgs, SharedArgs};
 
 /// `graphc check`
 #[derive(Args)]
-pub struct CheckArgs {
+pub(crate) struct CheckArgs {
     /// The model: .onnx, .gir or hf:DIR
     pub model: PathBuf,
     /// What another program computed: a safetensors file with values of the model by their names

@@ -8,7 +8,7 @@ use crate::cli::output::print_message;
 use crate::cli::run_file::{Arguments, merge_arguments};
 
 /// Builds the command line's parser. A negative number behind an option is its value, and is refused with what the option takes.
-pub fn build_command() -> Command {
+pub(crate) fn build_command() -> Command {
     take_negative_numbers(Cli::command())
 }
 
@@ -24,7 +24,7 @@ fn take_negative_numbers(command: Command) -> Command {
 ///
 /// # Errors
 /// A [`clap::Error`] if the arguments do not fit or ask for help; another error if a run file is broken.
-pub fn read_matches() -> Result<ArgMatches> {
+pub(crate) fn read_matches() -> Result<ArgMatches> {
     let Arguments { all, file } = merge_arguments(&build_command(), std::env::args_os().collect())?;
     let matches = build_command().try_get_matches_from(all);
     if let (Err(error), Some(file)) = (&matches, file)
@@ -39,7 +39,7 @@ pub fn read_matches() -> Result<ArgMatches> {
 ///
 /// # Errors
 /// As [`read_matches`].
-pub fn read_command_line() -> Result<Cli> {
+pub(crate) fn read_command_line() -> Result<Cli> {
     let cli = Cli::from_arg_matches(&read_matches()?);
     Ok(cli.map_err(|error| error.format(&mut build_command()))?)
 }

@@ -9,7 +9,7 @@ use crate::cli::numbers::{parse_positive, parse_whole};
 
 /// `graphc launch`
 #[derive(Args)]
-pub struct LaunchArgs {
+pub(crate) struct LaunchArgs {
     /// One machine, a free port, a fresh secret: nothing else needs to be said
     #[arg(long, conflicts_with_all = ["nnodes", "node_rank", "master_addr", "master_port"])]
     pub standalone: bool,

@@ -13,7 +13,7 @@ const OUTPUT: &str = "output:";
 
 /// The number that a training minimises.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LossChoice {
+pub(crate) enum LossChoice {
     /// A loss on the first output.
     Of(Loss),
     /// The output of this name.
@@ -22,7 +22,7 @@ pub enum LossChoice {
 
 impl LossChoice {
     /// The loss that the compiler attaches, if any.
-    pub fn attached_loss(&self) -> Option<Loss> {
+    pub(crate) fn attached_loss(&self) -> Option<Loss> {
         match self {
             Self::Of(loss) => Some(*loss),
             Self::Output(_) => None,
@@ -41,7 +41,7 @@ impl fmt::Display for LossChoice {
 
 /// Reads a name of a loss, or `output:NAME`.
 #[derive(Clone, Copy)]
-pub struct LossParser;
+pub(crate) struct LossParser;
 
 impl TypedValueParser for LossParser {
     type Value = LossChoice;

@@ -8,7 +8,7 @@ use super::{DeviceName, Format};
 
 /// `graphc devices`
 #[derive(Args)]
-pub struct DevicesArgs {
+pub(crate) struct DevicesArgs {
     /// Form of what is printed
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
@@ -16,7 +16,7 @@ pub struct DevicesArgs {
 
 /// `graphc clusters`
 #[derive(Args)]
-pub struct ClustersArgs {
+pub(crate) struct ClustersArgs {
     /// Form of what is printed
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
@@ -24,7 +24,7 @@ pub struct ClustersArgs {
 
 /// `graphc doctor`
 #[derive(Args)]
-pub struct DoctorArgs {
+pub(crate) struct DoctorArgs {
     /// The device; default cuda where NVIDIA's driver is there, else cpu
     #[arg(long, value_enum)]
     pub device: Option<DeviceName>,
@@ -38,7 +38,7 @@ pub struct DoctorArgs {
 
 /// `graphc kernels`
 #[derive(Args)]
-pub struct KernelsArgs {
+pub(crate) struct KernelsArgs {
     /// The plans
     #[arg(required = true, value_name = "PLAN")]
     pub plans: Vec<PathBuf>,
@@ -52,7 +52,7 @@ pub struct KernelsArgs {
 
 /// Major and minor number of a card's architecture.
 #[derive(Clone, Copy, Debug)]
-pub struct Capability(pub i32, pub i32);
+pub(crate) struct Capability(pub i32, pub i32);
 
 fn parse_capability(text: &str) -> Result<Capability, String> {
     let number = |part: &str| part.parse::<u8>().ok().map(i32::from);
@@ -64,7 +64,7 @@ fn parse_capability(text: &str) -> Result<Capability, String> {
 
 /// `graphc calibrate`
 #[derive(Args)]
-pub struct CalibrateArgs {
+pub(crate) struct CalibrateArgs {
     /// Where the cluster file goes; without it, to standard output
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,

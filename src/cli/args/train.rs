@@ -12,7 +12,7 @@ use crate::cli::numbers::{parse_positive, parse_whole};
 
 /// What to do where the loss is no finite number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OnNan {
+pub(crate) enum OnNan {
     /// End the training with an error that names the first tensor that was not finite
     Stop,
     /// Leave all variables as they are in such a step, and go on
@@ -51,7 +51,7 @@ impl From<AccumulationChoice> for Accumulation {
 
 /// `graphc eval`
 #[derive(Args)]
-pub struct EvalArgs {
+pub(crate) struct EvalArgs {
     /// The model (.onnx, .gir, hf:DIR) or a plan (.json)
     pub model: PathBuf,
     /// The data: a safetensors file, or the part that is held out of cifar10:DIR, cifar100:DIR, mnist:DIR, images:DIR,
@@ -72,7 +72,7 @@ pub struct EvalArgs {
 /// `graphc train`
 #[derive(Args)]
 #[command(group = clap::ArgGroup::new("length").required(true).args(["steps", "epochs"]))]
-pub struct TrainArgs {
+pub(crate) struct TrainArgs {
     /// The model (.onnx, .gir, hf:DIR) or a plan (.json)
     pub model: PathBuf,
     /// The data: a safetensors file with one tensor per graph input, and `labels` or `target`; or cifar10:DIR, cifar100:DIR,
@@ -137,7 +137,7 @@ pub struct TrainArgs {
 /// What makes a checkpoint the best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "lowercase")]
-pub enum BestBy {
+pub(crate) enum BestBy {
     /// The lowest loss
     Loss,
     /// The lowest exponential of the loss, of sequences
@@ -150,7 +150,7 @@ pub enum BestBy {
 
 impl BestBy {
     /// Returns the name that evaluations give it.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Loss => "loss",
             Self::Perplexity => "perplexity",
@@ -160,7 +160,7 @@ impl BestBy {
     }
 
     /// Whether a value is better than another.
-    pub fn is_better(self, value: f64, other: f64) -> bool {
+    pub(crate) fn is_better(self, value: f64, other: f64) -> bool {
         match self {
             Self::Loss | Self::Perplexity => value < other,
             Self::Top1 | Self::Top5 => value > other,
@@ -170,7 +170,7 @@ impl BestBy {
 
 /// Options of checkpoints.
 #[derive(Args)]
-pub struct CheckpointArgs {
+pub(crate) struct CheckpointArgs {
     /// Save checkpoints here: a directory, which all processes of the job see
     #[arg(long, value_name = "DIR")]
     pub save: Option<PathBuf>,

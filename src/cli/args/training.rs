@@ -9,7 +9,7 @@ use super::{AccumulationChoice, OnNan, value_name};
 
 /// Options of schedules, clipping and groups of parameters.
 #[derive(Args, Clone)]
-pub struct TrainingArgs {
+pub(crate) struct TrainingArgs {
     /// The learning rate by the step: constant (default), step:SIZE,GAMMA, multistep:A,B,..,GAMMA, cosine:STEPS,
     /// linear:STEPS (both may have ,FLOOR, a part of the rate) or onecycle:STEPS
     #[arg(long, value_name = "SCHEDULE", value_parser = parse_curve)]
@@ -52,7 +52,7 @@ pub struct TrainingArgs {
 /// What can be said of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "lowercase")]
-pub enum Measure {
+pub(crate) enum Measure {
     /// For which share of labels no class scores more
     Top1,
     /// For which share of labels fewer than five classes score more
@@ -65,7 +65,7 @@ pub enum Measure {
 
 impl Measure {
     /// Returns the metric that the plan counts for it.
-    pub fn metric(self) -> Option<Metric> {
+    pub(crate) fn metric(self) -> Option<Metric> {
         match self {
             Self::Top1 => Some(Metric::Top1),
             Self::Top5 => Some(Metric::Top5),
@@ -104,12 +104,12 @@ fn parse_warmup(text: &str) -> Result<Warmup, String> {
 
 impl TrainingArgs {
     /// Whether a training goes on whatever is not finite.
-    pub fn ignores_non_finite(&self) -> bool {
+    pub(crate) fn ignores_non_finite(&self) -> bool {
         self.on_nan == Some(OnNan::Ignore)
     }
 
     /// Puts the options into those of the compiler.
-    pub fn apply(&self, options: &mut CompileOptions) -> Result<()> {
+    pub(crate) fn apply(&self, options: &mut CompileOptions) -> Result<()> {
         let given = self.given_option();
         if let (None, Some(flag)) = (&options.optimizer, given) {
             bail!("{flag} is an option of training: it needs --optimizer");
@@ -139,7 +139,7 @@ impl TrainingArgs {
     }
 
     /// Checks that there are labels where they are needed: all but the speed is measured against labels, whether the plan counts it or not.
-    pub fn check_measures(&self, loss: Option<Loss>) -> Result<()> {
+    pub(crate) fn check_measures(&self, loss: Option<Loss>) -> Result<()> {
         let Some(first) = self.measure.iter().find(|&&measure| measure != Measure::Speed) else {
             return Ok(());
         };

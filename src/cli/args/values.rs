@@ -10,7 +10,7 @@ use graphc_ir::types::DType;
 use super::{Count, MOST_THREADS, Mesh};
 use crate::cli::numbers::parse_positive;
 
-pub fn parse_mesh(text: &str) -> Result<Mesh, String> {
+pub(super) fn parse_mesh(text: &str) -> Result<Mesh, String> {
     let axes: Option<Vec<usize>> = text.split('x').map(|axis| axis.parse().ok()).collect();
     match axes {
         Some(axes) if !axes.contains(&0) => {
@@ -24,68 +24,68 @@ pub fn parse_mesh(text: &str) -> Result<Mesh, String> {
     }
 }
 
-pub fn parse_count(text: &str) -> Result<Count, String> {
+pub(super) fn parse_count(text: &str) -> Result<Count, String> {
     match text {
         "auto" => Ok(Count::Auto),
         _ => parse_positive(text).map(Count::Of).map_err(|error| format!("{error}, or auto")),
     }
 }
 
-pub fn parse_source(text: &str) -> Result<Source, String> {
+pub(super) fn parse_source(text: &str) -> Result<Source, String> {
     text.parse().map_err(|error: DatasetError| error.to_string())
 }
 
-pub fn parse_port(text: &str) -> Result<u16, String> {
+pub(super) fn parse_port(text: &str) -> Result<u16, String> {
     let number = text.parse().ok().filter(|&number| number > 0);
     number.ok_or_else(|| format!("write the number of a port, 1 to {}", u16::MAX))
 }
 
-pub fn parse_threads(text: &str) -> Result<usize, String> {
+pub(super) fn parse_threads(text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|number| (1..=MOST_THREADS).contains(number));
     number.ok_or_else(|| format!("write a number from 1 to {MOST_THREADS}"))
 }
 
-pub fn parse_seconds(text: &str) -> Result<f64, String> {
+pub(super) fn parse_seconds(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|&number: &f64| number > 0.0 && number < 1e9);
     number.ok_or_else(|| "write a number of seconds above 0".into())
 }
 
-pub fn not_negative(text: &str) -> Result<f64, String> {
+pub(super) fn not_negative(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|&number: &f64| number.is_finite() && number >= 0.0);
     number.ok_or_else(|| "write a number of at least 0".into())
 }
 
-pub fn parse_share(text: &str) -> Result<f64, String> {
+pub(super) fn parse_share(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number| (0.0..1.0).contains(number));
     number.ok_or_else(|| "write a number of at least 0 and below 1".into())
 }
 
-pub fn parse_pin(text: &str) -> Result<Pin, String> {
+pub(super) fn parse_pin(text: &str) -> Result<Pin, String> {
     let (pattern, sbp) = text.split_once('=').ok_or("write NAME=S(0),B")?;
     Ok(Pin { pattern: pattern.trim().into(), sbp: sbp.parse()? })
 }
 
-pub fn parse_framework(text: &str) -> Result<Framework, String> {
+pub(super) fn parse_framework(text: &str) -> Result<Framework, String> {
     let known = graphc_compiler::cluster::find_framework(text);
     known.ok_or_else(|| format!("`{text}` is no framework: they are {}", FRAMEWORKS.join(", ")))
 }
 
-pub fn parse_schedule(text: &str) -> Result<Schedule, String> {
+pub(super) fn parse_schedule(text: &str) -> Result<Schedule, String> {
     text.parse().map_err(|error: ScheduleError| error.to_string())
 }
 
-pub fn parse_strategy(text: &str) -> Result<Strategy, String> {
+pub(super) fn parse_strategy(text: &str) -> Result<Strategy, String> {
     let known = Strategy::ALL.into_iter().find(|strategy| strategy.name() == text);
     let names = || Strategy::ALL.map(Strategy::name).join(", ");
     known.ok_or_else(|| format!("strategies are {}", names()))
 }
 
-pub fn parse_precision(text: &str) -> Result<DType, String> {
+pub(super) fn parse_precision(text: &str) -> Result<DType, String> {
     let dtype = text.parse().ok().filter(|dtype: &DType| dtype.is_float());
     dtype.ok_or_else(|| "precisions are f32, bf16 and f16".into())
 }
 
-pub fn parse_recompute(text: &str) -> Result<Recompute, String> {
+pub(super) fn parse_recompute(text: &str) -> Result<Recompute, String> {
     match text {
         "none" => Ok(Recompute::None),
         "selective" => Ok(Recompute::Selective),
@@ -95,22 +95,22 @@ pub fn parse_recompute(text: &str) -> Result<Recompute, String> {
     }
 }
 
-pub fn parse_dim(text: &str) -> Result<(String, usize), String> {
+pub(super) fn parse_dim(text: &str) -> Result<(String, usize), String> {
     let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
     let value = value.parse().map_err(|_| format!("`{value}` is no extent"))?;
     Ok((name.into(), value))
 }
 
-pub fn parse_effort(text: &str) -> Result<u32, String> {
+pub(super) fn parse_effort(text: &str) -> Result<u32, String> {
     let number = text.parse().ok().filter(|number| (1..=100).contains(number));
     number.ok_or_else(|| "write a number of percent from 1 to 100".into())
 }
 
-pub fn parse_emit(text: &str) -> Result<String, String> {
+pub(super) fn parse_emit(text: &str) -> Result<String, String> {
     text.strip_prefix("after:").map(String::from).ok_or_else(|| "write after:PASS".into())
 }
 
-pub fn parse_bytes(text: &str) -> Result<u64, String> {
+pub(super) fn parse_bytes(text: &str) -> Result<u64, String> {
     let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let scale: f64 = match unit.trim() {
@@ -134,6 +134,6 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
 }
 
 /// Returns the name by which the command line knows a value.
-pub fn value_name(value: &impl ValueEnum) -> String {
+pub(crate) fn value_name(value: &impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |named| named.get_name().to_owned())
 }

@@ -22,7 +22,7 @@ struct StrategyRow {
 }
 
 /// Plans with each strategy. It fails where none of them has a plan.
-pub fn run_compare(args: &CompileArgs) -> Result<()> {
+pub(super) fn run_compare(args: &CompileArgs) -> Result<()> {
     let rows: Vec<StrategyRow> =
         args.compare.iter().map(|&strategy| plan_strategy(args, strategy)).collect();
     let text = match args.shared.format {

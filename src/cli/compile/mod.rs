@@ -18,7 +18,7 @@ use super::planning::{PlannedModel, compile_inputs, plan_model};
 use super::{options, pages};
 
 /// Runs the command.
-pub fn run_compile(args: &CompileArgs) -> Result<()> {
+pub(super) fn run_compile(args: &CompileArgs) -> Result<()> {
     let output = args.output.as_deref();
     let page = args.report.as_deref();
     let outputs = [("--output", output), ("--report", page)];

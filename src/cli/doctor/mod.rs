@@ -27,7 +27,7 @@ struct DoctorLine {
 }
 
 /// Runs the command.
-pub fn run_doctor(args: &DoctorArgs) -> Result<()> {
+pub(super) fn run_doctor(args: &DoctorArgs) -> Result<()> {
     let has_driver = !matches!(Library::Driver.find(), Err(NotFound::Nowhere { .. }));
     let found = if has_driver { DeviceName::Cuda } else { DeviceName::Cpu };
     let device: DeviceKind = args.device.unwrap_or(found).into();

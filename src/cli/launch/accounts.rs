@@ -11,26 +11,26 @@ use graphc_runtime::RuntimeError;
 use graphc_runtime::job::JobError;
 
 /// The variable that says where accounts go.
-pub const VARIABLE: &str = "GRAPHC_ACCOUNTS";
+pub(super) const VARIABLE: &str = "GRAPHC_ACCOUNTS";
 
 /// The memory in which the ranks of this launch put their accounts. It has no name and ranks open it through `/proc`, so nothing is left
 /// behind. It is `None` where the system has no such memory: then ranks print.
-pub struct Accounts(Option<File>);
+pub(super) struct Accounts(Option<File>);
 
 impl Accounts {
     /// Makes the memory, without accounts yet.
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self(create_memory_file())
     }
 
     /// The path that ranks are told.
-    pub fn path(&self) -> Option<String> {
+    pub(super) fn path(&self) -> Option<String> {
         let file = self.0.as_ref()?;
         Some(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()))
     }
 
     /// The one account of what was handed over since the last time.
-    pub fn take_account(&mut self) -> Option<String> {
+    pub(super) fn take_account(&mut self) -> Option<String> {
         let file = self.0.as_mut()?;
         let mut text = String::new();
         // What cannot be read is not told.
@@ -54,7 +54,7 @@ fn create_memory_file() -> Option<File> {
 }
 
 /// Hands an error over that speaks of the whole job; whether that was done, so that it need not be printed here.
-pub fn hand_over(error: &anyhow::Error) -> bool {
+pub(crate) fn hand_over(error: &anyhow::Error) -> bool {
     let of_all = |error: &RuntimeError| {
         matches!(error, RuntimeError::Job { .. } | RuntimeError::Differ { .. })
     };

@@ -7,7 +7,7 @@ use super::output::Logs;
 use super::world::World;
 
 /// One start of all processes.
-pub struct Attempt<'a> {
+pub(super) struct Attempt<'a> {
     /// The ranks and where they meet.
     pub world: &'a World,
     /// The command that is started.

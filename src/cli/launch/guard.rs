@@ -14,13 +14,13 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal, getpid, kill_process_group};
 
 /// The guard, as `launch` sees it.
-pub struct Guard {
+pub(super) struct Guard {
     process: Child,
 }
 
 impl Guard {
     /// Starts it, in a group of its own: what the terminal sends to `launch` does not reach it.
-    pub fn start() -> Result<Self> {
+    pub(super) fn start() -> Result<Self> {
         let program = std::env::current_exe().context("cannot find the program itself")?;
         let mut command = Command::new(program);
         command.arg("launch-guard").process_group(0);
@@ -34,7 +34,7 @@ impl Guard {
     ///
     /// # Errors
     /// Returns an error if the system has no file descriptor left.
-    pub fn watch(&self, command: &mut Command) -> Result<()> {
+    pub(super) fn watch(&self, command: &mut Command) -> Result<()> {
         let Some(pipe) = &self.process.stdin else { return Ok(()) };
         let pipe = pipe.as_fd().try_clone_to_owned().context("cannot share the guard's pipe")?;
         let tell = move || {
@@ -54,7 +54,7 @@ impl Guard {
     }
 
     /// Forgets a group that is gone: its number may become another's.
-    pub fn forget(&mut self, group: Pid) {
+    pub(super) fn forget(&mut self, group: Pid) {
         if let Some(pipe) = &mut self.process.stdin {
             let _ = writeln!(pipe, "-{}", group.as_raw_nonzero());
         }
@@ -88,7 +88,7 @@ impl Drop for Guard {
 }
 
 /// Runs the guard: it reads the numbers of process groups that begin and end, and at the end of its input kills those that are left.
-pub fn run_guard() {
+pub(crate) fn run_guard() {
     let mut groups = HashSet::new();
     for line in std::io::stdin().lock().lines() {
         let Ok(line) = line else { break };

@@ -29,11 +29,11 @@ use output::Logs;
 use supervise::{AttemptOutcome, receive_signals, wait_between_attempts};
 use world::World;
 
-pub use accounts::hand_over;
-pub use guard::run_guard as guard;
+pub(crate) use accounts::hand_over;
+pub(super) use guard::run_guard as guard;
 
 /// Runs the command: 0 where all processes ended with 0, 128 and the signal's number where this one was interrupted.
-pub fn run_launch(args: &LaunchArgs) -> Result<ExitCode> {
+pub(super) fn run_launch(args: &LaunchArgs) -> Result<ExitCode> {
     if !(args.grace.is_finite() && (0.0..=1e6).contains(&args.grace)) {
         fail_usage("--grace is a number of seconds from 0 to 1000000");
     }

@@ -22,21 +22,21 @@ const TAIL: usize = 20;
 const LONGEST_LINE: usize = 1 << 16;
 
 /// The places where output goes.
-pub struct Logs {
+pub(super) struct Logs {
     directory: Option<PathBuf>,
     redirect: bool,
     tee: bool,
 }
 
 /// The places where the output of one rank goes.
-pub struct Sinks {
+pub(super) struct Sinks {
     files: Option<[File; 2]>,
     terminal: bool,
     prefix: String,
 }
 
 /// The threads that copy the output of a rank.
-pub struct RankOutput {
+pub(super) struct RankOutput {
     tail: Arc<Mutex<VecDeque<String>>>,
     done: Receiver<()>,
 }
@@ -49,12 +49,12 @@ enum OutputStream {
 
 impl Logs {
     /// Logs as the command line says.
-    pub fn from_args(args: &LaunchArgs) -> Self {
+    pub(super) fn from_args(args: &LaunchArgs) -> Self {
         Self { directory: args.logdir.clone(), redirect: args.redirect, tee: args.tee }
     }
 
     /// Opens what a rank's output goes to. `None`: a single rank without logs prints as if it were started by hand.
-    pub fn sinks(&self, rank: usize, restart: u32, ranks: usize) -> Result<Option<Sinks>> {
+    pub(super) fn sinks(&self, rank: usize, restart: u32, ranks: usize) -> Result<Option<Sinks>> {
         if self.directory.is_none() && ranks == 1 {
             return Ok(None);
         }
@@ -81,7 +81,7 @@ impl RankOutput {
     ///
     /// # Errors
     /// Returns an error if the system has no threads for that.
-    pub fn copy_from(child: &mut Child, sinks: Sinks) -> Result<Self> {
+    pub(super) fn copy_from(child: &mut Child, sinks: Sinks) -> Result<Self> {
         let tail = Arc::new(Mutex::new(VecDeque::new()));
         let (sender, done) = channel();
         let [out, err] = sinks.files.map_or([None, None], |files| files.map(Some));
@@ -102,13 +102,13 @@ impl RankOutput {
     }
 
     /// Waits until all is copied: a moment at most, since what has left its rank's group may hold the pipes.
-    pub fn finish(&self) {
+    pub(super) fn finish(&self) {
         let end = Instant::now() + Duration::from_secs(1);
         while self.done.recv_timeout(end.saturating_duration_since(Instant::now())).is_ok() {}
     }
 
     /// The last lines of standard error.
-    pub fn last_lines(&self) -> Vec<String> {
+    pub(super) fn last_lines(&self) -> Vec<String> {
         let tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
         tail.iter().cloned().collect()
     }

@@ -20,7 +20,7 @@ use super::output::RankOutput;
 use super::world::Seat;
 
 /// A rank's process with all that it has started.
-pub struct Process {
+pub(super) struct Process {
     /// Its rank.
     pub seat: Seat,
     /// Its process group, whose number is that of its first process.
@@ -36,7 +36,7 @@ pub struct Process {
 
 impl Process {
     /// Starts a rank, whose group the guard watches.
-    pub fn start(attempt: &Attempt<'_>, seat: Seat, guard: &Guard) -> Result<Self> {
+    pub(super) fn start(attempt: &Attempt<'_>, seat: Seat, guard: &Guard) -> Result<Self> {
         let Attempt { world, command, logs, restart, .. } = *attempt;
         let (program, arguments) = command.split_first().context("there is no command")?;
         let mut command = Command::new(program);
@@ -68,7 +68,7 @@ impl Process {
     }
 
     /// The way in which its first process has ended, where it has.
-    pub fn poll_exit(&mut self) -> Option<ExitStatus> {
+    pub(super) fn poll_exit(&mut self) -> Option<ExitStatus> {
         if self.exit.is_none() {
             self.exit = self.child.try_wait().ok().flatten();
         }
@@ -76,7 +76,7 @@ impl Process {
     }
 
     /// Whether nothing is left of its group. The group's number is not given to others while there is.
-    pub fn is_gone(&mut self) -> bool {
+    pub(super) fn is_gone(&mut self) -> bool {
         if self.gone || self.poll_exit().is_none() {
             return self.gone;
         }
@@ -87,7 +87,7 @@ impl Process {
     }
 
     /// Sends a signal to the whole group.
-    pub fn signal(&mut self, signal: Signal) {
+    pub(super) fn signal(&mut self, signal: Signal) {
         if !self.is_gone() {
             // A group that has just gone needs no signal.
             let _ = kill_process_group(self.group, signal);
@@ -96,7 +96,7 @@ impl Process {
 }
 
 /// The way in which a process has ended, in words.
-pub fn describe_exit(status: ExitStatus) -> String {
+pub(super) fn describe_exit(status: ExitStatus) -> String {
     let Some(signal) = status.signal() else {
         return format!("exit status {}", status.code().unwrap_or_default());
     };
@@ -108,7 +108,7 @@ pub fn describe_exit(status: ExitStatus) -> String {
 
 /// Makes orphans of ranks children of this process, which then sees them end. Elsewhere than on Linux they become
 /// children of the system's first process, which does no harm but that they are looked for a little longer.
-pub fn adopt_orphans() -> Result<()> {
+pub(super) fn adopt_orphans() -> Result<()> {
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .context("cannot adopt the processes that ranks start")?;

@@ -26,7 +26,7 @@ const LOOK: Duration = Duration::from_millis(20);
 const UNKILLABLE: Duration = Duration::from_secs(5);
 
 /// The end of an attempt.
-pub enum AttemptOutcome {
+pub(super) enum AttemptOutcome {
     /// All processes with exit status 0.
     Done,
     /// One process failed first.
@@ -36,7 +36,7 @@ pub enum AttemptOutcome {
 }
 
 /// The first failure.
-pub struct RankFailure {
+pub(super) struct RankFailure {
     seat: Seat,
     node: Option<usize>,
     process: i32,
@@ -60,7 +60,7 @@ impl fmt::Display for RankFailure {
 }
 
 /// The signals of this process, from now on.
-pub fn receive_signals() -> Result<Receiver<i32>> {
+pub(super) fn receive_signals() -> Result<Receiver<i32>> {
     let mut signals =
         Signals::new([SIGINT, SIGTERM, SIGCHLD]).context("cannot listen to signals")?;
     let (sender, receiver) = channel();
@@ -70,7 +70,7 @@ pub fn receive_signals() -> Result<Receiver<i32>> {
 }
 
 /// Waits so long, while there are no processes, unless the user says that this one is to end: by which signal.
-pub fn wait_between_attempts(signals: &Receiver<i32>, pause: Duration) -> Option<i32> {
+pub(super) fn wait_between_attempts(signals: &Receiver<i32>, pause: Duration) -> Option<i32> {
     let end = Instant::now() + pause;
     loop {
         match signals.recv_timeout(end.saturating_duration_since(Instant::now())) {
@@ -115,7 +115,7 @@ struct Supervisor<'a> {
 
 impl Attempt<'_> {
     /// Starts all processes and waits until nothing is left of them.
-    pub fn run(&self, signals: &Receiver<i32>, guard: &mut Guard) -> Result<AttemptOutcome> {
+    pub(super) fn run(&self, signals: &Receiver<i32>, guard: &mut Guard) -> Result<AttemptOutcome> {
         let mut supervisor = Supervisor {
             attempt: self,
             processes: Vec::new(),

@@ -10,7 +10,7 @@ use crate::cli::args::LaunchArgs;
 
 /// The ranks that this launch starts, and their job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct World {
+pub(super) struct World {
     /// Ranks of the job.
     pub size: usize,
     /// Rank and local rank of each process.
@@ -31,7 +31,7 @@ pub struct World {
 
 /// A rank to be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seat {
+pub(super) struct Seat {
     /// The rank among all ranks.
     pub rank: usize,
     /// The rank among the ranks of this machine.
@@ -46,7 +46,7 @@ const TOKEN: &str = "GRAPHC_JOB_TOKEN";
 
 impl World {
     /// The world that the command line describes, or where it says nothing of processes Slurm or mpirun.
-    pub fn from_args(args: &LaunchArgs, environment: Environment<'_>) -> Result<Self> {
+    pub(super) fn from_args(args: &LaunchArgs, environment: Environment<'_>) -> Result<Self> {
         if args.nproc_per_node.is_none()
             && !args.standalone
             && let Some(task) = find_task(environment)?
@@ -113,7 +113,7 @@ impl World {
     }
 
     /// The variables of a process's environment.
-    pub fn variables(&self, seat: Seat, restart: u32) -> [(&'static str, String); 10] {
+    pub(super) fn variables(&self, seat: Seat, restart: u32) -> [(&'static str, String); 10] {
         [
             ("RANK", seat.rank.to_string()),
             ("LOCAL_RANK", seat.local_rank.to_string()),

@@ -22,7 +22,7 @@ use crate::passes::cut::smallest_side;
 
 /// The ops of a block that may be computed again, with their tensors.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct FrontierBlock {
+pub(super) struct FrontierBlock {
     /// The cost of recomputing each op, in [`UNITS`] of a second.
     pub ops: Vec<u64>,
     /// The tensors that the ops read and make.
@@ -30,11 +30,11 @@ pub struct FrontierBlock {
 }
 
 /// The parts of a second in which costs are counted.
-pub const UNITS: f64 = 1e12;
+pub(super) const UNITS: f64 = 1e12;
 
 /// A tensor that is kept or recomputed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct FrontierTensor {
+pub(super) struct FrontierTensor {
     /// Bytes that it takes while it is kept.
     pub bytes: u64,
     /// The op that makes it, or `None` if that is never recomputed.
@@ -47,7 +47,7 @@ pub struct FrontierTensor {
 
 /// A set of ops that is best recomputed at some price.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Corner {
+pub(super) struct Corner {
     /// Whether each op is recomputed.
     pub again: Vec<bool>,
     /// The cost of computing them, in [`UNITS`].
@@ -57,7 +57,7 @@ pub struct Corner {
 }
 
 /// Finds all corners, from the one without recomputation on. Each recomputes more ops than the one before, takes more seconds and keeps fewer bytes.
-pub fn find_frontier(block: &FrontierBlock) -> Vec<Corner> {
+pub(super) fn find_frontier(block: &FrontierBlock) -> Vec<Corner> {
     let nothing = block.corner(vec![false; block.ops.len()]);
     let units = block.ops.iter().sum::<u64>();
     // At this price a byte is dearer than all ops.
@@ -75,7 +75,7 @@ const UNCUT: u128 = 1 << 120;
 
 impl FrontierBlock {
     /// Returns the set of all ops.
-    pub fn full_corner(&self) -> Corner {
+    pub(super) fn full_corner(&self) -> Corner {
         self.corner(vec![true; self.ops.len()])
     }
 

@@ -24,7 +24,7 @@ use crate::planner::Planned;
 use crate::schedule::under_way;
 
 /// A plan in which everything is recomputed.
-pub struct FullRecompute<'a> {
+pub(crate) struct FullRecompute<'a> {
     /// The decisions that it was made from.
     pub decisions: &'a Decisions,
     /// The plan.
@@ -37,7 +37,7 @@ pub struct FullRecompute<'a> {
 
 /// All steps, in order.
 #[derive(Debug)]
-pub struct Row {
+pub(crate) struct Row {
     steps: Vec<RowStep>,
 }
 
@@ -53,7 +53,7 @@ impl Row {
     ///
     /// # Errors
     /// Returns an error if an op does not take its operands.
-    pub fn new(decisions: &Decisions, full: &FullRecompute<'_>) -> Result<Self, PassError> {
+    pub(crate) fn new(decisions: &Decisions, full: &FullRecompute<'_>) -> Result<Self, PassError> {
         let (_, origins) = recompute_with_origins(decisions.to_rated(), Extent::Full)?;
         let prices = RecomputePrices::new(decisions, full, &origins);
         let blocks = Blocks::new(&decisions.training, &decisions.rates);
@@ -71,12 +71,12 @@ impl Row {
     }
 
     /// Returns the amounts of the row, for ranks of `limit` bytes.
-    pub fn amounts(&self, limit: u64) -> Amounts {
+    pub(crate) fn amounts(&self, limit: u64) -> Amounts {
         Amounts::new(self.steps.iter().map(|step| step.more).collect(), limit)
     }
 
     /// Returns the ops that an amount recomputes.
-    pub fn ops(&self, amount: usize) -> BTreeSet<OpPlace> {
+    pub(crate) fn ops(&self, amount: usize) -> BTreeSet<OpPlace> {
         self.steps[..amount].iter().flat_map(|step| &step.ops).copied().collect()
     }
 }
@@ -257,7 +257,7 @@ impl<'a> RecomputePrices<'a> {
 }
 
 /// Names these ops. Blocks with the same ops are listed together.
-pub fn with_names(decisions: &Decisions, ops: &BTreeSet<OpPlace>) -> Vec<RecomputedOps> {
+pub(crate) fn with_names(decisions: &Decisions, ops: &BTreeSet<OpPlace>) -> Vec<RecomputedOps> {
     let blocks = Blocks::new(&decisions.training, &decisions.rates);
     let mut of_block: BTreeMap<usize, Vec<RecomputedOp>> = BTreeMap::new();
     for &OpPlace { block, place } in ops {
@@ -276,7 +276,7 @@ pub fn with_names(decisions: &Decisions, ops: &BTreeSet<OpPlace>) -> Vec<Recompu
 }
 
 /// Finds the ops that have these names.
-pub fn find_op_places(all: &[RecomputedOps]) -> BTreeSet<OpPlace> {
+pub(crate) fn find_op_places(all: &[RecomputedOps]) -> BTreeSet<OpPlace> {
     let of = |of: &RecomputedOps, block: usize| {
         let place = |op: &RecomputedOp| OpPlace { block, place: op.place };
         of.ops.iter().map(place).collect::<Vec<_>>()

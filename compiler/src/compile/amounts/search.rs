@@ -23,7 +23,7 @@ const LITTLE: f64 = 1e-2;
 
 /// The costs of a plan.
 #[derive(Clone, Debug)]
-pub struct Costs {
+pub(crate) struct Costs {
     /// The seconds of the graph without a memory limit.
     pub relaxed: f64,
     /// The seconds of the plan.
@@ -34,7 +34,7 @@ pub struct Costs {
 
 /// The difference between an amount and the one before it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct More {
+pub(crate) struct More {
     /// The seconds that it takes more.
     pub seconds: f64,
     /// The stage that it belongs to.
@@ -44,7 +44,7 @@ pub struct More {
 }
 
 /// The possible amounts, with a limit of memory.
-pub struct Amounts {
+pub(crate) struct Amounts {
     steps: Vec<More>,
     /// The seconds that each amount takes more than the first, which is nothing.
     seconds: Vec<f64>,
@@ -53,7 +53,7 @@ pub struct Amounts {
 
 impl Amounts {
     /// Makes the amounts of these steps, for ranks of `limit` bytes.
-    pub fn new(steps: Vec<More>, limit: u64) -> Self {
+    pub(crate) fn new(steps: Vec<More>, limit: u64) -> Self {
         let mut seconds = vec![0.0];
         for step in &steps {
             seconds.push(seconds[seconds.len() - 1] + step.seconds);
@@ -62,7 +62,7 @@ impl Amounts {
     }
 
     /// Returns the amount that recomputes everything.
-    pub fn full_amount(&self) -> usize {
+    pub(crate) fn full_amount(&self) -> usize {
         self.steps.len()
     }
 
@@ -86,7 +86,7 @@ impl Amounts {
 }
 
 /// The plans made so far, for one limit of memory or for several, each less than the one before.
-pub struct KnownPlans<P> {
+pub(crate) struct KnownPlans<P> {
     /// The plans that fit by the planner's count, by amount, including those that cost too much.
     plans: BTreeMap<usize, P>,
     /// The greatest amount that is too little.
@@ -100,13 +100,13 @@ pub struct KnownPlans<P> {
 
 impl<P> KnownPlans<P> {
     /// Makes the state in which the plan with everything recomputed is known.
-    pub fn new(amounts: &Amounts, everything: P) -> Self {
+    pub(crate) fn new(amounts: &Amounts, everything: P) -> Self {
         let plans = BTreeMap::from([(amounts.full_amount(), everything)]);
         Self { plans, too_little: 0, is_near: false, made: 0 }
     }
 
     /// Returns the plan with the most recomputation.
-    pub fn full_plan(&self) -> Option<&P> {
+    pub(crate) fn full_plan(&self) -> Option<&P> {
         self.plans.last_key_value().map(|(_, plan)| plan)
     }
 
@@ -129,7 +129,7 @@ impl<P> KnownPlans<P> {
 /// its plan may cost more than a little more computing: such an amount counts as too little, and no good plan is searched for there
 /// ([`Care::Against`]). Only the plan of fewest seconds is assembled, and others with more recomputation if it needs more memory than the planner has
 /// counted.
-pub fn plan_least_amount<P, D>(
+pub(crate) fn plan_least_amount<P, D>(
     amounts: &Amounts,
     known: &mut KnownPlans<P>,
     plan: impl Fn(usize, Care) -> Result<P, CompileError>,
@@ -274,7 +274,7 @@ fn found_in_memory<P>(found: Result<P, CompileError>) -> Result<Option<P>, Compi
 
 impl Costs {
     /// Whether memory is short, so that it costs seconds.
-    pub fn are_short(&self) -> bool {
+    pub(crate) fn are_short(&self) -> bool {
         self.seconds > self.relaxed * (1.0 + STRIDE)
     }
 

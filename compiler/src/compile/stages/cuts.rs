@@ -11,7 +11,7 @@
 
 /// The costs of a layer on the submesh of a stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct LayerCost {
+pub(super) struct LayerCost {
     /// Seconds of its forward and backward pass for one microbatch, and its share of what is done once a step.
     pub seconds: f64,
     /// Bytes that a rank always keeps: weights, states, gradients.
@@ -24,7 +24,7 @@ pub struct LayerCost {
 
 /// A chain of layers to be cut.
 #[derive(Clone, Debug)]
-pub struct Chain<'a> {
+pub(super) struct Chain<'a> {
     /// The layers.
     pub layers: &'a [LayerCost],
     /// Seconds of sending one microbatch over the boundary before each layer, forward and backward.
@@ -43,7 +43,7 @@ pub struct Chain<'a> {
 
 /// A chain that is cut into ranges.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Cut {
+pub(super) struct Cut {
     /// Layers of each range, in the order of the chain; range `c` lies on stage `c mod stages`.
     pub layers: Vec<usize>,
     /// Seconds of a step.
@@ -117,7 +117,7 @@ fn fits_from(chain: &Chain<'_>, range: usize) -> Vec<usize> {
 }
 
 /// Finds the best cut. `None` if no cut fits the memory, or if there are more ranges than layers.
-pub fn cut_chain(chain: &Chain<'_>) -> Option<Cut> {
+pub(super) fn cut_chain(chain: &Chain<'_>) -> Option<Cut> {
     let count = chain.layers.len();
     if chain.count_ranges() > count {
         return None;

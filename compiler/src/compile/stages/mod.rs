@@ -263,7 +263,7 @@ impl<'a> Chooser<'a> {
     ///
     /// # Errors
     /// Returns an error if the options do not fit the graph.
-    pub fn new(
+    pub(super) fn new(
         graph: &Graph,
         options: &'a CompileOptions,
         cluster: &'a Cluster,
@@ -289,7 +289,7 @@ impl<'a> Chooser<'a> {
     }
 
     /// Returns the choices of one stage that are worth a whole plan although their layers do not fit the memory: see [`Choices::unfit`].
-    pub fn in_one_stage(&self) -> Vec<PipelineReport> {
+    pub(super) fn in_one_stage(&self) -> Vec<PipelineReport> {
         match self.is_small {
             true => Vec::new(),
             false => self.list_unfit(self.best_seconds(), self.bound()),
@@ -300,7 +300,7 @@ impl<'a> Chooser<'a> {
     ///
     /// # Errors
     /// Returns an error if nothing fits the memory.
-    pub fn find_choices(mut self, known: f64) -> Result<Choices, CompileError> {
+    pub(super) fn find_choices(mut self, known: f64) -> Result<Choices, CompileError> {
         self.with_less_memory(known);
         let bound = self.bound();
         let unfit = self.list_unfit(self.best_seconds(), bound);

@@ -21,7 +21,7 @@ use crate::pipeline::prepare_layers;
 use crate::planner::{Care, UNLIMITED, account_by_node};
 
 /// Costs of the layers of a short model.
-pub struct Prices {
+pub(super) struct Prices {
     /// The cost of each layer.
     pub layers: Vec<LayerCost>,
     /// The seconds of sending one microbatch over the boundary before each layer, forward and backward.
@@ -35,7 +35,7 @@ pub struct Prices {
 ///
 /// # Errors
 /// Returns an error if a pin cannot be fulfilled, or if the memory does not suffice.
-pub fn price_layers(
+pub(super) fn price_layers(
     model: &Short,
     options: &CompileOptions,
     cluster: &Cluster,

@@ -10,7 +10,7 @@ use crate::passes::layers::Layers;
 const KEPT: usize = 2;
 
 /// A model with fewer layers.
-pub struct Short {
+pub(super) struct Short {
     /// The graph.
     pub graph: Graph,
     /// The layer of each of its nodes, by the numbering of the short model.
@@ -23,7 +23,7 @@ pub struct Short {
 ///
 /// # Errors
 /// Returns an error if an op does not take its operands.
-pub fn shorten_model(graph: &Graph, layers: &Layers) -> Result<Short, OpError> {
+pub(super) fn shorten_model(graph: &Graph, layers: &Layers) -> Result<Short, OpError> {
     let kept = layers.repeated.start + KEPT.min(layers.repeated.len());
     let dropped = kept..layers.repeated.end;
     match (!dropped.is_empty()).then(|| find_replacements(graph, layers, &dropped)).flatten() {

@@ -156,7 +156,7 @@ pub(super) struct AttentionReach {
 impl AttentionReach {
     /// Returns truth values `[queries, keys]`: whether a query sees a key. The first `past` keys are those of earlier calls. Returns `None` if every
     /// query sees all keys.
-    pub fn seen_keys(
+    pub(super) fn seen_keys(
         self,
         cx: &mut Lowering,
         [queries, keys]: [usize; 2],

@@ -22,7 +22,7 @@ pub(super) enum Border {
 
 impl Border {
     /// Returns the mode of this name.
-    pub fn from_name(name: &str) -> Res<Self> {
+    pub(super) fn from_name(name: &str) -> Res<Self> {
         match name {
             "reflect" => Ok(Self::Reflect),
             "edge" => Ok(Self::Edge),
@@ -51,7 +51,7 @@ impl Border {
 
 impl Lowering {
     /// The tensor with a border along a dim.
-    pub fn add_border(
+    pub(super) fn add_border(
         &mut self,
         x: &Val,
         dim: usize,

@@ -66,7 +66,7 @@ const COMPARES: [&str; 11] = [
 
 impl Lowering {
     /// Checks that 32 bits are enough for a node, and remembers which of its results are of DOUBLE.
-    pub fn check_width(&mut self, proto: &NodeProto, results: &[Val]) -> Res<()> {
+    pub(super) fn check_width(&mut self, proto: &NodeProto, results: &[Val]) -> Res<()> {
         let is_data = |name: &&String| {
             let computed = !matches!(self.values.get(*name), None | Some(Val::Known(_)));
             computed && self.doubles.contains(*name)
@@ -98,7 +98,7 @@ impl Lowering {
     }
 
     /// Whether a name stands for a value of DOUBLE.
-    pub fn is_double(&self, name: &str) -> bool {
+    pub(super) fn is_double(&self, name: &str) -> bool {
         match self.values.get(name) {
             Some(Val::Known(known)) => known.is_wide(),
             _ => self.doubles.contains(name),
@@ -114,7 +114,7 @@ impl Lowering {
     }
 
     /// A value in another element type, which is `wide` where it is DOUBLE.
-    pub fn cast_in_width(&mut self, x: &Val, dtype: DType, wide: bool) -> Res<Val> {
+    pub(super) fn cast_in_width(&mut self, x: &Val, dtype: DType, wide: bool) -> Res<Val> {
         let known = self.find_foldable(x);
         match known.filter(|known| wide || (known.is_wide() && dtype == DType::F32)) {
             Some(known) => Ok(Val::Known(known.in_width(wide))),

@@ -17,12 +17,12 @@ use super::wire::Origin;
 
 impl Lowering {
     /// An elementwise function of one operand.
-    pub fn apply_unary(&mut self, function: UnaryFunction, x: &Val) -> Res<Val> {
+    pub(super) fn apply_unary(&mut self, function: UnaryFunction, x: &Val) -> Res<Val> {
         self.apply(Op::Unary(Unary { function }), std::slice::from_ref(x))
     }
 
     /// An elementwise function of two operands. A number beside a larger floating-point tensor becomes part of the op.
-    pub fn apply_binary(&mut self, function: BinaryFunction, a: &Val, b: &Val) -> Res<Val> {
+    pub(super) fn apply_binary(&mut self, function: BinaryFunction, a: &Val, b: &Val) -> Res<Val> {
         if self.find_foldable(a).is_none()
             && let Some(value) = self.number_beside(a, b)?
             && let Some(function) = with_number(function, value)
@@ -80,7 +80,7 @@ impl Lowering {
         producer.op == is_not && producer.operands.iter().all(|&operand| operand == value)
     }
 
-    pub fn scale(&mut self, x: &Val, factor: f64) -> Res<Val> {
+    pub(super) fn scale(&mut self, x: &Val, factor: f64) -> Res<Val> {
         self.apply_unary(UnaryFunction::Scale(Scalar(factor)), x)
     }
 
@@ -95,11 +95,11 @@ impl Lowering {
         self.scale(&sum, 0.5)
     }
 
-    pub fn mul(&mut self, a: &Val, b: &Val) -> Res<Val> {
+    pub(super) fn mul(&mut self, a: &Val, b: &Val) -> Res<Val> {
         self.apply_binary(BinaryFunction::Mul, a, b)
     }
 
-    pub fn add(&mut self, a: &Val, b: &Val) -> Res<Val> {
+    pub(super) fn add(&mut self, a: &Val, b: &Val) -> Res<Val> {
         self.apply_binary(BinaryFunction::Add, a, b)
     }
 }

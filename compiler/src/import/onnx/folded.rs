@@ -139,12 +139,12 @@ fn with_elements(tensor: &WeightTensor, elements: &[f64]) -> WeightTensor {
 
 impl FoldedWeights {
     /// Returns whether a tensor stands for a parameter from which it is computed again.
-    pub fn is_made(&self, name: &str) -> bool {
+    pub(super) fn is_made(&self, name: &str) -> bool {
         self.turned.contains_key(name) || self.exponentials.contains_key(name)
     }
 
     /// Adds the parameters that the file does not have to its tensors.
-    pub fn add_absent(&self, tensors: &mut BTreeMap<String, WeightTensor>) {
+    pub(super) fn add_absent(&self, tensors: &mut BTreeMap<String, WeightTensor>) {
         for (made, parameter) in &self.turned {
             let turned = tensors[made].turn();
             tensors.entry(parameter.clone()).or_insert(turned);
@@ -160,7 +160,7 @@ impl FoldedWeights {
     ///
     /// # Errors
     /// Returns an error if a weight cannot be read.
-    pub fn write_as_exported(&self, weights: &mut Weights) -> Result<(), ImportError> {
+    pub(super) fn write_as_exported(&self, weights: &mut Weights) -> Result<(), ImportError> {
         for (made, exponential) in &self.exponentials {
             if let Some(parameter) = weights.tensors.get(&exponential.parameter) {
                 let raised = exponential.of_parameter(parameter)?;
@@ -177,7 +177,7 @@ impl FoldedWeights {
     }
 
     /// Finds them by the metadata of the model. `batch` is the number of samples that it was exported for, if it has no name.
-    pub fn of_model(
+    pub(super) fn of_model(
         graph: &GraphProto,
         metadata: &Metadata,
         tensors: &BTreeMap<String, WeightTensor>,
@@ -275,7 +275,7 @@ fn lost_parameters(metadata: &Metadata, tensors: &BTreeMap<String, WeightTensor>
 
 impl Lowering {
     /// Lets the exponential of a weight stand for what the exporter has computed of it.
-    pub fn raise_weight(&mut self, made: &str, of: &Exponential) -> Result<(), ImportError> {
+    pub(super) fn raise_weight(&mut self, made: &str, of: &Exponential) -> Result<(), ImportError> {
         let error = |LoweringProblem(reason)| ImportError::Tensor { name: made.into(), reason };
         let weight = Val::Weight(of.parameter.clone());
         let mut raised = self.apply_unary(UnaryFunction::Exp, &weight).map_err(error)?;

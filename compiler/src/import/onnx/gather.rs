@@ -92,27 +92,32 @@ pub(super) fn check_lanes(shape: &[usize], places: &[usize], dim: usize) -> Res<
 
 impl Lowering {
     /// Every so many-th element of a dim, from one place down to before another.
-    pub fn slice_backward(&mut self, x: &Val, dim: usize, [from, to, step]: [i64; 3]) -> Res<Val> {
+    pub(super) fn slice_backward(
+        &mut self,
+        x: &Val,
+        dim: usize,
+        [from, to, step]: [i64; 3],
+    ) -> Res<Val> {
         let below = step.unsigned_abs().try_into().unwrap_or(usize::MAX);
         let places: Vec<i64> = (to + 1..=from).rev().step_by(below).collect();
         gather_along(self, x, &Val::Known(KnownValue::from_integers(&places)), dim)
     }
 
     /// The tensor with a dim after all others.
-    pub fn moved_last(&mut self, x: &Val, dim: usize) -> Res<Val> {
+    pub(super) fn moved_last(&mut self, x: &Val, dim: usize) -> Res<Val> {
         let rank = self.shape(x)?.len();
         self.transpose(x, (0..rank).filter(|&other| other != dim).chain([dim]).collect())
     }
 
     /// The tensor with the last dim where it was.
-    pub fn moved_from_last(&mut self, x: &Val, dim: usize) -> Res<Val> {
+    pub(super) fn moved_from_last(&mut self, x: &Val, dim: usize) -> Res<Val> {
         let rank = self.shape(x)?.len();
         let from = |at: usize| if at < dim { at } else { at - 1 };
         self.transpose(x, (0..rank).map(|at| if at == dim { rank - 1 } else { from(at) }).collect())
     }
 
     /// A tensor whose dims that have coordinates are one, and the places in it, `[b.., m]`.
-    pub fn places_as_one(&mut self, x: &Val, at: &TensorCoordinates) -> Res<(Val, Val)> {
+    pub(super) fn places_as_one(&mut self, x: &Val, at: &TensorCoordinates) -> Res<(Val, Val)> {
         let shape = self.shape(x)?;
         let (batch, behind) = (&shape[..at.batch], &shape[at.batch + at.extents.len()..]);
         let extent: usize = at.extents.iter().product();

@@ -134,7 +134,7 @@ fn float_rest(cx: &mut Lowering, a: &Val, b: &Val) -> Res<Val> {
 
 impl Lowering {
     /// An integer in 32 bits without a sign: what is negative is counted from 2^32.
-    pub fn without_sign(&mut self, x: &Val) -> Res<Val> {
+    pub(super) fn without_sign(&mut self, x: &Val) -> Res<Val> {
         let zero = self.number_like(x, 0.0)?;
         let negative = self.apply_binary(BinaryFunction::Less, x, &zero)?;
         let turn = self.number_like(x, f64::from(32).exp2())?;

@@ -42,58 +42,58 @@ pub(super) struct MakingOp {
 
 impl KnownValue {
     /// Makes a value of these elements, rounded to the element type. There must be as many as the shape says.
-    pub fn new(ty: TensorType, elements: Vec<f64>) -> Self {
+    pub(super) fn new(ty: TensorType, elements: Vec<f64>) -> Self {
         let kept = Array::new(ty.shape.clone(), elements);
         Self::of_kept(ty, kept, false)
     }
 
     /// Makes a value of DOUBLE.
-    pub fn from_doubles(shape: &[usize], elements: Vec<f64>) -> Self {
+    pub(super) fn from_doubles(shape: &[usize], elements: Vec<f64>) -> Self {
         let ty = TensorType::new(DType::F32, shape);
         Self::of_kept(ty, Array::new(shape.to_vec(), elements), true)
     }
 
     /// Makes a value of DOUBLE that is one number everywhere.
-    pub fn splat_double(shape: &[usize], value: f64) -> Self {
+    pub(super) fn splat_double(shape: &[usize], value: f64) -> Self {
         let kept = Array::full(vec![1; shape.len()], value);
         Self::of_kept(TensorType::new(DType::F32, shape), kept, true)
     }
 
     /// Returns the same numbers as a value of DOUBLE, or as one that no longer is.
-    pub fn in_width(&self, wide: bool) -> Self {
+    pub(super) fn in_width(&self, wide: bool) -> Self {
         let ty = TensorType::new(DType::F32, &self.ty.shape[..]);
         Self::of_kept(ty, self.kept.clone(), wide)
     }
 
     /// Whether it is one of DOUBLE.
-    pub fn is_wide(&self) -> bool {
+    pub(super) fn is_wide(&self) -> bool {
         self.wide
     }
 
     /// Whether 32 bits hold each element exactly.
-    pub fn is_exact(&self) -> bool {
+    pub(super) fn is_exact(&self) -> bool {
         self.kept.data.iter().all(|&x| x.is_nan() || round_to_dtype(self.ty.dtype, x) == x)
     }
 
     /// Makes a value that is one number everywhere.
-    pub fn splat(ty: TensorType, value: f64) -> Self {
+    pub(super) fn splat(ty: TensorType, value: f64) -> Self {
         let kept = Array::full(vec![1; ty.shape.len()], round_to_dtype(ty.dtype, value));
         Self { ty, kept, wide: false, made: None }
     }
 
     /// Makes a list of integers.
-    pub fn from_integers(values: &[i64]) -> Self {
+    pub(super) fn from_integers(values: &[i64]) -> Self {
         let elements = values.iter().map(|&value| value as f64).collect();
         Self::new(TensorType::new(DType::I64, [values.len()]), elements)
     }
 
     /// Makes one integer, of shape `[]`.
-    pub fn from_integer(value: i64) -> Self {
+    pub(super) fn from_integer(value: i64) -> Self {
         Self::splat(TensorType::new(DType::I64, []), value as f64)
     }
 
     /// Makes one truth value, of shape `[]`.
-    pub fn from_truth(value: bool) -> Self {
+    pub(super) fn from_truth(value: bool) -> Self {
         Self::splat(TensorType::new(DType::Bool, []), f64::from(u8::from(value)))
     }
 
@@ -110,40 +110,40 @@ impl KnownValue {
     }
 
     /// Returns all elements, row-major.
-    pub fn elements(&self) -> Vec<f64> {
+    pub(super) fn elements(&self) -> Vec<f64> {
         repeat_array(&self.kept, &self.ty.shape).data
     }
 
     /// Returns the number that the value is everywhere; `None` if its elements differ.
-    pub fn as_splat(&self) -> Option<f64> {
+    pub(super) fn as_splat(&self) -> Option<f64> {
         if self.kept.data.len() == 1 { Some(self.kept.data[0]) } else { None }
     }
 
     /// Whether its elements are two numbers, as those of a mask are.
-    pub fn has_two_numbers(&self) -> bool {
+    pub(super) fn has_two_numbers(&self) -> bool {
         let Some(first) = self.kept.data.first() else { return true };
         let other = self.kept.data.iter().find(|x| *x != first).unwrap_or(first);
         self.kept.data.iter().all(|x| x == first || x == other)
     }
 
     /// Returns the elements. Each dim along which they repeat has the extent 1.
-    pub fn kept_elements(&self) -> &Array {
+    pub(super) fn kept_elements(&self) -> &Array {
         &self.kept
     }
 
     /// Returns the element type and shape of the kept elements.
-    pub fn kept_ty(&self) -> TensorType {
+    pub(super) fn kept_ty(&self) -> TensorType {
         TensorType::new(self.ty.dtype, self.kept.shape.clone())
     }
 
     /// Returns the op that made the kept elements.
-    pub fn making_op(&self) -> Option<&MakingOp> {
+    pub(super) fn making_op(&self) -> Option<&MakingOp> {
         self.made.as_deref()
     }
 
     /// Returns the dim along which the elements go in equal steps, the first of them, and the step. `None` if there is no such dim, or they are not
     /// the same along all other dims.
-    pub fn as_line(&self) -> Option<(usize, f64, f64)> {
+    pub(super) fn as_line(&self) -> Option<(usize, f64, f64)> {
         let dim = self.kept.shape.iter().position(|&extent| extent > 1)?;
         let data = &self.kept.data;
         let (start, step) = (data[0], data[1] - data[0]);
@@ -153,7 +153,7 @@ impl KnownValue {
     }
 
     /// Whether it counts from 0 along a dim and is the same along all others.
-    pub fn counts_along(&self, dim: usize) -> bool {
+    pub(super) fn counts_along(&self, dim: usize) -> bool {
         match self.as_splat() {
             Some(value) => value == 0.0 && self.ty.shape[dim] == 1,
             None => self.as_line() == Some((dim, 0.0, 1.0)),
@@ -161,7 +161,7 @@ impl KnownValue {
     }
 
     /// Returns the value without its first `count` dims; `None` if it is not the same along all of these.
-    pub fn without_dims(&self, count: usize) -> Option<Self> {
+    pub(super) fn without_dims(&self, count: usize) -> Option<Self> {
         let same = self.kept.shape[..count].iter().all(|&extent| extent == 1);
         let shape = self.kept.shape[count..].to_vec();
         let ty = TensorType::new(self.ty.dtype, &self.ty.shape[count..]);
@@ -169,7 +169,7 @@ impl KnownValue {
     }
 
     /// Returns the value with `function` applied to each element.
-    pub fn map(&self, function: impl Fn(f64) -> f64) -> Self {
+    pub(super) fn map(&self, function: impl Fn(f64) -> f64) -> Self {
         let data = self.kept.data.iter().map(|&x| function(x)).collect();
         Self::of_kept(self.ty.clone(), Array::new(self.kept.shape.clone(), data), self.wide)
     }

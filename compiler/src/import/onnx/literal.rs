@@ -29,7 +29,7 @@ use crate::import::weights::{WeightData, WeightTensor, encode_elements};
 
 impl Lowering {
     /// The values of the graph for the operands of an op. Elementwise ops broadcast literals by themselves.
-    pub fn operand_ids(&mut self, op: &Op, operands: &[Val]) -> Res<Vec<ValueId>> {
+    pub(super) fn operand_ids(&mut self, op: &Op, operands: &[Val]) -> Res<Vec<ValueId>> {
         let broadcasts =
             op.operation().is_elementwise() && self.broadcasts_literals(op, operands)?;
         let ids = operands.iter().map(|value| match value {
@@ -52,7 +52,7 @@ impl Lowering {
     }
 
     /// The value of the graph for a value of the model.
-    pub fn value_id(&mut self, value: &Val) -> Res<ValueId> {
+    pub(super) fn value_id(&mut self, value: &Val) -> Res<ValueId> {
         match value {
             Val::Tensor(id) => Ok(*id),
             Val::Known(known) => self.push_literal(known),

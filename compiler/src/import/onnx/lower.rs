@@ -97,12 +97,12 @@ pub(super) struct Lowering {
 
 impl Lowering {
     /// Returns the function of PyTorch that a node stands for, if the exporter says it and the ONNX op does not.
-    pub fn origin_of(&self, call: NodeCall<'_>) -> Option<Origin> {
+    pub(super) fn origin_of(&self, call: NodeCall<'_>) -> Option<Origin> {
         self.origins.get(call.proto.output.first()?).copied()
     }
 
     /// Begins the import of a model of this opset. `table` looks up its ops.
-    pub fn new(
+    pub(super) fn new(
         table: Table,
         opset: i64,
         base_dir: &Path,
@@ -139,12 +139,12 @@ impl Lowering {
         }
     }
 
-    pub fn tensors(&self) -> &BTreeMap<String, WeightTensor> {
+    pub(super) fn tensors(&self) -> &BTreeMap<String, WeightTensor> {
         &self.tensors
     }
 
     /// Lets a matrix that the exporter has made stand for the one that it has turned, so that both are one weight.
-    pub fn tie_weights(&mut self, copy: &str, source: &str) -> Result<(), ImportError> {
+    pub(super) fn tie_weights(&mut self, copy: &str, source: &str) -> Result<(), ImportError> {
         let turned = self.transpose(&Val::Weight(source.into()), vec![1, 0]);
         let error = |LoweringProblem(reason)| ImportError::Tensor { name: copy.into(), reason };
         self.values.insert(copy.into(), turned.map_err(error)?);
@@ -152,7 +152,7 @@ impl Lowering {
     }
 
     /// Returns the initializers, and the names of those whose numbers the import has computed with.
-    pub fn into_initializers(self) -> (BTreeMap<String, WeightTensor>, BTreeSet<String>) {
+    pub(super) fn into_initializers(self) -> (BTreeMap<String, WeightTensor>, BTreeSet<String>) {
         let Self { mut tensors, initializers, read, .. } = self;
         tensors.retain(|name, _| initializers.contains(name));
         let mut read = read.into_inner();
@@ -161,7 +161,7 @@ impl Lowering {
     }
 
     /// Adds an input of the graph.
-    pub fn add_input(&mut self, input: Input) -> Result<(), ImportError> {
+    pub(super) fn add_input(&mut self, input: Input) -> Result<(), ImportError> {
         let name = input.name.clone();
         self.source = onnx_source(&name, "input");
         let results = self.push(Op::Input(input), Vec::new());
@@ -175,7 +175,7 @@ impl Lowering {
     }
 
     /// Lowers a node of the model.
-    pub fn lower_node(&mut self, proto: &NodeProto) -> Result<(), ImportError> {
+    pub(super) fn lower_node(&mut self, proto: &NodeProto) -> Result<(), ImportError> {
         let (node, op_type) = (node_title(proto), op_type(proto));
         let domain = proto.domain.as_deref().unwrap_or("");
         self.source = onnx_source(&node, op_type);
@@ -226,7 +226,7 @@ impl Lowering {
     }
 
     /// Lowers an output of the graph to its value.
-    pub fn lower_output(&mut self, name: &str) -> Result<ValueId, ImportError> {
+    pub(super) fn lower_output(&mut self, name: &str) -> Result<ValueId, ImportError> {
         self.source = onnx_source(name, "output");
         let error = |LoweringProblem(reason)| ImportError::Tensor { name: name.into(), reason };
         let value = self.values.get(name).cloned();
@@ -247,7 +247,7 @@ impl Lowering {
     }
 
     /// Returns the operand at a position; `None` if it is left out.
-    pub fn optional_operand(&self, call: NodeCall<'_>, position: usize) -> Res<Option<Val>> {
+    pub(super) fn optional_operand(&self, call: NodeCall<'_>, position: usize) -> Res<Option<Val>> {
         self.asked.set(self.asked.get().max(position + 1));
         match call.proto.input.get(position).filter(|name| !name.is_empty()) {
             None => Ok(None),
@@ -256,7 +256,7 @@ impl Lowering {
     }
 
     /// Returns the value of a name in the model.
-    pub fn find_value(&self, name: &str) -> Res<Val> {
+    pub(super) fn find_value(&self, name: &str) -> Res<Val> {
         match self.values.get(name) {
             Some(value) => Ok(value.clone()),
             None => fail_with(format!("`{name}` is not known")),
@@ -264,7 +264,7 @@ impl Lowering {
     }
 
     /// Returns the operand at a position.
-    pub fn operand(&self, call: NodeCall<'_>, position: usize) -> Res<Val> {
+    pub(super) fn operand(&self, call: NodeCall<'_>, position: usize) -> Res<Val> {
         match self.optional_operand(call, position)? {
             Some(value) => Ok(value),
             None => fail_with(format!("operand {position} is missing")),
@@ -272,12 +272,12 @@ impl Lowering {
     }
 
     /// Returns all operands.
-    pub fn operands(&self, call: NodeCall<'_>) -> Res<Vec<Val>> {
+    pub(super) fn operands(&self, call: NodeCall<'_>) -> Res<Vec<Val>> {
         (0..call.proto.input.len()).map(|position| self.operand(call, position)).collect()
     }
 
     /// Returns the type of a value.
-    pub fn ty(&self, value: &Val) -> Res<TensorType> {
+    pub(super) fn ty(&self, value: &Val) -> Res<TensorType> {
         match value {
             Val::Known(known) => Ok(known.ty.clone()),
             Val::Weight(name) => match self.tensors.get(name) {
@@ -290,12 +290,12 @@ impl Lowering {
     }
 
     /// Returns the shape of a value.
-    pub fn shape(&self, value: &Val) -> Res<Vec<usize>> {
+    pub(super) fn shape(&self, value: &Val) -> Res<Vec<usize>> {
         Ok(self.ty(value)?.shape)
     }
 
     /// Returns a value that must be known, such as a shape; `what` is for the error.
-    pub fn require_known(&self, value: &Val, what: &str) -> Res<KnownValue> {
+    pub(super) fn require_known(&self, value: &Val, what: &str) -> Res<KnownValue> {
         if self.ty(value)?.elements() > MOST_READ {
             return fail_with(format!("{what} has too many elements"));
         }
@@ -315,17 +315,17 @@ impl Lowering {
     }
 
     /// Records that the import has computed with the numbers of a tensor, so that a file of weights cannot hold others.
-    pub fn mark_read(&self, name: &str) {
+    pub(super) fn mark_read(&self, name: &str) {
         self.read.borrow_mut().insert(name.to_owned());
     }
 
     /// Returns a list of integers that must be known.
-    pub fn known_integers(&self, value: &Val, what: &str) -> Res<Vec<i64>> {
+    pub(super) fn known_integers(&self, value: &Val, what: &str) -> Res<Vec<i64>> {
         Ok(self.require_known(value, what)?.elements().into_iter().map(|x| x as i64).collect())
     }
 
     /// Returns one integer that must be known.
-    pub fn known_integer(&self, value: &Val, what: &str) -> Res<i64> {
+    pub(super) fn known_integer(&self, value: &Val, what: &str) -> Res<i64> {
         match self.known_integers(value, what)?.as_slice() {
             [one] => Ok(*one),
             many => fail_with(format!("{what} must be one number, not {}", many.len())),
@@ -334,7 +334,7 @@ impl Lowering {
 
     /// Returns the known value of an operand, for an op that is computed during import. There is none for a tensor that is large or that a file of
     /// weights may change.
-    pub fn find_foldable(&self, value: &Val) -> Option<KnownValue> {
+    pub(super) fn find_foldable(&self, value: &Val) -> Option<KnownValue> {
         match value {
             Val::Known(known) => Some(known.clone()),
             Val::Weight(name) if !self.kept.contains(name) => {
@@ -351,17 +351,17 @@ impl Lowering {
     }
 
     /// Whether a file of weights may have other numbers in the place of a tensor.
-    pub fn is_kept(&self, name: &str) -> bool {
+    pub(super) fn is_kept(&self, name: &str) -> bool {
         self.kept.contains(name)
     }
 
     /// Returns the number that a value is everywhere, if that is known.
-    pub fn known_splat(&self, value: &Val) -> Option<f64> {
+    pub(super) fn known_splat(&self, value: &Val) -> Option<f64> {
         self.find_foldable(value)?.as_splat()
     }
 
     /// Applies an op with one result.
-    pub fn apply(&mut self, op: Op, operands: &[Val]) -> Res<Val> {
+    pub(super) fn apply(&mut self, op: Op, operands: &[Val]) -> Res<Val> {
         match self.apply_all(op, operands)?.into_iter().next() {
             Some(value) => Ok(value),
             None => fail_with("an op without results"),
@@ -369,7 +369,7 @@ impl Lowering {
     }
 
     /// Applies an op. It is computed during import if its operands are known and its results are not too large.
-    pub fn apply_all(&mut self, op: Op, operands: &[Val]) -> Res<Vec<Val>> {
+    pub(super) fn apply_all(&mut self, op: Op, operands: &[Val]) -> Res<Vec<Val>> {
         let known: Option<Vec<KnownValue>> =
             operands.iter().map(|value| self.find_foldable(value)).collect();
         if let Some(results) = known.map(|known| fold_op(&op, &known)).transpose()?.flatten() {
@@ -381,7 +381,7 @@ impl Lowering {
     }
 
     /// Adds a node without operands.
-    pub fn push_source(&mut self, op: Op) -> Res<Val> {
+    pub(super) fn push_source(&mut self, op: Op) -> Res<Val> {
         Ok(Val::Tensor(self.push(op, Vec::new())?[0]))
     }
 
@@ -393,7 +393,7 @@ impl Lowering {
     }
 
     /// Adds a literal of the model. It is a known value if it has few different elements, and a table otherwise.
-    pub fn add_constant(&mut self, name: &str, tensor: WeightTensor) -> Res<Val> {
+    pub(super) fn add_constant(&mut self, name: &str, tensor: WeightTensor) -> Res<Val> {
         let known = KnownValue::new(tensor.ty(), tensor.elements(name)?);
         if known.kept_elements().data.len() > MOST_KNOWN {
             self.tensors.insert(name.into(), tensor);
@@ -403,14 +403,14 @@ impl Lowering {
     }
 
     /// Records the tensors that a concatenation along the last dim has joined.
-    pub fn remember_pieces(&mut self, whole: &Val, pieces: Vec<Val>) {
+    pub(super) fn remember_pieces(&mut self, whole: &Val, pieces: Vec<Val>) {
         if let Val::Tensor(id) = whole {
             self.pieces.insert(*id, pieces);
         }
     }
 
     /// Returns the tensors that make up a concatenation along the last dim; `None` if the value is no such result.
-    pub fn find_pieces(&self, whole: &Val) -> Option<Vec<Val>> {
+    pub(super) fn find_pieces(&self, whole: &Val) -> Option<Vec<Val>> {
         match whole {
             Val::Tensor(id) => self.pieces.get(id).cloned(),
             _ => None,
@@ -418,25 +418,25 @@ impl Lowering {
     }
 
     /// Returns a number of shape `[]` with the element type of another value.
-    pub fn number_like(&self, like: &Val, value: f64) -> Res<Val> {
+    pub(super) fn number_like(&self, like: &Val, value: f64) -> Res<Val> {
         let ty = TensorType::new(self.ty(like)?.dtype, []);
         Ok(Val::Known(KnownValue::splat(ty, value)))
     }
 
     /// Returns a list of integers, such as a shape.
-    pub fn known_list(values: &[usize]) -> Val {
+    pub(super) fn known_list(values: &[usize]) -> Val {
         let values: Vec<i64> = values.iter().map(|&value| value as i64).collect();
         Val::Known(KnownValue::from_integers(&values))
     }
 
     /// Returns a key for random numbers, another one in each call.
-    pub fn next_key(&mut self) -> u64 {
+    pub(super) fn next_key(&mut self) -> u64 {
         self.keys += 1;
         self.keys
     }
 
     /// Returns the operand, if a value is the transposition of its last two dims.
-    pub fn transposed_of(&self, value: &Val) -> Option<Val> {
+    pub(super) fn transposed_of(&self, value: &Val) -> Option<Val> {
         let Val::Tensor(id) = value else { return None };
         let producer = self.graph.producer(*id);
         let Op::Transpose(transpose) = &producer.op else { return None };
@@ -450,7 +450,7 @@ impl Lowering {
     }
 
     /// Casts a value to another element type.
-    pub fn cast(&mut self, value: &Val, dtype: DType) -> Res<Val> {
+    pub(super) fn cast(&mut self, value: &Val, dtype: DType) -> Res<Val> {
         if self.ty(value)?.dtype == dtype {
             return Ok(value.clone());
         }

@@ -20,7 +20,7 @@ use super::turned::merge_last_dims;
 impl Lowering {
     /// Reshapes a value. A reshape of a reshape becomes one. If dims behind those that a transposition permutes are merged, they are merged before
     /// it, so that the transposition can cancel with its inverse.
-    pub fn reshape(&mut self, x: &Val, shape: &[usize]) -> Res<Val> {
+    pub(super) fn reshape(&mut self, x: &Val, shape: &[usize]) -> Res<Val> {
         if self.shape(x)? == shape {
             return Ok(x.clone());
         }
@@ -40,7 +40,7 @@ impl Lowering {
         self.apply(Op::Reshape(Reshape { shape: shape.into() }), std::slice::from_ref(x))
     }
 
-    pub fn expand(&mut self, x: &Val, shape: &[usize]) -> Res<Val> {
+    pub(super) fn expand(&mut self, x: &Val, shape: &[usize]) -> Res<Val> {
         if self.shape(x)? == shape {
             return Ok(x.clone());
         }
@@ -48,7 +48,7 @@ impl Lowering {
     }
 
     /// Returns elements `start..end` of a dim, every `step`th.
-    pub fn slice(
+    pub(super) fn slice(
         &mut self,
         x: &Val,
         dim: usize,
@@ -72,7 +72,7 @@ impl Lowering {
     }
 
     /// Permutes the dims. A transposition of a transposition becomes one, and a reshape does for dims of extent 1.
-    pub fn transpose(&mut self, x: &Val, permutation: Vec<usize>) -> Res<Val> {
+    pub(super) fn transpose(&mut self, x: &Val, permutation: Vec<usize>) -> Res<Val> {
         if permutation.iter().enumerate().all(|(dim, &from)| dim == from) {
             return Ok(x.clone());
         }

@@ -48,7 +48,7 @@ impl<'a> NodeCall<'a> {
     }
 
     /// Checks that the op has all attributes that are given.
-    pub fn check_attributes(&self) -> Res<()> {
+    pub(super) fn check_attributes(&self) -> Res<()> {
         let domain = self.proto.domain.as_deref().unwrap_or("");
         let op_type = self.proto.op_type.as_deref().unwrap_or("");
         let Some(known) = attributes::list_attributes(domain, op_type) else { return Ok(()) };
@@ -66,7 +66,7 @@ impl<'a> NodeCall<'a> {
     }
 
     /// Whether it is given.
-    pub fn has_attribute(&self, name: &str) -> bool {
+    pub(super) fn has_attribute(&self, name: &str) -> bool {
         self.find_attribute(name).is_some()
     }
 
@@ -85,48 +85,48 @@ impl<'a> NodeCall<'a> {
     }
 
     /// An integer.
-    pub fn int(&self, name: &str, default: i64) -> Res<i64> {
+    pub(super) fn int(&self, name: &str, default: i64) -> Res<i64> {
         Ok(self.optional_int(name)?.unwrap_or(default))
     }
 
-    pub fn optional_int(&self, name: &str) -> Res<Option<i64>> {
+    pub(super) fn optional_int(&self, name: &str) -> Res<Option<i64>> {
         let attribute = self.typed_attribute(name, AttributeType::INT, "an integer")?;
         // protobuf leaves out what is 0.
         Ok(attribute.map(|attribute| attribute.i.unwrap_or(0)))
     }
 
     /// A number.
-    pub fn float(&self, name: &str, default: f32) -> Res<f64> {
+    pub(super) fn float(&self, name: &str, default: f32) -> Res<f64> {
         let attribute = self.typed_attribute(name, AttributeType::FLOAT, "a number")?;
         Ok(f64::from(attribute.map_or(default, |attribute| attribute.f.unwrap_or(0.0))))
     }
 
     /// A list of integers.
-    pub fn ints(&self, name: &str) -> Res<Option<&'a [i64]>> {
+    pub(super) fn ints(&self, name: &str) -> Res<Option<&'a [i64]>> {
         let attribute = self.typed_attribute(name, AttributeType::INTS, "a list of integers")?;
         Ok(attribute.map(|attribute| attribute.ints.as_slice()))
     }
 
     /// A list of numbers.
-    pub fn floats(&self, name: &str) -> Res<Option<&'a [f32]>> {
+    pub(super) fn floats(&self, name: &str) -> Res<Option<&'a [f32]>> {
         let attribute = self.typed_attribute(name, AttributeType::FLOATS, "a list of numbers")?;
         Ok(attribute.map(|attribute| attribute.floats.as_slice()))
     }
 
     /// A text.
-    pub fn text(&self, name: &str, default: &'static str) -> Res<&'a str> {
+    pub(super) fn text(&self, name: &str, default: &'static str) -> Res<&'a str> {
         let attribute = self.typed_attribute(name, AttributeType::STRING, "a text")?;
         Ok(attribute.and_then(|attribute| attribute.s.as_deref()).unwrap_or(default))
     }
 
     /// A list of texts; empty where it is not given.
-    pub fn texts(&self, name: &str) -> Res<&'a [String]> {
+    pub(super) fn texts(&self, name: &str) -> Res<&'a [String]> {
         let attribute = self.typed_attribute(name, AttributeType::STRINGS, "a list of texts")?;
         Ok(attribute.map_or(&[], |attribute| attribute.strings.as_slice()))
     }
 
     /// A graph.
-    pub fn graph(&self, name: &str) -> Res<&'a GraphProto> {
+    pub(super) fn graph(&self, name: &str) -> Res<&'a GraphProto> {
         let attribute = self.typed_attribute(name, AttributeType::GRAPH, "a graph")?;
         match attribute.and_then(|attribute| attribute.g.as_ref()) {
             Some(graph) => Ok(graph),
@@ -135,7 +135,7 @@ impl<'a> NodeCall<'a> {
     }
 
     /// A tensor.
-    pub fn tensor(&self, name: &str) -> Res<Option<&'a TensorProto>> {
+    pub(super) fn tensor(&self, name: &str) -> Res<Option<&'a TensorProto>> {
         let attribute = self.typed_attribute(name, AttributeType::TENSOR, "a tensor")?;
         Ok(attribute.and_then(|attribute| attribute.t.as_ref()))
     }

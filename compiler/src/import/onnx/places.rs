@@ -26,7 +26,12 @@ pub(super) struct TensorCoordinates {
 impl TensorCoordinates {
     /// Reads the coordinates in a tensor of shape `tensor`, which has `batch` dims of batches. A first coordinate that counts a dim is dropped, and
     /// that dim becomes one of a batch.
-    pub fn new(cx: &mut Lowering, places: &Val, tensor: &[usize], batch: usize) -> Res<Self> {
+    pub(super) fn new(
+        cx: &mut Lowering,
+        places: &Val,
+        tensor: &[usize],
+        batch: usize,
+    ) -> Res<Self> {
         let shape = cx.shape(places)?;
         let Some((&count, outer)) = shape.split_last() else {
             return fail_with("the indices have no dims");
@@ -55,19 +60,19 @@ impl TensorCoordinates {
     }
 
     /// Returns the dims of the places within a batch.
-    pub fn inner_shape(&self) -> &[usize] {
+    pub(super) fn inner_shape(&self) -> &[usize] {
         &self.shape[self.batch..]
     }
 
     /// Returns the places `[i..]`, if they are known, lie along one dim, and are the same in all batches.
-    pub fn known_places(&self, cx: &Lowering) -> Res<Option<KnownValue>> {
+    pub(super) fn known_places(&self, cx: &Lowering) -> Res<Option<KnownValue>> {
         let [column] = self.columns.as_slice() else { return Ok(None) };
         let same = cx.find_foldable(column).and_then(|known| known.without_dims(self.batch));
         same.map(|known| known_from_start(&known, self.extents[0])).transpose()
     }
 
     /// Returns the places `[b.., i..]` as if all dims were one. Where one of several coordinates is outside its dim, the place is beyond the last.
-    pub fn flatten_places(&self, cx: &mut Lowering) -> Res<Val> {
+    pub(super) fn flatten_places(&self, cx: &mut Lowering) -> Res<Val> {
         let places: usize = self.extents.iter().product();
         let mut stride = places;
         let (mut sum, mut beyond) = (cx.integer_value(0), None);

@@ -13,7 +13,7 @@ use super::node::{NodeCall, Res, fail_with, resolve_axes, resolve_axis};
 
 impl Lowering {
     /// A reduction over dims.
-    pub fn reduce(
+    pub(super) fn reduce(
         &mut self,
         function: ReduceFunction,
         x: &Val,

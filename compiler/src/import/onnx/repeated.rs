@@ -31,7 +31,11 @@ pub(super) struct AmbiguousRows;
 
 impl Repetition {
     /// Finds the samples of a tensor that are alike, if all of a batch are.
-    pub fn along_batch(name: &str, tensor: &WeightTensor, batch: Option<usize>) -> Option<Self> {
+    pub(super) fn along_batch(
+        name: &str,
+        tensor: &WeightTensor,
+        batch: Option<usize>,
+    ) -> Option<Self> {
         let batch = batch.filter(|&batch| batch > 1 && tensor.shape.first() == Some(&batch))?;
         let bytes = tensor.bytes(name).ok()?;
         let mut samples = bytes.chunks_exact((bytes.len() / batch).max(1));
@@ -43,7 +47,10 @@ impl Repetition {
     }
 
     /// Finds the rows of a tensor that are alike, along the dim of which the fewest differ. There is none if all differ.
-    pub fn of_rows(name: &str, tensor: &WeightTensor) -> Result<Option<Self>, AmbiguousRows> {
+    pub(super) fn of_rows(
+        name: &str,
+        tensor: &WeightTensor,
+    ) -> Result<Option<Self>, AmbiguousRows> {
         let Ok(bytes) = tensor.bytes(name) else { return Ok(None) };
         let elements = tensor.ty().elements();
         let mut best: Option<(usize, Self, bool)> = None;
@@ -62,7 +69,7 @@ impl Repetition {
     }
 
     /// Returns the rows that differ, as a matrix.
-    pub fn different_rows(
+    pub(super) fn different_rows(
         &self,
         name: &str,
         tensor: &WeightTensor,
@@ -82,7 +89,7 @@ impl Repetition {
     }
 
     /// Returns the tensor of the file, of a matrix of rows.
-    pub fn repeat_rows(
+    pub(super) fn repeat_rows(
         &self,
         name: &str,
         matrix: &WeightTensor,
@@ -135,7 +142,7 @@ fn read_bytes(name: &str, tensor: &WeightTensor) -> Result<Arc<[u8]>, ImportErro
 
 impl Lowering {
     /// Lets the rows of a weight, each as often as the exporter has repeated it, stand for the tensor that the file has.
-    pub fn repeat_weight(&mut self, name: &str, of: &Repetition) -> Result<(), ImportError> {
+    pub(super) fn repeat_weight(&mut self, name: &str, of: &Repetition) -> Result<(), ImportError> {
         let mut others = of.shape.clone();
         others.remove(of.dim);
         let rows = of.rows.iter().map(|&row| row as f64).collect();

@@ -9,7 +9,7 @@ use super::node::{NodeCall, Res, fail_with, resolve_axis};
 
 impl Lowering {
     /// Parts of these extents along a dim.
-    pub fn split(&mut self, x: &Val, axis: usize, sizes: Vec<usize>) -> Res<Vec<Val>> {
+    pub(super) fn split(&mut self, x: &Val, axis: usize, sizes: Vec<usize>) -> Res<Vec<Val>> {
         if let [_] = sizes[..] {
             return Ok(vec![x.clone()]);
         }

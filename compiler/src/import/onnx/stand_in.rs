@@ -12,7 +12,7 @@ use crate::import::{ImportError, RefusedNode};
 impl Lowering {
     /// Lowers a node of the model, or returns why it is refused. If the file describes the types of a refused node's results, inputs of these types
     /// stand in for them. Otherwise nothing is known of them, nor of what is computed from them.
-    pub fn node_or_stand_in(
+    pub(super) fn node_or_stand_in(
         &mut self,
         proto: &NodeProto,
     ) -> Result<Option<RefusedNode>, ImportError> {

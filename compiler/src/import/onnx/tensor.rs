@@ -39,7 +39,7 @@ pub(super) fn stored_type(data_type: DataType) -> Option<StoredType> {
 
 impl StoredType {
     /// Whether elements are kept as they are stored.
-    pub fn is_exact(self) -> bool {
+    pub(super) fn is_exact(self) -> bool {
         let exact = [DataType::FLOAT, DataType::FLOAT16, DataType::BFLOAT16, DataType::INT64]
             .into_iter()
             .chain([DataType::INT32, DataType::UINT8, DataType::BOOL]);

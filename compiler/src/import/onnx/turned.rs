@@ -7,13 +7,13 @@ use super::node::Res;
 
 impl Lowering {
     /// The op that made a value of the graph, and its first operand.
-    pub fn find_producer(&self, x: &Val) -> Option<(Op, Val)> {
+    pub(super) fn find_producer(&self, x: &Val) -> Option<(Op, Val)> {
         let Val::Tensor(id) = x else { return None };
         let node = self.graph.producer(*id);
         Some((node.op.clone(), Val::Tensor(*node.operands.first()?)))
     }
 
-    pub fn transpose_without_ones(
+    pub(super) fn transpose_without_ones(
         &mut self,
         x: &Val,
         shape: &[usize],

@@ -26,7 +26,7 @@ pub(super) fn running_statistics(graph: &GraphProto) -> BTreeSet<&str> {
 
 impl<'a> InitializerUses<'a> {
     /// Collects the uses in a graph whose nodes are in this order. The results of nodes that only copy an initializer are initializers, too.
-    pub fn new(
+    pub(super) fn new(
         graph: &'a GraphProto,
         order: &[usize],
         tensors: &'a BTreeMap<String, WeightTensor>,
@@ -84,7 +84,11 @@ impl<'a> InitializerUses<'a> {
     }
 
     /// Returns an error if an initializer is no parameter, with the reason if it is used at all.
-    pub fn check_parameter(&self, name: &str, tensor: &WeightTensor) -> Result<(), Option<String>> {
+    pub(super) fn check_parameter(
+        &self,
+        name: &str,
+        tensor: &WeightTensor,
+    ) -> Result<(), Option<String>> {
         let other = self.others.get(name).map(|op| format!("read by {op}"));
         let Some(&op) = self.parameters.get(name) else { return Err(other) };
         // Only what is added or multiplied may as well be no parameter.

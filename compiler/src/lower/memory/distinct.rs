@@ -9,7 +9,7 @@ use super::Span;
 
 /// Returns the lives of all items in the order without repeated blocks, and its length. Items that always live have none. `starts` are the places
 /// where blocks begin, the last one past all.
-pub fn distinct_lives(items: &[&[Span]], starts: &[usize]) -> (Vec<Vec<Span>>, usize) {
+pub(super) fn distinct_lives(items: &[&[Span]], starts: &[usize]) -> (Vec<Vec<Span>>, usize) {
     let places = find_kept_blocks(items, starts);
     let length = places.iter().flatten().map(|&(start, block)| start + block).max().unwrap_or(0);
     let times = items.iter().map(|item| {

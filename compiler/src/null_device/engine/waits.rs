@@ -3,7 +3,7 @@
 use super::{Engine, Wait};
 
 /// Returns one line for each stream that has not done all its steps.
-pub fn describe_waits(engine: &Engine<'_>) -> Vec<String> {
+pub(super) fn describe_waits(engine: &Engine<'_>) -> Vec<String> {
     let mut lines = Vec::new();
     for (class, state) in engine.ranks.iter().enumerate() {
         for stream in 0..state.streams.len() {

@@ -58,14 +58,14 @@ pub(super) struct FoundAttention {
 
 impl FoundAttention {
     /// Returns the values from which the attention is computed.
-    pub fn roots(&self) -> impl Iterator<Item = ValueId> {
+    pub(super) fn roots(&self) -> impl Iterator<Item = ValueId> {
         let of_terms = self.terms.iter().map(|(term, _)| term.root());
         self.operands.iter().map(|heads| heads.root).chain(of_terms).chain(self.head_scale)
     }
 }
 
 /// Finds all places of a graph, in its order.
-pub fn find_places(graph: &Graph, options: &CompileOptions) -> Vec<Place> {
+pub(crate) fn find_places(graph: &Graph, options: &CompileOptions) -> Vec<Place> {
     let softmax = |node: &Node| matches!(node.op, Op::Softmax(_));
     if !graph.nodes.iter().any(softmax) {
         return Vec::new();

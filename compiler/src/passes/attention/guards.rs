@@ -9,7 +9,7 @@ use super::find::{AttentionFinder, Path};
 
 impl AttentionFinder<'_> {
     /// Whether a choice gives its last branch for all rows that have a key. The scores by which it decides are watched.
-    pub fn is_guarded(&mut self, node: &Node, path: &mut Path) -> bool {
+    pub(super) fn is_guarded(&mut self, node: &Node, path: &mut Path) -> bool {
         if self.constants.contains(node.operands[0]) {
             return false;
         }

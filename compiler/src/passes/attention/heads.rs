@@ -45,7 +45,7 @@ struct MovedValue {
 impl Heads {
     /// Describes an operand of a product that transposes, reshapes and expansions make of a root, in this order. `None` if that is not possible, or
     /// if they repeat more than heads.
-    pub fn from_moves(
+    pub(super) fn from_moves(
         graph: &Graph,
         root: ValueId,
         moves: &[&Node],
@@ -61,7 +61,7 @@ impl Heads {
     }
 
     /// Appends the ops that make the op's operand from the root.
-    pub fn push_operand(
+    pub(super) fn push_operand(
         &self,
         graph: &mut Graph,
         root: ValueId,

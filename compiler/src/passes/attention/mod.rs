@@ -30,7 +30,8 @@ use graphc_ir::plan::CompileOptions;
 
 use crate::passes::error::PassError;
 
-pub use find::{Place, find_places};
+pub use find::Place;
+pub(crate) use find::find_places;
 pub use kept::Kept;
 
 const PASS: &str = "attention";
@@ -39,7 +40,7 @@ const PASS: &str = "attention";
 ///
 /// # Errors
 /// Returns an error if an op does not take its operands.
-pub fn fuse_attention(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
+pub(crate) fn fuse_attention(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
     let found: Vec<find::FoundAttention> =
         find_places(&graph, options).into_iter().filter_map(|place| place.found.ok()).collect();
     if found.is_empty() {
@@ -59,7 +60,7 @@ pub struct Attentions {
 }
 
 /// Counts the attentions of a graph as the pass would leave it.
-pub fn count_attentions(graph: &Graph, options: &CompileOptions) -> Attentions {
+pub(crate) fn count_attentions(graph: &Graph, options: &CompileOptions) -> Attentions {
     let written = graph.nodes.iter().filter(|node| matches!(node.op, Op::Attention(_)));
     let mut found = Attentions { whole: written.count(), in_parts: BTreeMap::new() };
     for place in find_places(graph, options) {

@@ -53,7 +53,7 @@ pub(super) enum Nature {
 
 impl ScoreTerm {
     /// Returns the value from which it is computed, or the condition that chooses it.
-    pub fn root(&self) -> ValueId {
+    pub(super) fn root(&self) -> ValueId {
         match self.source {
             TermSource::Added(value) => value,
             TermSource::Chosen { condition, .. } => condition,
@@ -61,7 +61,7 @@ impl ScoreTerm {
     }
 
     /// Returns how large it may be.
-    pub fn nature(&self, graph: &Graph, constants: &Constants<'_>) -> Nature {
+    pub(super) fn nature(&self, graph: &Graph, constants: &Constants<'_>) -> Nature {
         match self.source {
             TermSource::Chosen { low, .. } => of_numbers(&[0.0, low * self.factor]),
             TermSource::Added(value) => match constants.contains(value) {
@@ -78,7 +78,7 @@ impl ScoreTerm {
     }
 
     /// Whether it is a constant that leaves each row a key.
-    pub fn leaves_keys(&self, constants: &Constants<'_>) -> bool {
+    pub(super) fn leaves_keys(&self, constants: &Constants<'_>) -> bool {
         let all = match self.source {
             TermSource::Added(value) if constants.contains(value) => constants.elements(value),
             TermSource::Chosen { condition, low, where_true } if constants.contains(condition) => {
@@ -99,7 +99,7 @@ impl ScoreTerm {
 
     /// Returns the shapes through which it gets four dims, `[batch, heads, queries, keys]`, each whole or 1, for a product with these dims of a
     /// batch. `None` if it does not fit.
-    pub fn find_form(&self, graph: &Graph, batch: &[usize]) -> Option<TermForm> {
+    pub(super) fn find_form(&self, graph: &Graph, batch: &[usize]) -> Option<TermForm> {
         let shape = &graph.value(self.root()).ty.shape;
         let rank = self.scores.len();
         let missing = rank.checked_sub(shape.len())?;
@@ -132,7 +132,7 @@ impl ScoreTerm {
     }
 
     /// Appends the summand in the form that the op takes, in `f32` or the queries' element type.
-    pub fn push_term(
+    pub(super) fn push_term(
         &self,
         graph: &mut Graph,
         root: ValueId,

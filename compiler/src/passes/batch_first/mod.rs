@@ -38,7 +38,7 @@ enum BatchCut {
 ///
 /// # Errors
 /// Returns an error if an op does not take its operands.
-pub fn batch_first(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
+pub(crate) fn batch_first(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
     let moves = graph.nodes.iter().any(|node| match &node.op {
         Op::Input(input) => input.samples_dim().is_some_and(|dim| dim > 0),
         // Samples of several inputs behind each other are merged, too.

@@ -27,7 +27,7 @@ const PASS: &str = "functions";
 ///
 /// # Errors
 /// Returns an error if an op does not take its operands.
-pub fn fuse_functions(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
+pub(crate) fn fuse_functions(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
     let mut places = find_places(&graph, options);
     places.retain(|place| place.held.is_none());
     if places.is_empty() {
@@ -46,7 +46,7 @@ pub struct Functions {
 }
 
 /// Collects the functions that a graph writes in parts, as the pass would leave them.
-pub fn functions_in_parts(graph: &Graph, options: &CompileOptions) -> Functions {
+pub(crate) fn functions_in_parts(graph: &Graph, options: &CompileOptions) -> Functions {
     let mut found = Functions::default();
     for FunctionInParts { found: function, last, held } in find_places(graph, options) {
         match held {

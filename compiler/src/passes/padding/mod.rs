@@ -50,7 +50,7 @@ const TILE: usize = 64;
 ///
 /// # Errors
 /// Returns an error if an op does not take its operands.
-pub fn pad_classes(
+pub(crate) fn pad_classes(
     graph: Graph,
     options: &CompileOptions,
     cluster: &Cluster,

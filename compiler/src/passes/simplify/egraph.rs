@@ -117,7 +117,7 @@ pub(super) struct EgraphRegion {
 
 impl EgraphRegion {
     /// An e-graph without terms.
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         let types = RegionTypes {
             ops: Vec::new(),
             index: HashMap::new(),
@@ -129,7 +129,7 @@ impl EgraphRegion {
     }
 
     /// The class of a value from elsewhere.
-    pub fn add_leaf(&mut self, value: ValueId, ty: &TensorType) -> Id {
+    pub(super) fn add_leaf(&mut self, value: ValueId, ty: &TensorType) -> Id {
         let types = &mut self.egraph.analysis;
         let next = types.leaves.len() as u32;
         let leaf = *types.leaf_index.entry(value).or_insert(next);
@@ -141,12 +141,12 @@ impl EgraphRegion {
     }
 
     /// The value that is a leaf.
-    pub fn leaf_value(&self, leaf: u32) -> ValueId {
+    pub(super) fn leaf_value(&self, leaf: u32) -> ValueId {
         self.egraph.analysis.leaves[leaf as usize]
     }
 
     /// The class of an op whose result has this type.
-    pub fn add_op(&mut self, op: &Op, children: Vec<Id>, ty: &TensorType) -> Id {
+    pub(super) fn add_op(&mut self, op: &Op, children: Vec<Id>, ty: &TensorType) -> Id {
         let types = &mut self.egraph.analysis;
         let index = types.op_number(op);
         types.pending = Some(ty.clone());
@@ -154,7 +154,7 @@ impl EgraphRegion {
     }
 
     /// The payload of a term; `None` of a leaf.
-    pub fn op(&self, term: &ClassTerm) -> Option<&Op> {
+    pub(super) fn op(&self, term: &ClassTerm) -> Option<&Op> {
         match term.symbol {
             Symbol::Leaf(_) => None,
             Symbol::Op(index) => Some(&self.egraph.analysis.ops[index as usize]),
@@ -162,34 +162,34 @@ impl EgraphRegion {
     }
 
     /// The class that a class has become.
-    pub fn find_class(&self, class: Id) -> Id {
+    pub(super) fn find_class(&self, class: Id) -> Id {
         self.egraph.find(class)
     }
 
     /// The type of a class.
-    pub fn ty(&self, class: Id) -> &TensorType {
+    pub(super) fn ty(&self, class: Id) -> &TensorType {
         &self.egraph[class].data
     }
 
     /// The terms of a class.
-    pub fn terms(&self, class: Id) -> &[ClassTerm] {
+    pub(super) fn terms(&self, class: Id) -> &[ClassTerm] {
         &self.egraph[class].nodes
     }
 
     /// The ops of a class with their operands.
-    pub fn ops(&self, class: Id) -> impl Iterator<Item = (&Op, &[Id])> {
+    pub(super) fn ops(&self, class: Id) -> impl Iterator<Item = (&Op, &[Id])> {
         self.terms(class).iter().filter_map(|term| Some((self.op(term)?, term.children.as_slice())))
     }
 
     /// All classes, ascending.
-    pub fn classes(&self) -> Vec<Id> {
+    pub(super) fn classes(&self) -> Vec<Id> {
         let mut classes: Vec<Id> = self.egraph.classes().map(|class| class.id).collect();
         classes.sort_unstable();
         classes
     }
 
     /// Applies rules until nothing changes, within limits of rounds and of terms.
-    pub fn saturate(&mut self, rules: &[RewriteRule]) {
+    pub(super) fn saturate(&mut self, rules: &[RewriteRule]) {
         let limit = 100 + 3 * self.egraph.total_number_of_nodes();
         for _ in 0..ROUNDS {
             let mut changed = false;
@@ -211,7 +211,7 @@ impl EgraphRegion {
     }
 
     /// Lists the results of rules on terms as they are now.
-    pub fn find_matches(&self, rules: &[RewriteRule]) -> Vec<(Id, Built)> {
+    pub(super) fn find_matches(&self, rules: &[RewriteRule]) -> Vec<(Id, Built)> {
         let mut matches = Vec::new();
         for class in self.classes() {
             for (op, children) in self.ops(class) {

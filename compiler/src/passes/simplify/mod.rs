@@ -39,7 +39,7 @@ const REGION_NODES: usize = 192;
 ///
 /// # Errors
 /// Returns an error if an op does not take its operands.
-pub fn simplify_graph(training: TrainingGraph) -> Result<TrainingGraph, PassError> {
+pub(crate) fn simplify_graph(training: TrainingGraph) -> Result<TrainingGraph, PassError> {
     rewrite_graph(&training).map_err(|error| PassError::Op { pass: "simplify", error })
 }
 

@@ -24,7 +24,7 @@ use spread::spread_generators;
 ///
 /// # Errors
 /// Returns an error if stages do not divide the mesh, or the user's own stages or placements do not fit it.
-pub fn assign_stages(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
+pub(crate) fn assign_stages(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
     let mesh = make_mesh(options)?;
     check_divides(&mesh, options)?;
     check_interleaved(options)?;
@@ -45,7 +45,10 @@ pub fn assign_stages(graph: Graph, options: &CompileOptions) -> Result<Graph, Pa
 ///
 /// # Errors
 /// Returns an error if the mesh is not valid, or the stages do not divide it.
-pub fn collect_staging(graph: &Graph, options: &CompileOptions) -> Result<Staging, PassError> {
+pub(crate) fn collect_staging(
+    graph: &Graph,
+    options: &CompileOptions,
+) -> Result<Staging, PassError> {
     let mesh = make_mesh(options)?;
     let slices = check_divides(&mesh, options)?;
     let chunk_of = |node: &Node| node.stage().map_or(0, StageId::index);
@@ -66,7 +69,7 @@ pub fn collect_staging(graph: &Graph, options: &CompileOptions) -> Result<Stagin
 ///
 /// # Errors
 /// Returns an error if the mesh is not valid.
-pub fn one_stage(nodes: usize, options: &CompileOptions) -> Result<Staging, PassError> {
+pub(crate) fn one_stage(nodes: usize, options: &CompileOptions) -> Result<Staging, PassError> {
     let (stage, chunk) = (vec![0; nodes], vec![0; nodes]);
     Ok(Staging { stages: 1, stage, chunk, placement: vec![make_mesh(options)?; nodes] })
 }
@@ -195,7 +198,7 @@ fn with_arrivals(
 
 /// Gives every node a stage, or a layer: that which is given, else the last of those that it reads, else the first of those that read it, else the
 /// first of all.
-pub fn fill_from_neighbours<T: Copy + Ord>(
+pub(crate) fn fill_from_neighbours<T: Copy + Ord>(
     graph: &Graph,
     given: Vec<Option<T>>,
     first: T,

@@ -15,12 +15,12 @@ pub(in crate::passes) struct BaseView {
 
 impl BaseView {
     /// Makes the view that shows a value of this rank as it is.
-    pub fn whole(base: ValueId, rank: usize) -> Self {
+    pub(crate) fn whole(base: ValueId, rank: usize) -> Self {
         Self { base, dims: (0..rank).map(|dim| vec![dim]).collect() }
     }
 
     /// Makes the view of a value from a base that has its dims in this order.
-    pub fn from_order(base: ValueId, order: &[usize]) -> Self {
+    pub(crate) fn from_order(base: ValueId, order: &[usize]) -> Self {
         let mut dims = vec![Vec::new(); order.len()];
         order.iter().enumerate().for_each(|(at, &dim)| dims[dim] = vec![at]);
         Self { base, dims }
@@ -28,7 +28,7 @@ impl BaseView {
 
     /// Returns the dims of the view in the order in which they stand in a base of these extents. Dims of extent 1 stay behind those that they follow.
     /// `None` if another dim comes between parts of one.
-    pub fn order_in_base(&self, extents: &[usize]) -> Option<Vec<usize>> {
+    pub(crate) fn order_in_base(&self, extents: &[usize]) -> Option<Vec<usize>> {
         let mut keys = Vec::new();
         for (dim, group) in self.dims.iter().enumerate() {
             let own = group.iter().copied().find(|&part| extents[part] != 1);
@@ -42,17 +42,17 @@ impl BaseView {
     }
 
     /// Whether the view shows the elements of a base of these extents in the order in which they stand.
-    pub fn keeps_order(&self, extents: &[usize]) -> bool {
+    pub(crate) fn keeps_order(&self, extents: &[usize]) -> bool {
         is_ascending(&self.seen_order(), extents)
     }
 
     /// Whether each dim of the view is one dim of the base.
-    pub fn is_permuted(&self) -> bool {
+    pub(crate) fn is_permuted(&self) -> bool {
         self.dims.iter().all(|group| group.len() == 1)
     }
 
     /// Returns the layout of a base of these extents that gives the view this layout; `None` if a dim that is split is not one dim of the base.
-    pub fn base_layout(&self, seen: &NdSbp, extents: &[usize]) -> Option<NdSbp> {
+    pub(crate) fn base_layout(&self, seen: &NdSbp, extents: &[usize]) -> Option<NdSbp> {
         let of = |&sbp: &Sbp| match sbp {
             Sbp::Split(dim) => {
                 let mut group = self.dims.get(dim)?.iter().filter(|&&dim| extents[dim] != 1);
@@ -65,12 +65,12 @@ impl BaseView {
     }
 
     /// Returns the dims of the base in the order in which the view shows them.
-    pub fn seen_order(&self) -> Vec<usize> {
+    pub(crate) fn seen_order(&self) -> Vec<usize> {
         self.dims.concat()
     }
 
     /// Permutes the dims of the view.
-    pub fn transposed(&self, permutation: &[usize]) -> Self {
+    pub(crate) fn transposed(&self, permutation: &[usize]) -> Self {
         let dims = permutation.iter().map(|&dim| self.dims[dim].clone()).collect();
         Self { base: self.base, dims }
     }
@@ -102,7 +102,7 @@ pub(in crate::passes) struct Reshaped {
 
 impl Reshaped {
     /// Merges dims of the base that stand, and are viewed, one behind the other.
-    pub fn merge_dims(self) -> Self {
+    pub(crate) fn merge_dims(self) -> Self {
         let Self { shape, view } = self;
         let follows = |dim: usize| {
             let pair = [dim.wrapping_sub(1), dim];

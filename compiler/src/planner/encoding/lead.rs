@@ -41,7 +41,7 @@ impl Before<'_> {
 }
 
 /// Finds the minimum when memory costs nothing, starting from a plan that is known to be sensible, with the lead for other forms.
-pub fn minimise_leading(
+pub(crate) fn minimise_leading(
     problem: &Problem<'_>,
     reduced: Reduced<'_>,
     (sensible, ceiling): (&[usize], f64),
@@ -62,7 +62,7 @@ pub fn minimise_leading(
 /// Finds the minimum for another form, using a lead. No more is proven than for the first form, because the bound of both is no higher than that. If
 /// a few sweeps prove as much, no plan is searched for but the first form's: the bound that many sweeps have proven of the first is so near to its
 /// best plan that the other form is at most a little better.
-pub fn minimise_following(
+pub(crate) fn minimise_following(
     problem: &Problem<'_>,
     reduced: Reduced<'_>,
     (sensible, ceiling): (&[usize], f64),
@@ -85,7 +85,7 @@ pub fn minimise_following(
 }
 
 /// Builds the network of the problem when memory costs nothing.
-pub fn free_network(problem: &Problem<'_>) -> Network {
+pub(crate) fn free_network(problem: &Problem<'_>) -> Network {
     let multipliers = Multipliers::new(problem, 1.0, &MemoryPrices::new());
     build_network(problem, &multipliers)
 }

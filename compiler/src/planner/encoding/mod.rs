@@ -16,20 +16,20 @@ use super::solver::minimise::{Course, Effort, Minimum, minimise_network, minimis
 use super::solver::network::Network;
 
 /// Returns the seconds of an assignment, whatever its memory.
-pub fn assignment_seconds(problem: &Problem<'_>, assignment: &[usize]) -> f64 {
+pub(super) fn assignment_seconds(problem: &Problem<'_>, assignment: &[usize]) -> f64 {
     let free = Multipliers::new(problem, 1.0, &MemoryPrices::new());
     let network = build_network(problem, &free);
     network.cost(&extend_labels(&network, assignment))
 }
 
 /// Returns a lower bound of the problem without its memory limit.
-pub fn relaxed_bound(problem: &Problem<'_>) -> f64 {
+pub(super) fn relaxed_bound(problem: &Problem<'_>) -> f64 {
     let free = Multipliers::new(problem, 1.0, &MemoryPrices::new());
     prove_bound(&build_network(problem, &free))
 }
 
 /// Finds the minimum at given prices of memory, among `allowed` candidates.
-pub fn minimise_at_prices(
+pub(super) fn minimise_at_prices(
     problem: &Problem<'_>,
     seconds: f64,
     prices: &MemoryPrices,
@@ -58,7 +58,7 @@ pub fn minimise_at_prices(
 }
 
 /// Finds the minimum at given prices of memory, with costs shifted on from `messages`.
-pub fn minimise_from_messages(
+pub(super) fn minimise_from_messages(
     problem: &Problem<'_>,
     multipliers: &Multipliers,
     start: Option<&[usize]>,
@@ -71,7 +71,7 @@ pub fn minimise_from_messages(
 }
 
 /// Extends the labels of the nodes to all variables, which follow from these: a tensor is boxed if a reader asks for it.
-pub fn extend_labels(network: &Network, assignment: &[usize]) -> Vec<usize> {
+pub(super) fn extend_labels(network: &Network, assignment: &[usize]) -> Vec<usize> {
     let nodes = assignment.len();
     let mut kept: Vec<Vec<usize>> = assignment.iter().map(|&label| vec![label]).collect();
     kept.extend((nodes..network.unary.len()).map(|v| (0..network.count_labels(v)).collect()));

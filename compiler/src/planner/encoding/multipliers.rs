@@ -9,11 +9,11 @@ use crate::planner::problem::layouts::PlacementId;
 use crate::planner::problem::lifetimes::Span;
 
 /// Prices of memory by (domain, position): seconds per byte.
-pub type MemoryPrices = BTreeMap<(usize, usize), f64>;
+pub(crate) type MemoryPrices = BTreeMap<(usize, usize), f64>;
 
 /// Prices of memory: seconds per byte at positions, by domain, and the weight of seconds themselves.
 #[derive(Clone, Debug)]
-pub struct Multipliers {
+pub(crate) struct Multipliers {
     /// The weight of seconds: 1, or 0 if only memory counts.
     pub seconds: f64,
     /// The sums of seconds per byte before each position, by domain; empty if memory is free.
@@ -27,7 +27,7 @@ pub struct Multipliers {
 
 impl Multipliers {
     /// Takes these prices of memory.
-    pub fn new(problem: &Problem<'_>, seconds: f64, prices: &MemoryPrices) -> Self {
+    pub(crate) fn new(problem: &Problem<'_>, seconds: f64, prices: &MemoryPrices) -> Self {
         let lifetimes = &problem.lifetimes;
         let sum = |domain: usize| {
             let mut total = 0.0;
@@ -47,7 +47,12 @@ impl Multipliers {
 
     /// Changes each tensor's price at random by up to this share, up or down. Each `draw` gives other prices, and the same ones every time. With
     /// them, layers that are alike are not all decided alike, so they find plans. They bound nothing.
-    pub fn with_shaken_prices(mut self, problem: &Problem<'_>, share: f64, draw: u64) -> Self {
+    pub(crate) fn with_shaken_prices(
+        mut self,
+        problem: &Problem<'_>,
+        share: f64,
+        draw: u64,
+    ) -> Self {
         let chance = |value: usize| {
             // SplitMix64 (Steele, Lea and Flood, 2014): one step from a seed of its own for each value.
             let mut z = (draw << 32 | value as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -61,17 +66,22 @@ impl Multipliers {
     }
 
     /// Whether memory costs nothing.
-    pub fn are_free(&self) -> bool {
+    pub(crate) fn are_free(&self) -> bool {
         self.sums.is_empty()
     }
 
     /// Whether values that are kept alike pay the same.
-    pub fn are_equal(&self) -> bool {
+    pub(crate) fn are_equal(&self) -> bool {
         self.factors.is_empty()
     }
 
     /// Returns the seconds per byte of a value that is kept on a placement for a span.
-    pub fn seconds_per_byte(&self, value: ValueId, placement: PlacementId, span: Span) -> f64 {
+    pub(crate) fn seconds_per_byte(
+        &self,
+        value: ValueId,
+        placement: PlacementId,
+        span: Span,
+    ) -> f64 {
         if self.sums.is_empty() {
             return 0.0;
         }

@@ -65,7 +65,7 @@ fn find_once<K: Eq + Hash, T: Clone>(
 
 /// Builds the network of the planning problem. First comes a variable for each node, with a label for each candidate. Then comes a variable for each
 /// layout that many readers may share, whose label 1 says that the tensor is boxed to it. The variables that follow from another come last.
-pub fn build_network(problem: &Problem<'_>, multipliers: &Multipliers) -> Network {
+pub(crate) fn build_network(problem: &Problem<'_>, multipliers: &Multipliers) -> Network {
     let mut network = Network { meter: problem.meter.clone(), ..Network::default() };
     for (node, candidates) in problem.candidates.iter().enumerate() {
         let variable = network.add_variable(candidates.len(), node);

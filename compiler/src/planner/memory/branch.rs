@@ -77,7 +77,7 @@ impl Division for Branching<'_, '_> {
 
 impl MemorySearch<'_> {
     /// Divides the labels into two parts, and these again, until no part may have a better plan or its share of the work is done.
-    pub fn search_branches(&mut self) {
+    pub(super) fn search_branches(&mut self) {
         if self.is_closed() {
             return;
         }

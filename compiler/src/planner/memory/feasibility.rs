@@ -43,7 +43,7 @@ impl MemorySearch<'_> {
     /// Raises the price of each group of ranks whose memory does not suffice until it does. The other groups, such as those of later stages, which
     /// keep fewer microbatches, have no price. With one price for all Llama 3 405B in 16 stages costs 1.8 % more, and planning it takes more than
     /// twice the time. Returns `false` if the memory of some group does not suffice at any price.
-    pub fn raise_group_prices(&mut self) -> bool {
+    pub(super) fn raise_group_prices(&mut self) -> bool {
         let unit = self.bound / self.limit as f64;
         let mut prices = MemoryPrices::new();
         let mut plan = self.unlimited.clone();
@@ -68,7 +68,7 @@ impl MemorySearch<'_> {
 
     /// Raises the price of all memory until a plan fits, and returns `false` if none does. Without it four products on 2x2 in 22.4 KiB cost 5.8 %
     /// more.
-    pub fn raise_all_prices(&mut self) -> bool {
+    pub(super) fn raise_all_prices(&mut self) -> bool {
         let unit = self.bound / self.limit as f64;
         for scale in SCALES {
             let Some(weights) = self.planes.find_weights() else { return self.best.is_some() };
@@ -87,7 +87,7 @@ impl MemorySearch<'_> {
 
     /// Searches for a plan that fits among the labels of known plans, and if there is none, for more labels. Returns `false` if nothing fits. Without
     /// it there is no plan for four products on 4 in 23.4 KiB.
-    pub fn find_feasible(&mut self) -> bool {
+    pub(super) fn find_feasible(&mut self) -> bool {
         for _ in 0..ROUNDS {
             if self
                 .in_restricted_master(|search| search.weigh_memory(INNER) && search.best.is_some())
@@ -105,7 +105,7 @@ impl MemorySearch<'_> {
     /// few positions, and raises the bound. The other is of all positions, of which those that need most gain weight each time (Arora, Hazan and
     /// Kale, "The multiplicative weights update method", 2012), and finds plans. Returns `false` if even an average is above the limit, so that
     /// nothing fits.
-    pub fn weigh_memory(&mut self, steps: usize) -> bool {
+    pub(super) fn weigh_memory(&mut self, steps: usize) -> bool {
         let mut weighing = self.begin_weighing();
         for _ in 0..steps {
             match self.least_average() {
@@ -140,7 +140,7 @@ impl MemorySearch<'_> {
     }
 
     /// Whether a plan may fit, as far as one average of memory tells.
-    pub fn has_average(&mut self) -> bool {
+    pub(super) fn has_average(&mut self) -> bool {
         self.least_average() != Some(false)
     }
 

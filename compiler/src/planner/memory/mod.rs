@@ -59,7 +59,7 @@ mod search;
 
 /// A plan as indices into the candidates, with its cost and bounds.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Solution {
+pub(super) struct Solution {
     /// The candidate of each node.
     pub assignment: Vec<usize>,
     /// The seconds of a step.
@@ -134,7 +134,7 @@ const ROUGH: f64 = 2e-2;
 ///
 /// # Errors
 /// Returns an error if no plan fits.
-pub fn solve_in_memory(
+pub(super) fn solve_in_memory(
     problem: &Problem<'_>,
     ceiling: f64,
     care: Care,
@@ -169,7 +169,7 @@ pub(super) struct Unlimited {
 
 impl Unlimited {
     /// Returns the plan, if it fits, with its lead for the search for another form.
-    pub fn into_fitting(self) -> Option<(Solution, Option<Lead>)> {
+    pub(super) fn into_fitting(self) -> Option<(Solution, Option<Lead>)> {
         let Self { fits, assignment, free, lead, .. } = self;
         let Minimum { value: seconds, bound, .. } = free;
         let relaxed = seconds;
@@ -210,7 +210,7 @@ pub(super) fn plan_unlimited<'a>(
 ///
 /// # Errors
 /// Returns an error if no plan is found that fits.
-pub fn check_feasible(problem: &Problem<'_>) -> Result<(), PlannerError> {
+pub(super) fn check_feasible(problem: &Problem<'_>) -> Result<(), PlannerError> {
     let free = minimise_at_prices(problem, 1.0, &MemoryPrices::new(), None, None, STEP);
     let nodes = problem.candidates.len();
     let mut search = MemorySearch::new(problem, &free);

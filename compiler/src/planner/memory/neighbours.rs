@@ -11,7 +11,7 @@ use crate::planner::solver::minimise::TOLERANCE;
 
 impl MemorySearch<'_> {
     /// Goes from the best plan to a neighbour that is better and fits, as long as there is one.
-    pub fn improve(&mut self) {
+    pub(super) fn improve(&mut self) {
         while !self.is_closed() && self.step_to_neighbour() {}
     }
 

@@ -17,7 +17,7 @@ const PAIR: u64 = 16;
 
 impl MemorySearch<'_> {
     /// Goes from the best plan to better ones near it, as long as there are any and work lasts.
-    pub fn polish(&mut self) {
+    pub(super) fn polish(&mut self) {
         self.improve();
         if self.has_work() {
             self.branch_among(self.known_labels(), MASTER);

@@ -38,7 +38,7 @@ const FALLS: usize = 7;
 
 /// The result at some prices: the least sum of seconds and of the cost of memory beyond the limit.
 #[derive(Clone, Debug)]
-pub struct Priced {
+pub(super) struct Priced {
     /// A lower bound of the seconds of every plan that fits.
     pub bound: f64,
     /// The cost of the cheapest plan that was found.
@@ -49,7 +49,7 @@ pub struct Priced {
 
 impl MemorySearch<'_> {
     /// Raises the bound by prices of memory, among known labels. Plans that fit and are found on the way are kept.
-    pub fn price_memory(&mut self) {
+    pub(super) fn price_memory(&mut self) {
         let mut trust = TRUST;
         let mut idle = 0;
         for _ in 0..STEPS {
@@ -72,7 +72,7 @@ impl MemorySearch<'_> {
     }
 
     /// Computes the bound at these prices. The plan found on the way is kept if it fits.
-    pub fn bound_at_prices(&mut self, prices: &MemoryPrices, effort: Effort) -> Priced {
+    pub(super) fn bound_at_prices(&mut self, prices: &MemoryPrices, effort: Effort) -> Priced {
         let start = self.best.as_ref().map(|(_, assignment)| assignment.clone());
         let multipliers = Multipliers::new(&self.problem, 1.0, prices);
         let messages = self.kept.is_none().then_some(&mut self.messages);
@@ -86,7 +86,7 @@ impl MemorySearch<'_> {
     }
 
     /// Keeps the best prices, and the bound at them.
-    pub fn record_proof(&mut self, bound: f64, prices: MemoryPrices) {
+    pub(super) fn record_proof(&mut self, bound: f64, prices: MemoryPrices) {
         if self.kept.is_none() {
             self.proven.clone_from(&prices);
         }
@@ -96,7 +96,7 @@ impl MemorySearch<'_> {
     /// Searches for plans at prices that differ at random from tensor to tensor. At the best prices, plans that fit and plans that do not fit cost
     /// the same. Layers that are alike go from one to the other together, unless their prices differ a little; then they go one by one as prices
     /// rise. The search ends when the gap of the best plan is small enough.
-    pub fn vary_prices(&mut self) {
+    pub(super) fn vary_prices(&mut self) {
         let options = self.problem.options;
         let most = self.problem.meter.entries() + options.within_effort(DRAWN);
         let draws = options.within_effort(MOST_DRAWS as u64) as usize;
@@ -110,7 +110,7 @@ impl MemorySearch<'_> {
 
     /// Lowers the prices at which a plan fits, for each group of ranks as far as its own memory suffices. Then few tensors are kept for a shorter
     /// time than they could be. Tensors pay more or less at random, so that layers that are alike go from one way to the other one by one.
-    pub fn lower_prices(&mut self) {
+    pub(super) fn lower_prices(&mut self) {
         let domains: BTreeSet<usize> = self.fitting.keys().map(|&(domain, _)| domain).collect();
         let start = domains.into_iter().map(|domain| (domain, (0.0, 1.0)));
         let mut scales: BTreeMap<usize, (f64, f64)> = start.collect();

@@ -19,7 +19,7 @@ const LESS: [f64; 2] = [0.95, 0.88];
 
 impl MemorySearch<'_> {
     /// Finds prices, plans and a bound.
-    pub fn search_by_prices(&mut self) {
+    pub(super) fn search_by_prices(&mut self) {
         self.in_restricted_master(Self::lower_prices);
         self.exchange_labels();
         if self.is_dear() {
@@ -80,7 +80,7 @@ impl MemorySearch<'_> {
     }
 
     /// Adds the labels of this plan to those that are searched.
-    pub fn learn_labels(&mut self, assignment: &[usize]) {
+    pub(super) fn learn_labels(&mut self, assignment: &[usize]) {
         if self.kept.is_none() {
             for (known, &label) in self.known.iter_mut().zip(assignment) {
                 known.insert(label);
@@ -89,17 +89,17 @@ impl MemorySearch<'_> {
     }
 
     /// Runs `body` while each node has only the labels of known plans. What it finds is kept, except for bounds.
-    pub fn in_restricted_master<T>(&mut self, body: impl FnOnce(&mut Self) -> T) -> T {
+    pub(super) fn in_restricted_master<T>(&mut self, body: impl FnOnce(&mut Self) -> T) -> T {
         self.search_among(self.known_labels(), body)
     }
 
     /// Returns the labels of known plans, by node and in order.
-    pub fn known_labels(&self) -> Vec<Vec<usize>> {
+    pub(super) fn known_labels(&self) -> Vec<Vec<usize>> {
         self.known.iter().map(|labels| labels.iter().copied().collect()).collect()
     }
 
     /// Runs `body` while each node has only these labels, in order, which include those of the best plan. What it finds is kept, except for bounds.
-    pub fn search_among<T>(
+    pub(super) fn search_among<T>(
         &mut self,
         kept: Vec<Vec<usize>>,
         body: impl FnOnce(&mut Self) -> T,

@@ -80,7 +80,7 @@ pub(super) struct MemorySearch<'a> {
 
 impl<'a> MemorySearch<'a> {
     /// Begins a search with the free plan and its bound.
-    pub fn new(problem: &Problem<'a>, found: &Minimum) -> Self {
+    pub(super) fn new(problem: &Problem<'a>, found: &Minimum) -> Self {
         Self {
             care: Care::Plan,
             problem: problem.clone(),
@@ -105,7 +105,7 @@ impl<'a> MemorySearch<'a> {
     }
 
     /// Runs the whole search.
-    pub fn run(&mut self) {
+    pub(super) fn run(&mut self) {
         if self.has_average()
             && (self.raise_group_prices() || self.raise_all_prices() || self.find_feasible())
         {
@@ -123,7 +123,7 @@ impl<'a> MemorySearch<'a> {
     }
 
     /// Searches for any plan that fits, if none is known.
-    pub fn find_any(&mut self) {
+    pub(super) fn find_any(&mut self) {
         if self.best.is_some() || !self.has_average() {
             return;
         }
@@ -140,23 +140,23 @@ impl<'a> MemorySearch<'a> {
     }
 
     /// Returns the number of entries of tables that may be looked at.
-    pub fn share_of_work(&self) -> u64 {
+    pub(super) fn share_of_work(&self) -> u64 {
         self.problem.options.within_effort(WORK) / self.count_nodes().max(1) as u64
     }
 
     /// Counts one more minimum, and returns whether there is work left for it.
-    pub fn has_work(&mut self) -> bool {
+    pub(super) fn has_work(&mut self) -> bool {
         self.problem.meter.add(MADE * self.count_nodes().max(FEWEST));
         !self.is_spent()
     }
 
     /// Whether the work is used up.
-    pub fn is_spent(&self) -> bool {
+    pub(super) fn is_spent(&self) -> bool {
         self.problem.meter.entries() >= self.until
     }
 
     /// Returns the result of the search.
-    pub fn into_solution(self) -> Result<Solution, PlannerError> {
+    pub(super) fn into_solution(self) -> Result<Solution, PlannerError> {
         let (problem, prices) = (&self.problem, Some(self.proven));
         let (bound, least, relaxed) = (self.bound, self.least as u64, self.relaxed);
         match (self.best, self.leanest) {
@@ -175,7 +175,7 @@ impl<'a> MemorySearch<'a> {
     }
 
     /// Keeps an assignment if it fits and is better, or if it is leaner. Returns the domain, position and bytes where its memory is short.
-    pub fn offer(&mut self, assignment: &[usize]) -> Option<(usize, usize, u64)> {
+    pub(super) fn offer(&mut self, assignment: &[usize]) -> Option<(usize, usize, u64)> {
         let found = self.count_plan(assignment);
         let over = self.offer_counted(&found);
         self.keep_plan(found);
@@ -183,7 +183,7 @@ impl<'a> MemorySearch<'a> {
     }
 
     /// Computes the cost and the memory of an assignment.
-    pub fn count_plan(&self, assignment: &[usize]) -> FoundPlan {
+    pub(super) fn count_plan(&self, assignment: &[usize]) -> FoundPlan {
         let items = list_items(&self.problem, assignment);
         let profiles = memory_profiles(&self.problem, &items);
         FoundPlan {
@@ -194,7 +194,7 @@ impl<'a> MemorySearch<'a> {
     }
 
     /// Offers a plan like [`MemorySearch::offer`], but the plan is not kept for prices and combinations.
-    pub fn offer_counted(&mut self, found: &FoundPlan) -> Option<(usize, usize, u64)> {
+    pub(super) fn offer_counted(&mut self, found: &FoundPlan) -> Option<(usize, usize, u64)> {
         let FoundPlan { labels, seconds, profiles } = found;
         self.learn_labels(labels);
         let over = overload_of(profiles, self.limit);
@@ -231,27 +231,27 @@ impl<'a> MemorySearch<'a> {
     }
 
     /// Returns the cost of an assignment.
-    pub fn assignment_seconds(&self, assignment: &[usize]) -> f64 {
+    pub(super) fn assignment_seconds(&self, assignment: &[usize]) -> f64 {
         self.free.cost(&extend_labels(&self.free, assignment))
     }
 
     /// Returns the number of nodes of the graph.
-    pub fn count_nodes(&self) -> usize {
+    pub(super) fn count_nodes(&self) -> usize {
         self.problem.candidates.len()
     }
 
     /// Whether the bound meets the best plan.
-    pub fn is_closed(&self) -> bool {
+    pub(super) fn is_closed(&self) -> bool {
         self.is_within_gap(TOLERANCE)
     }
 
     /// Whether the best plan costs more than its purpose allows.
-    pub fn is_dear(&self) -> bool {
+    pub(super) fn is_dear(&self) -> bool {
         self.best.as_ref().is_some_and(|(best, _)| self.care.is_dear(self.relaxed, *best))
     }
 
     /// Whether the gap of the best plan is at most this share of it.
-    pub fn is_within_gap(&self, share: f64) -> bool {
+    pub(super) fn is_within_gap(&self, share: f64) -> bool {
         self.best.as_ref().is_some_and(|(best, _)| self.bound >= best * (1.0 - share))
     }
 }

@@ -84,7 +84,7 @@ type Remembered<K, T> = RefCell<HashMap<K, Rc<T>>>;
 /// list of candidates stays at its address, so that addresses identify lists. Each `RefCell` is borrowed to look something up or to insert it, and
 /// never while it is computed.
 #[derive(Default)]
-pub struct KnownBoxing {
+pub(crate) struct KnownBoxing {
     /// The layouts that are taken, by candidates and positions of operands.
     taken: Remembered<(*const Candidate, Vec<usize>), Taken>,
     of_alike: Remembered<BoxingKey, Boxed>,

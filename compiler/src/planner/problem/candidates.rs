@@ -54,7 +54,7 @@ struct CandidateKind {
 }
 
 /// Makes candidates node by node, in topological order.
-pub struct Candidates<'a> {
+pub(crate) struct Candidates<'a> {
     decisions: &'a Decisions,
     options: &'a CompileOptions,
     cluster: &'a Cluster,
@@ -67,7 +67,7 @@ pub struct Candidates<'a> {
 
 impl<'a> Candidates<'a> {
     /// Prepares the making of candidates that choose for the tied axes as for the axis before.
-    pub fn new(
+    pub(crate) fn new(
         decisions: &'a Decisions,
         options: &'a CompileOptions,
         cluster: &'a Cluster,
@@ -81,7 +81,7 @@ impl<'a> Candidates<'a> {
     ///
     /// # Errors
     /// Returns an error if a pin cannot be fulfilled, or if a node has no signature left.
-    pub fn list_candidates(
+    pub(crate) fn list_candidates(
         &mut self,
         layouts: &Layouts<'_>,
     ) -> Result<Vec<CandidateList>, PlannerError> {

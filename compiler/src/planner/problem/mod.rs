@@ -326,7 +326,7 @@ impl<'a> Problem<'a> {
 }
 
 /// Returns a bound of the problem that is found at once: the least seconds of computing of all nodes.
-pub fn compute_bound(problem: &Problem<'_>) -> f64 {
+pub(crate) fn compute_bound(problem: &Problem<'_>) -> f64 {
     let least = |all: &CandidateList| {
         all.iter().map(|candidate| candidate.seconds).fold(f64::INFINITY, f64::min)
     };

@@ -57,7 +57,7 @@ pub(in crate::planner) struct DemandLayouts {
 
 impl DemandLayouts {
     /// Lists the layouts of all candidates of the producer and the readers.
-    pub fn new(problem: &Problem<'_>, demand: &Demand) -> Self {
+    pub(crate) fn new(problem: &Problem<'_>, demand: &Demand) -> Self {
         let labels = problem.candidates[demand.producer].len();
         let made: Vec<SbpId> =
             (0..labels).map(|label| problem.source_layout(demand, label)).collect();

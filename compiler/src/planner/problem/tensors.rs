@@ -26,7 +26,7 @@ pub(super) struct Tensors<'p, 'a> {
 
 impl<'p, 'a> Tensors<'p, 'a> {
     /// Prepares the lists for these decisions.
-    pub fn new(
+    pub(super) fn new(
         decisions: &'a Decisions,
         layouts: &'p Layouts<'a>,
         lifetimes: &'p Lifetimes,
@@ -39,7 +39,7 @@ impl<'p, 'a> Tensors<'p, 'a> {
 
     /// Lists the tensors that take memory where they are made. A result of an update is in its variable's memory, unless others read it. If none
     /// does, the write-back counts it.
-    pub fn list_made(&self) -> Vec<Made> {
+    pub(super) fn list_made(&self) -> Vec<Made> {
         let graph = self.decisions.graph();
         let readers = graph.list_consumers();
         let mut all = Vec::new();
@@ -72,7 +72,7 @@ impl<'p, 'a> Tensors<'p, 'a> {
     }
 
     /// Lists the tensors that are read, by nodes or by the user, on each placement of readers.
-    pub fn list_demands(&self) -> Vec<Demand> {
+    pub(super) fn list_demands(&self) -> Vec<Demand> {
         let graph = self.decisions.graph();
         let mut readers: Vec<BTreeMap<PlacementId, BTreeMap<usize, Vec<usize>>>> =
             vec![BTreeMap::new(); graph.values.len()];
@@ -139,7 +139,7 @@ impl<'p, 'a> Tensors<'p, 'a> {
     }
 
     /// Lists the results of updates that replace variables.
-    pub fn write_backs(&self) -> Vec<WriteBack> {
+    pub(super) fn write_backs(&self) -> Vec<WriteBack> {
         let graph = self.decisions.graph();
         let readers = graph.list_consumers();
         let mut all = Vec::new();

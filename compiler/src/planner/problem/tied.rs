@@ -29,7 +29,7 @@ pub struct Tied {
 ///
 /// # Errors
 /// Returns an error if a pin cannot be fulfilled, if a node has no signature, or if it has too many whichever axes are tied.
-pub fn build_problem<'a>(
+pub(super) fn build_problem<'a>(
     decisions: &'a Decisions,
     options: &'a CompileOptions,
     cluster: &'a Cluster,

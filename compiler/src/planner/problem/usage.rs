@@ -9,7 +9,7 @@ use crate::planner::error::PlannerError;
 
 /// A content of a tensor that takes memory.
 #[derive(Clone, Debug, PartialEq)]
-pub struct MemoryItem {
+pub(crate) struct MemoryItem {
     /// The tensor.
     pub value: ValueId,
     /// Bytes of one content on the busiest rank.
@@ -22,7 +22,7 @@ pub struct MemoryItem {
 
 /// The most memory that a domain needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peak {
+pub(crate) struct Peak {
     /// The first position where it needs that much.
     pub position: usize,
     /// Bytes.
@@ -30,7 +30,7 @@ pub struct Peak {
 }
 
 /// Lists everything that takes memory.
-pub fn list_items(problem: &Problem<'_>, assignment: &[usize]) -> Vec<MemoryItem> {
+pub(crate) fn list_items(problem: &Problem<'_>, assignment: &[usize]) -> Vec<MemoryItem> {
     let mut items = Vec::new();
     for made in problem.made.iter() {
         let lies = |(node, result): (usize, usize)| {
@@ -70,7 +70,7 @@ pub fn list_items(problem: &Problem<'_>, assignment: &[usize]) -> Vec<MemoryItem
 }
 
 /// Sums the bytes by domain and position.
-pub fn memory_profiles(problem: &Problem<'_>, items: &[MemoryItem]) -> Vec<Vec<u64>> {
+pub(crate) fn memory_profiles(problem: &Problem<'_>, items: &[MemoryItem]) -> Vec<Vec<u64>> {
     let length = problem.lifetimes.len();
     let mut changes = vec![vec![0i128; length + 1]; problem.lifetimes.domains.len()];
     for item in items {
@@ -97,7 +97,7 @@ pub fn memory_profiles(problem: &Problem<'_>, items: &[MemoryItem]) -> Vec<Vec<u
 }
 
 /// Finds the peak of each domain.
-pub fn find_peaks(problem: &Problem<'_>, items: &[MemoryItem]) -> Vec<Peak> {
+pub(crate) fn find_peaks(problem: &Problem<'_>, items: &[MemoryItem]) -> Vec<Peak> {
     memory_profiles(problem, items).iter().map(|profile| find_peak(profile)).collect()
 }
 
@@ -108,7 +108,7 @@ fn find_peak(profile: &[u64]) -> Peak {
 }
 
 /// Lists the tensors that take most at a position of a domain, at most five, with their bytes.
-pub fn largest_tensors(
+pub(crate) fn largest_tensors(
     problem: &Problem<'_>,
     items: &[MemoryItem],
     domain: usize,
@@ -134,7 +134,7 @@ pub fn largest_tensors(
 }
 
 /// Returns the domain whose peak exceeds a limit most, with the peak's position and bytes.
-pub fn find_overload(
+pub(crate) fn find_overload(
     problem: &Problem<'_>,
     assignment: &[usize],
     limit: u64,
@@ -143,13 +143,13 @@ pub fn find_overload(
 }
 
 /// Returns the domain whose peak exceeds a limit most, with the peak's position and bytes. `profiles` has the bytes by domain and position.
-pub fn overload_of(profiles: &[Vec<u64>], limit: u64) -> Option<(usize, usize, u64)> {
+pub(crate) fn overload_of(profiles: &[Vec<u64>], limit: u64) -> Option<(usize, usize, u64)> {
     let over = overloads_of(profiles, limit).into_iter();
     over.max_by_key(|&(domain, _, bytes)| (bytes, std::cmp::Reverse(domain)))
 }
 
 /// Returns all domains whose peaks exceed a limit, with the peaks' positions and bytes.
-pub fn find_overloads(
+pub(crate) fn find_overloads(
     problem: &Problem<'_>,
     assignment: &[usize],
     limit: u64,
@@ -163,7 +163,11 @@ fn overloads_of(profiles: &[Vec<u64>], limit: u64) -> Vec<(usize, usize, u64)> {
     over.map(|(domain, peak)| (domain, peak.position, peak.bytes)).collect()
 }
 
-pub fn too_large(problem: &Problem<'_>, assignment: &[usize], least: Option<u64>) -> PlannerError {
+pub(crate) fn too_large(
+    problem: &Problem<'_>,
+    assignment: &[usize],
+    least: Option<u64>,
+) -> PlannerError {
     let items = list_items(problem, assignment);
     let peaks = find_peaks(problem, &items);
     let worst = (0..peaks.len()).max_by_key(|&d| (peaks[d].bytes, std::cmp::Reverse(d)));
@@ -183,7 +187,10 @@ pub fn too_large(problem: &Problem<'_>, assignment: &[usize], least: Option<u64>
 ///
 /// # Errors
 /// Returns an error if it does not.
-pub fn check_memory(problem: &Problem<'_>, assignment: &[usize]) -> Result<(), PlannerError> {
+pub(crate) fn check_memory(
+    problem: &Problem<'_>,
+    assignment: &[usize],
+) -> Result<(), PlannerError> {
     match find_overload(problem, assignment, problem.limit) {
         None => Ok(()),
         Some(_) => Err(too_large(problem, assignment, None)),

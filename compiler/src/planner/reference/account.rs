@@ -2,7 +2,7 @@
 
 /// Seconds and bytes by node, for a job whose ranks all do the same.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Account {
+pub(crate) struct Account {
     /// The seconds of a step, of computing and of boxing what the node makes.
     pub seconds: Vec<f64>,
     /// The bytes of results of the node that are kept for the whole step: variables, gradients of variables, and values that microbatches share.
@@ -42,18 +42,18 @@ pub(super) struct Spans {
 
 impl Spans {
     /// Makes sums for this many positions, at which no bytes are kept yet.
-    pub fn new(positions: usize) -> Self {
+    pub(super) fn new(positions: usize) -> Self {
         Self { begun: vec![0; positions + 1], ended: vec![0; positions + 1] }
     }
 
     /// Adds bytes from a position to another, both included.
-    pub fn add(&mut self, bytes: u64, (start, end): (usize, usize)) {
+    pub(super) fn add(&mut self, bytes: u64, (start, end): (usize, usize)) {
         self.begun[start] += bytes;
         self.ended[end + 1] += bytes;
     }
 
     /// Returns the bytes by position.
-    pub fn sums(&self) -> impl Iterator<Item = u64> {
+    pub(super) fn sums(&self) -> impl Iterator<Item = u64> {
         self.begun.iter().zip(&self.ended).scan(0u64, |sum, (begun, ended)| {
             *sum = *sum + begun - ended;
             Some(*sum)
@@ -62,7 +62,7 @@ impl Spans {
 }
 
 impl Ledger {
-    pub fn new(nodes: usize) -> Self {
+    pub(super) fn new(nodes: usize) -> Self {
         Self {
             seconds: vec![0.0; nodes],
             resident: vec![0; nodes],
@@ -71,12 +71,12 @@ impl Ledger {
         }
     }
 
-    pub fn spend(&mut self, node: usize, seconds: f64) {
+    pub(super) fn spend(&mut self, node: usize, seconds: f64) {
         self.seconds[node] += seconds;
     }
 
     /// Adds bytes of a node's results, which are kept from one position to another.
-    pub fn keep(
+    pub(super) fn keep(
         &mut self,
         node: usize,
         kept: KeepDuration,
@@ -91,7 +91,7 @@ impl Ledger {
     }
 
     /// Makes the account, given the position of each node.
-    pub fn close(self, position: &[usize]) -> Account {
+    pub(super) fn close(self, position: &[usize]) -> Account {
         let passing: Vec<u64> = self.passing.sums().collect();
         let transient = position.iter().map(|&at| passing[at]).collect();
         let Self { seconds, resident, stashed, .. } = self;

@@ -7,5 +7,6 @@ mod account;
 pub mod ilp;
 mod reprice;
 
-pub use account::Account;
-pub use reprice::{RepricedSharding, account_by_node, reprice_sharding};
+pub use reprice::RepricedSharding;
+pub(crate) use reprice::account_by_node;
+pub use reprice::reprice_sharding;

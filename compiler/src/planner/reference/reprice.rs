@@ -42,7 +42,7 @@ pub fn reprice_sharding(
 }
 
 /// Computes the cost and the memory of a sharding, node by node.
-pub fn account_by_node(
+pub(crate) fn account_by_node(
     decisions: &Decisions,
     sharding: &Sharding,
     cluster: &Cluster,

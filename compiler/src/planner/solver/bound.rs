@@ -15,7 +15,7 @@ const WORK: usize = 3_000_000;
 const STALE: f64 = 1e-4;
 
 /// Returns a proven bound: the minimum if the network is narrow, and otherwise the bound of shifted costs.
-pub fn prove_bound(network: &Network) -> f64 {
+pub(crate) fn prove_bound(network: &Network) -> f64 {
     let mut elimination = Elimination::new(network);
     elimination.eliminate_narrow();
     if let Some(order) = elimination.find_order(NARROW) {

@@ -12,7 +12,7 @@ use super::tables::{CostTable, LANES, LabelAxis};
 
 /// Costs over several variables.
 #[derive(Clone, Debug)]
-pub struct CostFactor {
+pub(super) struct CostFactor {
     /// The variables.
     pub scope: Vec<usize>,
     /// The costs of labels.
@@ -21,7 +21,7 @@ pub struct CostFactor {
 
 /// Costs by the labels of a factor's variables.
 #[derive(Clone, Debug)]
-pub enum FactorCosts {
+pub(super) enum FactorCosts {
     /// A table, in the order of the scope.
     Table(Rc<CostTable>),
     /// The tariff of a tensor that several variables read. The scope has the members of a share.
@@ -30,7 +30,7 @@ pub enum FactorCosts {
 
 impl FactorCosts {
     /// Returns the address of the costs, which identifies them, because equal costs are kept once.
-    pub fn address(&self) -> *const () {
+    pub(super) fn address(&self) -> *const () {
         match self {
             Self::Table(table) => Rc::as_ptr(table).cast(),
             Self::Share(tariff) => Rc::as_ptr(tariff).cast(),
@@ -40,7 +40,7 @@ impl FactorCosts {
 
 /// The best label of a variable, by the labels of others.
 #[derive(Clone, Debug)]
-pub struct Best {
+pub(super) struct Best {
     /// The classes of the labels of each other variable.
     axes: Vec<LabelAxis>,
     /// The best labels, by the classes of the others; those of the last change fastest.
@@ -49,7 +49,7 @@ pub struct Best {
 
 impl Best {
     /// Returns the best label, given the labels of the others.
-    pub fn best_label(&self, others: impl Iterator<Item = usize>) -> usize {
+    pub(super) fn best_label(&self, others: impl Iterator<Item = usize>) -> usize {
         let class =
             |at: usize, (axis, label): (&LabelAxis, usize)| at * axis.count + axis.class(label);
         usize::from(self.labels[self.axes.iter().zip(others).fold(0, class)])
@@ -57,7 +57,7 @@ impl Best {
 }
 
 /// Computes the table that is left when a variable is minimised away, and its best labels. Of equal labels the first is best.
-pub fn minimise_variable(
+pub(super) fn minimise_variable(
     arch: Arch,
     domains: &[usize],
     variable: usize,

@@ -19,7 +19,7 @@ const SWEEPS: usize = 4;
 
 impl NetworkSearch<'_> {
     /// Searches for a better plan than the best, as long as entries may be read. The kept labels are restored afterwards.
-    pub fn dive(&mut self, left: &mut usize) {
+    pub(crate) fn dive(&mut self, left: &mut usize) {
         let (dual, kept) = (self.dual.clone(), self.kept.clone());
         // What is given up must not be counted on by anything that is left.
         self.dual.forbids = true;

@@ -13,7 +13,7 @@ use crate::planner::meter::Meter;
 
 /// A network whose costs are shifted.
 #[derive(Clone)]
-pub struct Dual {
+pub(crate) struct Dual {
     order: Vec<usize>,
     rank: Vec<usize>,
     /// The costs of labels with all messages, one variable after the other.
@@ -51,17 +51,17 @@ enum SweepDirection {
 }
 
 /// The key of a term: its variables, under names that other networks use too, and its index among the terms over these.
-pub type Key = (Vec<usize>, usize);
+pub(crate) type Key = (Vec<usize>, usize);
 
 /// The messages to each term, which can be given again if costs are a little different. Any messages are right, and these are good ones.
 #[derive(Clone, Debug, Default)]
-pub struct Messages {
+pub(crate) struct Messages {
     known: BTreeMap<Key, Vec<Vec<f64>>>,
 }
 
 impl Messages {
     /// Takes messages to these terms.
-    pub fn new(keys: Vec<Key>, given: Vec<Vec<Vec<f64>>>) -> Self {
+    pub(crate) fn new(keys: Vec<Key>, given: Vec<Vec<Vec<f64>>>) -> Self {
         Self { known: keys.into_iter().zip(given).collect() }
     }
 }
@@ -81,7 +81,7 @@ fn list_begins(lengths: impl Iterator<Item = usize>) -> Vec<usize> {
 
 impl Dual {
     /// Makes the dual of a network, with no costs shifted yet.
-    pub fn new(network: &Network) -> Self {
+    pub(crate) fn new(network: &Network) -> Self {
         let mut order: Vec<usize> = (0..network.unary.len()).collect();
         order.sort_by_key(|&variable| (network.origin[variable], variable));
         let mut rank = vec![0; order.len()];
@@ -107,7 +107,7 @@ impl Dual {
     }
 
     /// Returns the keys of the terms, in which variables have the names `names`.
-    pub fn term_keys(&self, names: &[usize]) -> Vec<Key> {
+    pub(crate) fn term_keys(&self, names: &[usize]) -> Vec<Key> {
         let mut seen: BTreeMap<Vec<usize>, usize> = BTreeMap::new();
         let mut key = |term: usize| {
             let members: Vec<usize> = self.terms.members(term).map(|v| names[v]).collect();
@@ -119,7 +119,7 @@ impl Dual {
     }
 
     /// Begins with these messages. Nothing may have been shifted yet.
-    pub fn resume_messages(&mut self, keys: &[Key], messages: &Messages) {
+    pub(crate) fn resume_messages(&mut self, keys: &[Key], messages: &Messages) {
         for (term, key) in keys.iter().enumerate() {
             let same = |known: &&Vec<Vec<f64>>| {
                 known.iter().zip(self.terms.member_debts(term)).all(|(a, b)| a.len() == b.len())
@@ -137,7 +137,7 @@ impl Dual {
 
     /// Writes to `given` what was given to the labels of each member of each term. `kept` says which of all labels are left. The other labels, and
     /// forbidden ones, keep what they had before.
-    pub fn note_messages(&self, kept: &[Vec<usize>], given: &mut [Vec<Vec<f64>>]) {
+    pub(crate) fn note_messages(&self, kept: &[Vec<usize>], given: &mut [Vec<Vec<f64>>]) {
         for (term, given) in given.iter_mut().enumerate() {
             let owed = self.terms.members(term).zip(self.terms.member_debts(term));
             for ((member, owed), given) in owed.zip(given) {
@@ -148,23 +148,23 @@ impl Dual {
     }
 
     /// Returns the messages given so far, by term and member.
-    pub fn given_messages(&self) -> Vec<Vec<Vec<f64>>> {
+    pub(crate) fn given_messages(&self) -> Vec<Vec<Vec<f64>>> {
         let of = |term: usize| self.terms.member_debts(term).map(<[f64]>::to_vec).collect();
         (0..self.terms.len()).map(of).collect()
     }
 
     /// Adds all messages to `messages`.
-    pub fn save(&self, keys: Vec<Key>, messages: &mut Messages) {
+    pub(crate) fn save(&self, keys: Vec<Key>, messages: &mut Messages) {
         messages.known.extend(keys.into_iter().zip(self.given_messages()));
     }
 
     /// Returns the number of terms that a variable is part of.
-    pub fn count_terms(&self, variable: usize) -> usize {
+    pub(crate) fn count_terms(&self, variable: usize) -> usize {
         self.reached_range(variable).len()
     }
 
     /// Returns the approximate number of entries that one sweep reads.
-    pub fn sweep_size(&self) -> usize {
+    pub(crate) fn sweep_size(&self) -> usize {
         self.size
     }
 
@@ -177,7 +177,7 @@ impl Dual {
     }
 
     /// Makes one pass forward and one back.
-    pub fn sweep(&mut self) {
+    pub(crate) fn sweep(&mut self) {
         self.meter.add(self.sweep_size());
         for at in 0..self.order.len() {
             self.visit(self.order[at], SweepDirection::Forward);
@@ -213,7 +213,7 @@ impl Dual {
     }
 
     /// Returns a lower bound of the cost of all assignments.
-    pub fn bound(&mut self) -> f64 {
+    pub(crate) fn bound(&mut self) -> f64 {
         let variables = 0..self.order.len();
         let unary: f64 =
             variables.map(|variable| least_cost(&self.unary[self.label_range(variable)])).sum();
@@ -224,7 +224,7 @@ impl Dual {
     }
 
     /// Returns a lower bound of the cost of all assignments with a label, by variable and label.
-    pub fn label_bounds(&mut self) -> Vec<Vec<f64>> {
+    pub(crate) fn label_bounds(&mut self) -> Vec<Vec<f64>> {
         let (bound, count) = (self.bound(), self.order.len());
         let of = |variable: usize| -> Vec<f64> {
             let mut costs = self.unary[self.label_range(variable)].to_vec();
@@ -240,7 +240,7 @@ impl Dual {
     }
 
     /// Chooses labels one by one, each the best with those before it.
-    pub fn decode(&mut self) -> Vec<usize> {
+    pub(crate) fn decode(&mut self) -> Vec<usize> {
         let mut labels = vec![0; self.order.len()];
         for at in 0..self.order.len() {
             let variable = self.order[at];
@@ -272,7 +272,7 @@ impl Dual {
     }
 
     /// Keeps only these labels of each variable.
-    pub fn restrict(&mut self, kept: &[Vec<usize>]) {
+    pub(crate) fn restrict(&mut self, kept: &[Vec<usize>]) {
         let count = |variable: usize| self.label_range(variable).len();
         let whole: Vec<bool> = (0..kept.len()).map(|v| kept[v].len() == count(v)).collect();
         self.terms.restrict(kept, &whole);

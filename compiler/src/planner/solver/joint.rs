@@ -13,7 +13,7 @@ use super::tables::LANES;
 
 /// A tariff, and the classes of the labels of its members.
 #[derive(Clone, Debug)]
-pub struct Joint {
+pub(super) struct Joint {
     /// The tariff that it prepares.
     pub tariff: Rc<Tariff>,
     /// The class of each label of each member: the row for the producer, the column for a reader. A label that takes the tensor for free has the
@@ -32,7 +32,7 @@ impl From<Rc<Tariff>> for Joint {
 
 impl Joint {
     /// Takes all labels of a tariff; none is dropped.
-    pub fn new(tariff: Rc<Tariff>) -> Self {
+    pub(super) fn new(tariff: Rc<Tariff>) -> Self {
         let made = tariff.made.iter();
         let of_producer = made.map(|rows| rows.iter().map(|&row| row as u32).collect());
         let class = |column: &Option<usize>| column.unwrap_or(tariff.columns) as u32;
@@ -50,12 +50,12 @@ impl Joint {
     }
 
     /// Returns the class of each label of a member.
-    pub fn classes(&self, member: usize) -> &[u32] {
+    pub(super) fn classes(&self, member: usize) -> &[u32] {
         &self.classes[member]
     }
 
     /// Returns the number of classes of a member.
-    pub fn count_classes(&self, member: usize) -> usize {
+    pub(super) fn count_classes(&self, member: usize) -> usize {
         if member < self.count_producers() { self.rows } else { self.reader_classes() }
     }
 
@@ -70,14 +70,20 @@ impl Joint {
 
     /// Computes, for each class of member `of`, the least sum of the share's cost and of the costs of the other members' classes. `costs` has those
     /// of all members, one after the other; those of `of` are not read.
-    pub fn least_costs(&self, of: usize, costs: &[f64], groups: &mut Groups, best: &mut Vec<f64>) {
+    pub(super) fn least_costs(
+        &self,
+        of: usize,
+        costs: &[f64],
+        groups: &mut Groups,
+        best: &mut Vec<f64>,
+    ) {
         groups.arch.dispatch(LeastShares { joint: self, of, costs, groups, best });
     }
 }
 
 /// Buffers for sets of readers, which are numbered as bits: the cost if all of a set take the same class. They are used again and again.
 #[derive(Clone, Debug, Default)]
-pub struct Groups {
+pub(super) struct Groups {
     /// The instructions that the processor has.
     pub arch: Arch,
     /// The number of classes of a reader.

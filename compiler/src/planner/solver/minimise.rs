@@ -15,7 +15,7 @@ use super::network::Network;
 
 /// An assignment of labels with its cost and a lower bound.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Minimum {
+pub(crate) struct Minimum {
     /// The cost of `labels`.
     pub value: f64,
     /// A proven bound.
@@ -25,11 +25,11 @@ pub struct Minimum {
 }
 
 /// The share within which costs count as equal: a plan is optimal if the bound is within this share of it.
-pub const TOLERANCE: f64 = 1e-7;
+pub(crate) const TOLERANCE: f64 = 1e-7;
 
 /// The effort for a network that is too wide to be eliminated.
 #[derive(Clone, Copy, Debug)]
-pub struct Effort {
+pub(crate) struct Effort {
     /// The most rounds of shifting costs and dropping labels.
     pub rounds: usize,
     /// The approximate number of entries that shifting costs reads in all rounds.
@@ -49,13 +49,13 @@ pub struct Effort {
 /// and experts 2.9 % lower; in the third DenseNet-121 and MobileNetV2 end 0.04 % higher, the latter in twice the
 /// time, and experts 3.8 % lower. With half of the entries for division ResNet ends 0.8 % higher; with twice as many
 /// experts end 1.6 % lower, and DenseNet-121 takes three times as long for the same plan.
-pub const FULL: Effort =
+pub(crate) const FULL: Effort =
     Effort { rounds: 24, work: 24_000_000_000, dive: 1, division: 4_000_000_000, ..STEP };
 /// The effort for a plan that gives the costs of layers: a hundred of these are made before one that is executed. Few need more of FULL than this;
 /// DeepSeek-V3 on 32x8 has one that took a fifth of the time of all of them.
-pub const ROUGHLY: Effort = Effort { work: 6_000_000_000, division: 400_000_000, ..FULL };
+pub(crate) const ROUGHLY: Effort = Effort { work: 6_000_000_000, division: 400_000_000, ..FULL };
 /// The effort for one of many steps towards a plan.
-pub const STEP: Effort = Effort {
+pub(crate) const STEP: Effort = Effort {
     rounds: 5,
     work: 800_000_000,
     dive: usize::MAX,
@@ -97,7 +97,7 @@ const CLOSED: f64 = 0.2;
 const DROPPED: f64 = 1e-2;
 
 /// The use of messages in a search.
-pub enum Course<'a> {
+pub(crate) enum Course<'a> {
     /// Costs are shifted a few times, on from the messages of a network that was a little different, and the new messages are kept.
     On(&'a mut Messages),
     /// The messages at the end are kept.
@@ -107,12 +107,16 @@ pub enum Course<'a> {
 }
 
 /// Finds the minimum, or the best assignment with a bound. `start` is an assignment to begin with, if one is known.
-pub fn minimise_network(network: &Network, start: Option<&[usize]>, effort: Effort) -> Minimum {
+pub(crate) fn minimise_network(
+    network: &Network,
+    start: Option<&[usize]>,
+    effort: Effort,
+) -> Minimum {
     minimise_on(network, start, effort, None)
 }
 
 /// Finds the minimum with messages.
-pub fn minimise_on(
+pub(crate) fn minimise_on(
     network: &Network,
     start: Option<&[usize]>,
     effort: Effort,
@@ -122,7 +126,7 @@ pub fn minimise_on(
 }
 
 /// A network whose narrow parts are eliminated. This is the work that can be done before it is known how the minimum is searched for.
-pub struct Reduced<'a> {
+pub(crate) struct Reduced<'a> {
     /// The whole network.
     pub network: &'a Network,
     elimination: Elimination,
@@ -146,7 +150,7 @@ struct Core {
 
 impl<'a> Reduced<'a> {
     /// Eliminates the narrow parts of a network.
-    pub fn new(network: &'a Network) -> Self {
+    pub(crate) fn new(network: &'a Network) -> Self {
         let mut elimination = Elimination::new(network);
         elimination.eliminate_narrow();
         let left = match elimination.find_order(LIMITS) {
@@ -161,7 +165,7 @@ impl<'a> Reduced<'a> {
     }
 
     /// Finds the minimum, or the best assignment with a bound.
-    pub fn minimise(
+    pub(crate) fn minimise(
         self,
         start: Option<&[usize]>,
         effort: Effort,
@@ -188,7 +192,7 @@ impl<'a> Reduced<'a> {
 }
 
 /// The search for the minimum of a network, or of the part of it that is looked at.
-pub struct NetworkSearch<'a> {
+pub(crate) struct NetworkSearch<'a> {
     core: &'a Network,
     /// The dual of the labels that are kept.
     pub dual: Dual,
@@ -288,13 +292,13 @@ impl<'a> NetworkSearch<'a> {
     }
 
     /// Returns the most that needs to be proven. Labels whose bound is no better are dropped.
-    pub fn proof_limit(&self) -> f64 {
+    pub(crate) fn proof_limit(&self) -> f64 {
         self.ceiling.min(self.value * (1.0 - TOLERANCE))
     }
 
     /// Shifts costs and drops labels, as often as the effort says, with at most `left` entries read. Returns whether the bound has reached all that
     /// needs to be proven.
-    pub fn run_rounds(&mut self, effort: Effort, left: &mut usize, bound: &mut f64) -> bool {
+    pub(crate) fn run_rounds(&mut self, effort: Effort, left: &mut usize, bound: &mut f64) -> bool {
         let mut longest = SWEEPS[0];
         for round in 0..effort.rounds {
             let size = self.dual.sweep_size().max(1);
@@ -362,7 +366,7 @@ impl<'a> NetworkSearch<'a> {
 
     /// Finds the minimum over the labels that are kept and offers it, if what is left is narrow enough. If variables still have many labels on
     /// average, it is not tried, because to find that out takes as long as many sweeps.
-    pub fn solve_kept(&mut self) -> Option<f64> {
+    pub(crate) fn solve_kept(&mut self) -> Option<f64> {
         if self.count_labels() > FEW * self.kept.len() {
             return None;
         }
@@ -377,7 +381,7 @@ impl<'a> NetworkSearch<'a> {
     }
 
     /// Offers labels that are chosen one by one.
-    pub fn offer_decoded(&mut self) {
+    pub(crate) fn offer_decoded(&mut self) {
         let decoded = self.dual.decode();
         self.offer(self.of_kept(&decoded));
     }
@@ -411,13 +415,13 @@ impl<'a> NetworkSearch<'a> {
     }
 
     /// Keeps only these of the labels that are kept.
-    pub fn restrict(&mut self, kept: &[Vec<usize>]) {
+    pub(crate) fn restrict(&mut self, kept: &[Vec<usize>]) {
         restrict_labels(&mut self.dual, &mut self.kept, kept);
     }
 }
 
 /// Keeps only these of the labels that are kept.
-pub fn restrict_labels(dual: &mut Dual, known: &mut [Vec<usize>], kept: &[Vec<usize>]) {
+pub(crate) fn restrict_labels(dual: &mut Dual, known: &mut [Vec<usize>], kept: &[Vec<usize>]) {
     dual.restrict(kept);
     for (known, kept) in known.iter_mut().zip(kept) {
         *known = kept.iter().map(|&at| known[at]).collect();

@@ -11,7 +11,7 @@ use crate::planner::meter::Meter;
 /// A network: the sum of `constant`, of one cost for each variable, of one for each pair in `pairs`, and of the shares.
 /// An infinite cost forbids a pair of labels.
 #[derive(Clone, Debug, Default)]
-pub struct Network {
+pub(crate) struct Network {
     /// Costs by variable and label.
     pub unary: Vec<Vec<f64>>,
     /// Costs of pairs `(a, b)`, `a < b`.
@@ -34,7 +34,7 @@ pub struct Network {
 
 impl Network {
     /// Adds a variable.
-    pub fn add_variable(&mut self, labels: usize, origin: usize) -> usize {
+    pub(crate) fn add_variable(&mut self, labels: usize, origin: usize) -> usize {
         self.unary.push(vec![0.0; labels]);
         self.origin.push(origin);
         self.switch.push(false);
@@ -42,12 +42,12 @@ impl Network {
     }
 
     /// Returns the number of labels of a variable.
-    pub fn count_labels(&self, variable: usize) -> usize {
+    pub(crate) fn count_labels(&self, variable: usize) -> usize {
         self.unary[variable].len()
     }
 
     /// Adds the cost of pairs of labels.
-    pub fn add_pair(&mut self, a: usize, b: usize, cost: impl Fn(usize, usize) -> f64) {
+    pub(crate) fn add_pair(&mut self, a: usize, b: usize, cost: impl Fn(usize, usize) -> f64) {
         let every =
             |variable: usize| (variable, LabelAxis::one_per_label(self.count_labels(variable)));
         if let Some(table) = self.build_table(every(a), every(b), cost) {
@@ -57,7 +57,7 @@ impl Network {
 
     /// Makes a table of the costs of pairs of labels of two variables, the lower variable first. Costs are given by the classes of labels. `None` if
     /// no pair costs anything.
-    pub fn build_table(
+    pub(crate) fn build_table(
         &mut self,
         (a, of_a): (usize, LabelAxis),
         (b, of_b): (usize, LabelAxis),
@@ -77,7 +77,7 @@ impl Network {
     }
 
     /// Adds the costs of a table over two variables.
-    pub fn add_table(&mut self, low: usize, high: usize, table: &Rc<CostTable>) {
+    pub(crate) fn add_table(&mut self, low: usize, high: usize, table: &Rc<CostTable>) {
         let table = match self.pairs.get(&(low, high)) {
             Some(known) => self.tables.intern(table.sum_with(known)),
             None => table.clone(),
@@ -86,7 +86,7 @@ impl Network {
     }
 
     /// Returns the cost of an assignment of labels.
-    pub fn cost(&self, assignment: &[usize]) -> f64 {
+    pub(crate) fn cost(&self, assignment: &[usize]) -> f64 {
         let unary: f64 =
             self.unary.iter().zip(assignment).map(|(costs, &label)| costs[label]).sum();
         let pairs: f64 = self
@@ -118,7 +118,7 @@ impl Network {
     }
 
     /// Turns on every switch that other variables ask for, so that no pair of labels is forbidden.
-    pub fn turn_on(&self, assignment: &mut [usize]) {
+    pub(crate) fn turn_on(&self, assignment: &mut [usize]) {
         // Where all labels of an eliminated reader ask for the switch, the switch alone knows.
         for (variable, label) in assignment.iter_mut().enumerate() {
             if self.switch[variable] && self.unary[variable][*label].is_infinite() {
@@ -135,7 +135,7 @@ impl Network {
     }
 
     /// Turns off every switch that costs something and that no variable asks for.
-    pub fn turn_off(&self, assignment: &mut [usize]) {
+    pub(crate) fn turn_off(&self, assignment: &mut [usize]) {
         let mut extra: Vec<f64> =
             self.unary.iter().map(|costs| costs[costs.len() - 1] - costs[0]).collect();
         for (&(a, b), table) in &self.pairs {
@@ -154,7 +154,7 @@ impl Network {
     }
 
     /// Returns the network in which each variable has only the labels of `kept`.
-    pub fn with_labels(&self, kept: &[Vec<usize>]) -> Network {
+    pub(crate) fn with_labels(&self, kept: &[Vec<usize>]) -> Network {
         let pick =
             |costs: &Vec<f64>, labels: &Vec<usize>| labels.iter().map(|&l| costs[l]).collect();
         let unary =
@@ -214,7 +214,7 @@ impl Network {
     }
 
     /// Returns the network with the pairs of variables that have a single label folded into the costs of the others.
-    pub fn fold_single_labels(&self) -> Network {
+    pub(crate) fn fold_single_labels(&self) -> Network {
         let all: Vec<Vec<usize>> =
             self.unary.iter().map(|costs| (0..costs.len()).collect()).collect();
         self.with_labels(&all)

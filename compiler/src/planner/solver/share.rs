@@ -14,14 +14,14 @@ use super::tables::{InternContent, Interned, hash_entries, same_bits};
 
 /// The most readers of a tensor that is one term of the costs. With half as many ResNet on 2x4 ends 2.9 % and MobileNetV2 on 2x4 0.6 % higher, in two
 /// to three times as long; with eight no plan is better.
-pub const MOST_READERS: usize = 6;
+pub(crate) const MOST_READERS: usize = 6;
 
 /// The column of each label, or `None` if it takes the tensor for free.
-pub type Columns = Vec<Option<usize>>;
+pub(crate) type Columns = Vec<Option<usize>>;
 
 /// The cost of boxing one tensor, by the labels of its producer and its readers.
 #[derive(Clone, Debug)]
-pub struct Share {
+pub(crate) struct Share {
     /// The variable that makes the tensor, unless its label is settled, followed by those that read it.
     pub members: Vec<usize>,
     /// The prices of the tensor.
@@ -30,7 +30,7 @@ pub struct Share {
 
 /// The costs of a tensor by the labels of the members of a share. Layers that are alike share the same one ([`Tariffs`]).
 #[derive(Clone, Debug)]
-pub struct Tariff {
+pub(crate) struct Tariff {
     /// The row of each label of the producer, or `None` if its label is settled and the only row is 0.
     pub made: Option<Vec<usize>>,
     /// The column of each label, by reader.
@@ -42,7 +42,7 @@ pub struct Tariff {
 }
 
 /// Tariffs by content, each equal one once.
-pub type Tariffs = Interned<Tariff>;
+pub(crate) type Tariffs = Interned<Tariff>;
 
 impl PartialEq for Tariff {
     fn eq(&self, other: &Self) -> bool {
@@ -59,7 +59,7 @@ impl InternContent for Tariff {
 
 /// The rest of a tariff after some labels are settled.
 #[derive(Clone, Debug)]
-pub struct Settled {
+pub(crate) struct Settled {
     /// The cost that is paid in any case, by label of the producer (of a single label if it is settled).
     pub paid: Vec<f64>,
     /// The rest, if there is one, and the positions of the members that it has.
@@ -68,35 +68,35 @@ pub struct Settled {
 
 impl Share {
     /// Returns the cost of labels, by variable.
-    pub fn cost(&self, label: impl Fn(usize) -> usize) -> f64 {
+    pub(crate) fn cost(&self, label: impl Fn(usize) -> usize) -> f64 {
         self.tariff.cost(|place| label(self.members[place]))
     }
 
     /// Returns the variable that makes the tensor.
-    pub fn producer(&self) -> Option<usize> {
+    pub(crate) fn producer(&self) -> Option<usize> {
         (self.tariff.count_producers() == 1).then(|| self.members[0])
     }
 }
 
 impl Tariff {
     /// Returns the number of members that make the tensor: 1, or 0 if the producer's label is settled.
-    pub fn count_producers(&self) -> usize {
+    pub(crate) fn count_producers(&self) -> usize {
         usize::from(self.made.is_some())
     }
 
     /// Returns the number of rows.
-    pub fn count_rows(&self) -> usize {
+    pub(crate) fn count_rows(&self) -> usize {
         let last = self.made.as_ref().and_then(|rows| rows.iter().max());
         last.map_or(1, |last| last + 1)
     }
 
     /// Returns the price of a row and a column.
-    pub fn price(&self, row: usize, column: usize) -> f64 {
+    pub(crate) fn price(&self, row: usize, column: usize) -> f64 {
         self.prices[row * self.columns + column]
     }
 
     /// Returns, for each label of the member at a position, a number that tells it from others: its row or its column.
-    pub fn labels_of(&self, place: usize) -> Vec<usize> {
+    pub(crate) fn labels_of(&self, place: usize) -> Vec<usize> {
         match &self.made {
             Some(rows) if place == 0 => rows.clone(),
             _ => {
@@ -107,7 +107,7 @@ impl Tariff {
     }
 
     /// Returns the cost of labels, by the position of their member.
-    pub fn cost(&self, label: impl Fn(usize) -> usize) -> f64 {
+    pub(crate) fn cost(&self, label: impl Fn(usize) -> usize) -> f64 {
         let row = self.made.as_ref().map_or(0, |rows| rows[label(0)]);
         let mut taken: Vec<usize> = Vec::new();
         for (reader, columns) in self.taken.iter().enumerate() {
@@ -121,7 +121,7 @@ impl Tariff {
     }
 
     /// Returns the tariff in which each member has only these labels.
-    pub fn with_labels(&self, kept: &[&[usize]]) -> Self {
+    pub(crate) fn with_labels(&self, kept: &[&[usize]]) -> Self {
         let (rows, taken) = self.pick_labels(kept);
         self.drop_unused(&rows, taken)
     }
@@ -140,7 +140,7 @@ impl Tariff {
 
     /// Returns the tariff in which each member has only these labels, and settles what it can. Readers that take the same column whatever their label
     /// pay at once, and other readers take that column for free.
-    pub fn settle_labels(&self, kept: &[&[usize]]) -> Settled {
+    pub(crate) fn settle_labels(&self, kept: &[&[usize]]) -> Settled {
         let (rows, mut taken) = self.pick_labels(kept);
         let is_free = |&column: &usize| rows.iter().all(|&row| self.price(row, column) == 0.0);
         let free: Vec<bool> = (0..self.columns).map(|column| is_free(&column)).collect();
@@ -198,7 +198,7 @@ pub(super) mod tests {
     use super::*;
 
     /// Makes a tensor of two rows with three readers.
-    pub fn share() -> Share {
+    pub(crate) fn share() -> Share {
         let columns = |of: [usize; 4]| of.map(|c| (c < 3).then_some(c)).to_vec();
         let tariff = Tariff {
             made: Some(vec![0, 1, 0]),
@@ -210,7 +210,7 @@ pub(super) mod tests {
     }
 
     /// Returns all labels of the four members.
-    pub fn all() -> impl Iterator<Item = [usize; 4]> {
+    pub(crate) fn all() -> impl Iterator<Item = [usize; 4]> {
         (0..3 * 64).map(|at| [at / 64, at / 16 % 4, at / 4 % 4, at % 4])
     }
 

@@ -77,7 +77,7 @@ impl Division for Subdivision<'_, '_> {
 
 impl NetworkSearch<'_> {
     /// Returns a bound of everything that is left, from a given bound and with at most `left` entries read.
-    pub fn subdivide(&mut self, bound: f64, left: usize) -> f64 {
+    pub(crate) fn subdivide(&mut self, bound: f64, left: usize) -> f64 {
         let mut subdivision = Subdivision { search: self, left };
         match subdivision.divide_search(bound, DEPTH - 1) {
             Some(parts) => branch_and_bound(&mut subdivision, parts.into()),

@@ -11,11 +11,11 @@ use std::hash::Hash;
 use std::rc::Rc;
 
 /// The number of which lengths of vectorized buffers are multiples, so that they are whole vectors on every processor.
-pub const LANES: usize = 8;
+pub(crate) const LANES: usize = 8;
 
 /// The classes of the labels of a variable.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct LabelAxis {
+pub(crate) struct LabelAxis {
     /// The class of each label.
     pub classes: Vec<u32>,
     /// The number of classes.
@@ -24,17 +24,17 @@ pub struct LabelAxis {
 
 impl LabelAxis {
     /// Makes an axis that gives each label one of `count` classes.
-    pub fn new(classes: impl IntoIterator<Item = usize>, count: usize) -> Self {
+    pub(crate) fn new(classes: impl IntoIterator<Item = usize>, count: usize) -> Self {
         Self { classes: classes.into_iter().map(|class| class as u32).collect(), count }
     }
 
     /// Makes an axis on which every label is a class of its own.
-    pub fn one_per_label(labels: usize) -> Self {
+    pub(crate) fn one_per_label(labels: usize) -> Self {
         Self::new(0..labels, labels)
     }
 
     /// Makes an axis on which labels with equal keys are a class, and returns the key of each class.
-    pub fn by_key<K: Eq + Hash + Copy>(keys: impl IntoIterator<Item = K>) -> (Self, Vec<K>) {
+    pub(crate) fn by_key<K: Eq + Hash + Copy>(keys: impl IntoIterator<Item = K>) -> (Self, Vec<K>) {
         let (mut known, mut firsts) = (HashMap::new(), Vec::new());
         let class = |key: K| {
             *known.entry(key).or_insert_with(|| {
@@ -47,12 +47,12 @@ impl LabelAxis {
     }
 
     /// Returns the class of a label.
-    pub fn class(&self, label: usize) -> usize {
+    pub(crate) fn class(&self, label: usize) -> usize {
         self.classes[label] as usize
     }
 
     /// Returns the first label of each class, if classes are ordered by these.
-    pub fn first_labels(&self) -> Vec<usize> {
+    pub(crate) fn first_labels(&self) -> Vec<usize> {
         let mut firsts = Vec::with_capacity(self.count);
         for (label, &class) in self.classes.iter().enumerate() {
             if class as usize == firsts.len() {
@@ -68,14 +68,14 @@ impl LabelAxis {
     }
 
     /// Makes an axis on which labels of one class in both axes are a class, and returns the two classes of each.
-    pub fn refine_with(&self, other: &Self) -> (Self, Vec<(u32, u32)>) {
+    pub(crate) fn refine_with(&self, other: &Self) -> (Self, Vec<(u32, u32)>) {
         Self::by_key(self.classes.iter().copied().zip(other.classes.iter().copied()))
     }
 }
 
 /// Costs by the labels of some variables.
 #[derive(Clone, Debug)]
-pub struct CostTable {
+pub(crate) struct CostTable {
     /// The classes of the labels of each variable.
     pub axes: Vec<LabelAxis>,
     /// The costs by the classes of all variables; those of the last change fastest.
@@ -90,7 +90,7 @@ impl PartialEq for CostTable {
 
 impl CostTable {
     /// Makes a table of entries by these classes. Its own classes are as few as possible, in the order of the first label of each.
-    pub fn new<'a>(axes: Vec<LabelAxis>, entries: impl Into<Cow<'a, [f64]>>) -> Self {
+    pub(crate) fn new<'a>(axes: Vec<LabelAxis>, entries: impl Into<Cow<'a, [f64]>>) -> Self {
         let mut all = TableClasses { axes, entries: entries.into() };
         (0..all.axes.len()).for_each(|at| all.drop_unused(at));
         (0..all.axes.len()).for_each(|at| all.merge_equal(at));
@@ -98,7 +98,7 @@ impl CostTable {
     }
 
     /// Makes a table over two variables, by classes.
-    pub fn of_pair(axes: [LabelAxis; 2], cost: impl Fn(usize, usize) -> f64) -> Self {
+    pub(crate) fn of_pair(axes: [LabelAxis; 2], cost: impl Fn(usize, usize) -> f64) -> Self {
         let [rows, columns] = [0, 1].map(|at| axes[at].count);
         let mut entries = Vec::with_capacity(rows * columns);
         for row in 0..rows {
@@ -108,29 +108,29 @@ impl CostTable {
     }
 
     /// Whether any labels cost something.
-    pub fn has_costs(&self) -> bool {
+    pub(crate) fn has_costs(&self) -> bool {
         self.entries.iter().any(|&cost| cost != 0.0)
     }
 
     /// Returns the cost of a pair of labels.
-    pub fn cost_at(&self, row: usize, column: usize) -> f64 {
+    pub(crate) fn cost_at(&self, row: usize, column: usize) -> f64 {
         let [rows, columns] = [0, 1].map(|at| &self.axes[at]);
         self.entries[rows.class(row) * columns.count + columns.class(column)]
     }
 
     /// Returns the number of entries from a class of a variable to the next.
-    pub fn stride(&self, axis: usize) -> usize {
+    pub(crate) fn stride(&self, axis: usize) -> usize {
         axis_stride(&self.axes, axis)
     }
 
     /// Returns the table in which each variable has only these labels.
-    pub fn with_labels(&self, labels: &[&[usize]]) -> Self {
+    pub(crate) fn with_labels(&self, labels: &[&[usize]]) -> Self {
         let axes = self.axes.iter().zip(labels);
         Self::new(axes.map(|(axis, labels)| axis.with_labels(labels)).collect(), &self.entries)
     }
 
     /// Returns the sum of both tables over the same two variables.
-    pub fn sum_with(&self, other: &Self) -> Self {
+    pub(crate) fn sum_with(&self, other: &Self) -> Self {
         let [(rows, of_row), (columns, of_column)] =
             [0, 1].map(|at| self.axes[at].refine_with(&other.axes[at]));
         let at = |table: &Self, row: u32, column: u32| {
@@ -234,7 +234,7 @@ fn find_firsts(hashes: &[u64], equal: impl Fn(usize, usize) -> bool) -> (Vec<usi
 }
 
 /// A content of which equal ones are kept once.
-pub trait InternContent: PartialEq {
+pub(crate) trait InternContent: PartialEq {
     /// Returns a hash, which is the same for equal contents.
     fn content_hash(&self) -> u64;
 }
@@ -247,12 +247,12 @@ impl InternContent for CostTable {
 
 /// Contents, each equal one once.
 #[derive(Clone, Debug)]
-pub struct Interned<T> {
+pub(crate) struct Interned<T> {
     known: HashMap<u64, Vec<Rc<T>>>,
 }
 
 /// Tables, each equal one once.
-pub type Tables = Interned<CostTable>;
+pub(crate) type Tables = Interned<CostTable>;
 
 impl<T> Default for Interned<T> {
     fn default() -> Self {
@@ -262,7 +262,7 @@ impl<T> Default for Interned<T> {
 
 impl<T: InternContent> Interned<T> {
     /// Returns the kept content that is equal to this one.
-    pub fn intern(&mut self, item: impl Into<Rc<T>>) -> Rc<T> {
+    pub(crate) fn intern(&mut self, item: impl Into<Rc<T>>) -> Rc<T> {
         let item = item.into();
         let known = self.known.entry(item.content_hash()).or_default();
         if let Some(known) = known.iter().find(|known| **known == item) {
@@ -275,7 +275,7 @@ impl<T: InternContent> Interned<T> {
 
 /// Results that are made from contents, once for all that are equal.
 #[derive(Clone, Debug)]
-pub struct MadeOnce<T, M> {
+pub(crate) struct MadeOnce<T, M> {
     items: Interned<T>,
     /// The results, by the address of the content that is kept.
     known: HashMap<*const T, Rc<M>>,
@@ -289,7 +289,7 @@ impl<T, M> Default for MadeOnce<T, M> {
 
 impl<T: InternContent, M: From<Rc<T>>> MadeOnce<T, M> {
     /// Returns the result made from this content.
-    pub fn find_or_make(&mut self, item: impl Into<Rc<T>>) -> Rc<M> {
+    pub(crate) fn find_or_make(&mut self, item: impl Into<Rc<T>>) -> Rc<M> {
         let item = item.into();
         if let Some(known) = self.known.get(&Rc::as_ptr(&item)) {
             return known.clone();
@@ -301,12 +301,12 @@ impl<T: InternContent, M: From<Rc<T>>> MadeOnce<T, M> {
 }
 
 /// Lowers `least` to `sum` if that is less.
-pub fn lower_to(least: &mut f64, sum: f64) {
+pub(crate) fn lower_to(least: &mut f64, sum: f64) {
     *least = if sum < *least { sum } else { *least };
 }
 
 /// Compares numbers bit by bit.
-pub fn same_bits(a: &[f64], b: &[f64]) -> bool {
+pub(crate) fn same_bits(a: &[f64], b: &[f64]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
 }
 
@@ -314,7 +314,7 @@ pub fn same_bits(a: &[f64], b: &[f64]) -> bool {
 const HASHED: usize = 4;
 
 /// Hashes entries by multiply and rotate, a word at a time. A weak hash will do, because tables of equal hash are compared.
-pub fn hash_entries(entries: &[f64]) -> u64 {
+pub(crate) fn hash_entries(entries: &[f64]) -> u64 {
     hashed_on(entries.len() as u64, entries)
 }
 
@@ -356,11 +356,11 @@ pub(super) mod tests {
         assert!(!Rc::ptr_eq(&first, &intern([1.0, 2.0])));
     }
 
-    pub const ROWS: usize = 12;
-    pub const COLUMNS: usize = 10;
+    pub(crate) const ROWS: usize = 12;
+    pub(crate) const COLUMNS: usize = 10;
 
     /// Returns all instruction sets that this processor can be told to use. The results must be the same, bit by bit.
-    pub fn every_arch() -> Vec<Arch> {
+    pub(crate) fn every_arch() -> Vec<Arch> {
         let mut all = vec![Arch::new(), Arch::Scalar];
         #[cfg(target_arch = "x86_64")]
         all.extend(pulp::x86::V3::try_new().map(Arch::V3));
@@ -368,7 +368,7 @@ pub(super) mod tests {
     }
 
     /// Returns the costs of three different rows and four different columns, with one forbidden pair.
-    pub fn cost(row: usize, column: usize) -> f64 {
+    pub(crate) fn cost(row: usize, column: usize) -> f64 {
         match (row % 3, column * 7 % 4) {
             (1, 2) => f64::INFINITY,
             (row, column) => ((row * 5 + column * 3) % 7) as f64 + 0.1,

@@ -41,7 +41,7 @@ mod megatron;
 ///
 /// # Errors
 /// Returns an error if the model does not fit the strategy.
-pub fn assign_strategy(
+pub(super) fn assign_strategy(
     problem: &Problem<'_>,
     strategy: Strategy,
 ) -> Result<Vec<usize>, PlannerError> {

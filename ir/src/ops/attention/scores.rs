@@ -33,12 +33,12 @@ pub(super) struct AttentionScores<'a> {
 
 impl AttentionScores<'_> {
     /// Returns the head of keys and values that a head of queries reads.
-    pub fn shared_head(&self, head: usize) -> usize {
+    pub(super) fn shared_head(&self, head: usize) -> usize {
         head / (self.q.region.global[2] / self.k.region.global[2])
     }
 
     /// Returns the score of a query [b, t, head] and a key; -inf where the query does not see it.
-    pub fn score_at(&self, row: &[usize], key: usize) -> f64 {
+    pub(super) fn score_at(&self, row: &[usize], key: usize) -> f64 {
         if !self.op.sees(row[1], key) {
             return f64::NEG_INFINITY;
         }
@@ -52,7 +52,7 @@ impl AttentionScores<'_> {
     }
 
     /// Returns the derivative of a score with respect to the scaled product of query and key.
-    pub fn slope_at(&self, row: &[usize], key: usize) -> f64 {
+    pub(super) fn slope_at(&self, row: &[usize], key: usize) -> f64 {
         self.op.soft_cap.map_or(1.0, |cap| 1.0 - (self.capped_product(row, key) / cap.0).powi(2))
     }
 
@@ -89,7 +89,7 @@ pub(super) struct GradientTerms<'a> {
 }
 
 impl<'a> GradientTerms<'a> {
-    pub fn new(
+    pub(super) fn new(
         scores: AttentionScores<'a>,
         operands: &'a [Operand<'a>],
         of_l: Option<&'a Operand<'a>>,
@@ -98,7 +98,7 @@ impl<'a> GradientTerms<'a> {
     }
 
     /// Returns the term of a query [b, t, head] and a key.
-    pub fn term_at(&self, row: &[usize], key: usize) -> GradientTerm {
+    pub(super) fn term_at(&self, row: &[usize], key: usize) -> GradientTerm {
         let place = [row[0], row[1], row[2], key];
         if let Some(&known) = self.known.borrow().get(&place) {
             return known;

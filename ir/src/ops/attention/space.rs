@@ -94,7 +94,7 @@ pub(super) fn build_rule(
 
 impl AttentionRule {
     /// Returns the dims of a bias `[batch, heads, queries, keys]`, of which each may have extent 1.
-    pub fn bias_dims(
+    pub(super) fn bias_dims(
         &self,
         op: &'static str,
         operands: &[&TensorType],
