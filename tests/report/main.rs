@@ -2,6 +2,7 @@
 
 mod browser;
 mod data;
+mod decide;
 mod events;
 mod failed;
 mod linked;

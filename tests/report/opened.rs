@@ -125,6 +125,16 @@ fn boxing_of_folded_layers_is_seen(browser: &mut Browser) {
     }
     let first = browser.text("document.querySelector('#graph summary .name').textContent");
     assert_eq!(first, "tok_embeddings");
+    // Of several steps on one edge the first is named, and how many more there are.
+    for key in ["alike:A:layers.0", "ops:A:layers.1"] {
+        browser
+            .evaluate(&format!("document.querySelector('[data-key=\"{key}\"] > summary').click()"));
+        browser.evaluate(FILLED);
+    }
+    let badges =
+        "[...document.querySelectorAll('.dag text.on')].map((one) => one.textContent).join('|')";
+    let badges = browser.text(badges);
+    assert!(badges.contains("all_to_all +2") && !badges.contains('…'), "{badges}");
 }
 
 /// Writes the images of docs/commands.md with `GRAPHC_IMAGES=1`, each from a section on.

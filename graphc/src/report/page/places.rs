@@ -152,6 +152,11 @@ pub fn rank_runs(ranks: &[u32]) -> Vec<RankRun> {
     runs
 }
 
+/// The ranks of a run.
+pub fn ranks_of_run((first, count, step): RankRun) -> impl Iterator<Item = u32> {
+    (0..count).map(move |at| first + at * step)
+}
+
 /// The ranks of one of some classes into which ranks are parted.
 pub fn ranks_of_class(class_of_rank: &[usize], class: usize) -> Vec<RankRun> {
     let of_class = class_of_rank.iter().enumerate().filter(|(_, other)| **other == class);

@@ -15,7 +15,7 @@ use super::parts::Parts;
 use super::places::{PlanPlaces, RankRun};
 use super::registers::{RegisterRow, Touched, list_registers, touched_registers};
 use super::table::InternTable;
-use super::waits::{Wait, list_waits};
+use super::waits::{Wait, Waits};
 
 /// Ticks of a step: what times are counted in.
 const TICKS: f64 = (1u64 << 28) as f64;
@@ -129,6 +129,7 @@ pub fn pack_timeline(
 ) -> Timeline {
     let tick = if step_seconds > 0.0 { step_seconds / TICKS } else { 1.0 };
     let shown: Vec<&Ran<'_>> = shown_classes(ran);
+    let waits = Waits::new(plan, ran, tick * SAME as f64);
     let is_shown = |index: usize| shown.iter().any(|ran| ran.index == index);
     let programs = plan.programs.iter().enumerate();
     let actors = programs.map(|(index, program)| match is_shown(index) {
@@ -142,7 +143,7 @@ pub fn pack_timeline(
         actors: actors.collect(),
         registers: list_registers(plan, is_shown, places),
         left_out: ran.iter().filter(|ran| !ran.program.actors.is_empty()).count() - shown.len(),
-        rows: shown.iter().map(|ran| timeline_row(plan, ran, tick)).collect(),
+        rows: shown.iter().map(|ran| timeline_row(ran, &waits, tick)).collect(),
     }
 }
 
@@ -164,7 +165,7 @@ pub fn shown_classes<'a, 'b>(ran: &'a [Ran<'b>]) -> Vec<&'a Ran<'b>> {
     order.into_iter().map(|(_, ran)| ran).collect()
 }
 
-fn timeline_row(plan: &Plan, ran: &Ran<'_>, tick: f64) -> TimelineRow {
+fn timeline_row(ran: &Ran<'_>, waits: &Waits<'_, '_>, tick: f64) -> TimelineRow {
     let lanes = ran.program.streams.iter().zip(&ran.streams).map(|(stream, events)| {
         let blocks = stream.blocks.iter().map(|block| block.iter().map(|a| a.index()).collect());
         let mut lane = Lane {
@@ -188,7 +189,7 @@ fn timeline_row(plan: &Plan, ran: &Ran<'_>, tick: f64) -> TimelineRow {
         stage: class.stage,
         program: ran.index,
         streams,
-        waits: list_waits(plan, ran, tick * SAME as f64),
+        waits: waits.list_of_rank(class.rank),
     }
 }
 

@@ -98,15 +98,15 @@ function inline(share, text, background) {
 function communicationTable(plan, sums) {
   const rows = [...sums.communication].map(([key, one]) => [...JSON.parse(key), ...one.sums, one]).sort((a, b) => b[4] - a[4]);
   const most = Math.max(1e-30, ...rows.map((row) => row[4]));
-  return table("Communication of a rank in a step", [["over"], ["kind"], ["messages", true], ["bytes", true], ["seconds", true]],
-    rows.map(([axis, kind, n, sent, s, one]) => [axisName(plan, axis), eventLink(plan, kind, one), count(n), sent > 0 ? bytes(sent) : "–", ownSeconds(kind, s, most)]));
+  return table("Communication of a rank in a step", [["kind"], ["seconds", true], ["over"], ["messages", true], ["bytes", true]],
+    rows.map(([axis, kind, n, sent, s, one]) => [eventLink(plan, kind, one), ownSeconds(kind, s, most), axisName(plan, axis), count(n), sent > 0 ? bytes(sent) : "–"]));
 }
 
 function kernelTable(plan, sums) {
   const rows = [...sums.kernels].map(([op, one]) => [op, ...one.sums, one]).sort((a, b) => b[4] - a[4]);
   const most = Math.max(1e-30, ...rows.map((row) => row[4]));
-  return table("Kernels of a rank in a step, by op", [["op"], ["launches", true], ["FLOPs", true], ["bytes moved", true], ["seconds", true]],
-    rows.map(([op, n, flops, moved, s, one]) => [eventLink(plan, op, one), count(n), flops > 0 ? metric(flops, "FLOP") : "–", moved > 0 ? bytes(moved) : "–", inline(s / most, seconds(s), "kernel")]));
+  return table("Kernels of a rank in a step, by op", [["op"], ["seconds", true], ["launches", true], ["FLOPs", true], ["bytes moved", true]],
+    rows.map(([op, n, flops, moved, s, one]) => [eventLink(plan, op, one), inline(s / most, seconds(s), "kernel"), count(n), flops > 0 ? metric(flops, "FLOP") : "–", moved > 0 ? bytes(moved) : "–"]));
 }
 
 function costs(plan) {

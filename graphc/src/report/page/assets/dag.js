@@ -91,15 +91,26 @@ function edgePaths(plan, read, to, along) {
   });
 }
 
-/** A box with the boxing on an edge, right above who reads it. */
-function edgeBoxing(plan, read, to, along) {
-  const steps = boxingTo(plan, read.tensor, read.layout);
-  if (steps.length === 0) return [];
-  const text = fitted(badgeText(steps), 24);
-  const [x, y, width] = [to.x + BOX.width * along, to.y - 22, text.length * 6 + 10];
-  return [svg("g", { on: tipOf(() => boxingText(plan, read, steps)) },
-    svg("rect", { x: x - width / 2, y, width, height: 15, rx: 3, style: { fill: "var(--communication)" } }),
-    svg("text", { class: "on", x, y: y + 11, "text-anchor": "middle" }, text))];
+/** Boxes with the boxing on the edges of a node, right above it, beside each other; edges with the same boxing share one. */
+function edgeBoxings(plan, to) {
+  const known = new Map();
+  to.reads.forEach((read, at) => {
+    const steps = boxingTo(plan, read.tensor, read.layout);
+    if (steps.length === 0) return;
+    const text = shortBadge(steps, 24);
+    known.set(text, [...(known.get(text) || []), { read, steps, along: (at + 1) / (to.reads.length + 1) }]);
+  });
+  const badges = [...known].map(([text, all]) => ({ text: all.length > 1 ? `${all.length} x ${text}` : text, all }));
+  const width = ({ text }) => text.length * 6 + 10;
+  const wide = badges.reduce((sum, badge) => sum + width(badge) + 3, -3);
+  let x = badges.length === 1 ? to.x + (BOX.width * badges[0].all.reduce((sum, { along }) => sum + along, 0)) / badges[0].all.length - wide / 2 : center(to) - wide / 2;
+  return badges.map((badge) => {
+    const made = svg("g", { class: "edge-boxing", on: tipOf(() => badge.all.map(({ read, steps }) => boxingText(plan, read, steps)).join("\n")) },
+      svg("rect", { x, y: to.y - 22, width: width(badge), height: 15, rx: 3, style: { fill: "var(--communication)" } }),
+      svg("text", { class: "on", x: x + width(badge) / 2, y: to.y - 11, "text-anchor": "middle" }, badge.text));
+    x += width(badge) + 3;
+    return made;
+  });
 }
 
 function boxingText(plan, { tensor }, steps) {
@@ -110,6 +121,8 @@ function boxingText(plan, { tensor }, steps) {
 
 const tipOf = (text) => ({ mousemove: (event) => tip.show(event, text()), mouseleave: tip.hide });
 const fitted = (text, most) => (text.length > most ? text.slice(0, most - 1) + "…" : text);
+/** The boxing on an edge in so many letters: all steps, or the first and how many more. */
+const shortBadge = (steps, most) => (steps.length === 1 || badgeText(steps).length <= most ? fitted(badgeText(steps), most) : `${fitted(steps[0][1], most - 3)} +${steps.length - 1}`);
 const typeText = (plan, tensor) => {
   const [dtype, , shape] = plan.places.types[plan.places.tensors[tensor][2]];
   return `${dtype}[${shape.join(", ")}]`;
@@ -141,9 +154,9 @@ function opBox(plan, layer, node) {
 function weightLine(plan, tensor, layout, x, y) {
   const name = visible(plan.places.tensors[tensor][0]);
   const steps = boxingTo(plan, tensor, layout);
-  const boxed = steps.length > 0 ? fitted(badgeText(steps), 12) : "";
+  const boxed = steps.length > 0 ? shortBadge(steps, 14) : "";
   return [layoutBar(plan, plan.places.tensors[tensor][3], x, y + 1, BOX.weight - 2),
-    svg("text", { class: "weight", x: x + 13, y: y + 11 }, fitted(name.slice(name.lastIndexOf(".") + 1), boxed ? 10 : 24)),
+    svg("text", { class: "weight", x: x + 13, y: y + 11 }, fitted(name.slice(name.lastIndexOf(".") + 1), boxed ? 9 : 24)),
     boxed && [svg("rect", { x: x + BOX.width - boxed.length * 5.6 - 8, y: y + 1, width: boxed.length * 5.6 + 6, height: 12, rx: 3, style: { fill: "var(--communication)" } }),
       svg("text", { class: "on small", x: x + BOX.width - 5, y: y + 10.5, "text-anchor": "end" }, boxed)]];
 }
@@ -175,6 +188,6 @@ function dag(plan, number, ops) {
   const edges = nodes.flatMap((node) => node.reads.map((read, at) => [read, node, (at + 1) / (node.reads.length + 1)]));
   edges.forEach(([read, to, along]) => image.append(...edgePaths(plan, read, to, along)));
   nodes.forEach((node) => image.append(node.op ? opBox(plan, layer, node) : outsideBox(plan, node)));
-  edges.forEach(([read, to, along]) => image.append(...edgeBoxing(plan, read, to, along)));
+  nodes.forEach((node) => image.append(...edgeBoxings(plan, node)));
   return el("div", { class: "dag" }, number !== null && el("p", { class: "note" }, layerLinks(plan, number)), image);
 }

@@ -14,6 +14,43 @@ function comparableFigures([a, b]) {
   return (name) => batches && (stages || !["objective", "bound"].includes(name));
 }
 
+/** Figures in the order in which they decide: what a step takes before what the planner adds up. */
+const FIGURES = ["predicted step", "peak memory", "objective", "bound"];
+
+/** What the step is made of, the means of all ranks: kernels, communication beside none, waiting. */
+function shareRows(plans, comparable) {
+  return ["kernels", "communication not hidden", "waiting"].flatMap((name, at) => {
+    const [before, after] = plans.map(({ summary }) => summary.shares[at] * summary.step_seconds).map((one) => (one > NO_SHARE * plans[0].summary.step_seconds ? one : 0));
+    const [text, kind] = change(before, after);
+    return before + after > 0 ? [[el("span", { class: "part-of" }, name), seconds(before), seconds(after), el("span", { class: comparable(name) ? kind : "" }, before > 0 ? text : "new")]] : [];
+  });
+}
+
+/** The share of the machines' peak, of which more is better. */
+function peakRow([a, b], comparable) {
+  const [before, after] = [a.summary.mfu, b.summary.mfu];
+  if (before === null || after === null) return [];
+  const points = (after - before) * 100;
+  const kind = !comparable("peak") || points === 0 ? "" : points > 0 ? "better" : "worse";
+  return [["of the machines' peak", percent(before), percent(after), el("span", { class: kind }, `${points > 0 ? "+" : ""}${points.toFixed(1)} points`)]];
+}
+
+/** All figures. */
+function figureRows(plans, figures) {
+  const comparable = comparableFigures(plans);
+  const known = FIGURES.map((name) => figures.find(([other]) => other === name)).filter(Boolean);
+  const [step, ...rest] = known.map((row) => figureRow(comparable, row));
+  return [...paceRow(plans), step, ...shareRows(plans, comparable), ...peakRow(plans, comparable), ...rest];
+}
+
+/** Bytes that a rank sends and receives by collectives of a kind, the mean of all ranks. */
+function bytesOfKind(plan, kind) {
+  const own = kind === "send_recv" ? "send" : kind;
+  const sums = [...spent(plan, "all").communication].filter(([key]) => JSON.parse(key)[1] === own);
+  const sent = sums.reduce((sum, [, one]) => sum + one.sums[1], 0);
+  return sent > 0 ? bytes(sent) : "–";
+}
+
 /** Samples per second of both plans, of which more is better. */
 function paceRow([a, b]) {
   const paces = [a, b].map(({ summary: { samples, step_seconds: step } }) => (samples && step > 0 ? samples / step : null));
@@ -54,31 +91,43 @@ function nameInLayer(plan, layer, name) {
   return name.includes(layer.name) ? name.replace(layer.name, "*") : `#${layer.tensors.indexOf(tensorNumbers(plan).get(name))}`;
 }
 
+/** Where a layout says on which stage it is. */
+const OF_STAGE = / of stage \d+$/;
+
 /** Differences by form of layers: those of layers alike that are the same, under one name, are one row. */
 function foldDifferences(plans, tensors) {
   const forms = new Map();
   for (const [name, a, b] of tensors) {
     const { plan, layer } = placeOf(plans, name);
     const form = layer ? `${plans.indexOf(plan)} ${layer.form}` : "";
-    if (!forms.has(form)) forms.set(form, { plan, layers: new Set(), rows: new Map() });
+    if (!forms.has(form)) forms.set(form, { plan, layers: new Set(), names: new Set(), rows: new Map() });
     const known = forms.get(form);
     if (layer) known.layers.add(layer);
-    const key = JSON.stringify([nameInLayer(plan, layer, name), a, b]);
+    const own = nameInLayer(plan, layer, name);
+    known.names.add(own);
+    // Layers alike lie on stages of their own: that alone makes no other row.
+    const key = JSON.stringify([own, ...[a, b].map((text) => text && text.replace(OF_STAGE, ""))]);
     known.rows.set(key, [...(known.rows.get(key) || []), [name, a, b]]);
   }
   return [...forms.values()];
 }
 
 /** What differs in layers alike, folded where it is much. */
-function layerDifferences({ plan, layers, rows }, few) {
-  const alike = [...layers];
+function layerDifferences({ plan, layers, names, rows }, few) {
+  const alike = plan.places.layers.filter((layer) => layers.has(layer));
   const title = alike.length === 0 ? "tensors of no layer" : alike.length === 1 ? [named(alike[0].name)] : [named(alike[0].name), " … ", named(alike[alike.length - 1].name)];
   const all = [...rows.values()];
   const name = (same) => [tensorLink(plan, same[0][0]), same.length > 1 && ` in ${same.length} layers`];
   const made = () => table("Tensors that lie in other ways", [["tensor"], ["A"], ["B"]],
-    byName(all).map((same) => [el("span", null, name(same)), el("span", null, layoutCell(same[0][1], same[0][2])), el("span", null, layoutCell(same[0][2], same[0][1]))]));
-  const count = `${some(all.length, "tensor")}${alike.length > 1 ? ` each, ${alike.length} layers` : ""}`;
+    byName(all).map((same) => [el("span", null, name(same)), layoutOfAll(same, 1, 2), layoutOfAll(same, 2, 1)]));
+  const count = `${some(names.size, "tensor")}${alike.length > 1 ? ` each, ${alike.length} layers` : ""}`;
   return opened([title, el("span", { class: "count" }, ` ${count}`)], made, `differs:${alike.length ? alike[0].name : ""}`, few);
+}
+
+/** The layout that a tensor has in all layers of a row, beside the other plan's. */
+function layoutOfAll(same, which, other) {
+  const stages = new Set(same.map((row) => row[which]));
+  return el("span", null, layoutCell(same[0][which], same[0][other]), stages.size > 1 && " and on others' stages");
 }
 
 /** A layout as it is compared: "(B, S(0)) on 2x2 of stage 0", without the place where the other's is the same. */
@@ -104,10 +153,10 @@ function difference(page) {
     el("div", { class: "pair" },
       el("div", null,
         table("Figures", [["figure"], ["A", true], ["B", true], ["change", true]],
-          [...paceRow(page.plans), ...d.figures.map((row) => figureRow(comparableFigures(page.plans), row))]),
+          figureRows(page.plans, d.figures)),
         comparisonNote(page.plans),
-        same(d.collectives, table("Collectives of a step", [["kind"], ["A", true], ["B", true]],
-          d.collectives.map(([kind, a, b]) => [kind, count(a), count(b)])))),
+        same(d.collectives, table("Collectives of a step, and the bytes of a rank", [["kind"], ["A", true], ["B", true], ["A, bytes", true], ["B, bytes", true]],
+          d.collectives.map(([kind, a, b]) => [kind, count(a), count(b), ...page.plans.map((plan) => bytesOfKind(plan, kind))])))),
       el("div", null,
         same(d.inputs, table("Options and other inputs", columns("option"), d.inputs.map(([name, a, b]) => [named(name), code(a), code(b)]))),
         same(forms, el("div", { class: "differing" }, el("p", { class: "note" }, "Tensors that lie in other ways, by layer; those of layers alike are one row."), forms.map((one) => layerDifferences(one, few)))))));

@@ -82,13 +82,23 @@ function registerLine(plan, program, number, made = false) {
     el("span", { class: "mono" }, `${dtype}[${shape.join(", ")}] `), chips(plan.places.layouts[layout]), ` ${bytes(size)} on a rank`);
 }
 
+/** What many registers are together: how many, their bytes, and the layers that they are of. */
+function bucketText(plan, program, numbers) {
+  const rows = numbers.map((number) => plan.timeline.registers[program][number]);
+  const size = rows.reduce((sum, row) => sum + row[4], 0);
+  const known = new Set(rows.map(([index]) => layerOfTensor(plan).get(index)).filter(Boolean));
+  const layers = plan.places.layers.filter((layer) => known.has(layer));
+  const of = layers.length === 0 ? "" : ` of ${visible(layers[0].name)}${layers.length > 1 ? ` … ${visible(layers[layers.length - 1].name)} (${some(layers.length, "layer")})` : ""}`;
+  return `${some(numbers.length, "tensor")}${of}, ${bytes(size)} on a rank together`;
+}
+
 /** What an event makes, reads or updates, each with its registers. */
 function registerFacts(plan, program, row) {
   return [["makes", MADE], ["reads", READ], ["updates", UPDATED]].map(([title, which]) => {
     const numbers = row[TOUCHED][which];
     const more = numbers.length - MOST_REGISTERS;
     const lines = (some) => some.map((number) => registerLine(plan, program, number, which === MADE));
-    return numbers.length > 0 && [el("dt", null, title), el("dd", { data: { registers: title } }, lines(numbers.slice(0, MOST_REGISTERS)),
+    return numbers.length > 0 && [el("dt", null, title), el("dd", { data: { registers: title } }, more > 0 && el("div", null, bucketText(plan, program, numbers)), lines(numbers.slice(0, MOST_REGISTERS)),
       more > 0 && opened(`${more} more`, () => lines(numbers.slice(MOST_REGISTERS)), `registers:${title}:${keyOf(plan, row[NAME])}`))];
   });
 }

@@ -1,7 +1,7 @@
 // Events of the simulated step, unpacked from blocks and their runs.
 
 /** Columns of a row of `timeline.actors` that are used by name. */
-const [NAME, DOING, TOUCHED] = [0, 1, 5];
+const [NAME, DOING, PART_OF, TOUCHED] = [0, 1, 3, 5];
 /** What an actor makes, reads and changes, in `TOUCHED`. */
 const [MADE, READ, UPDATED] = [0, 1, 2];
 /** Gaps between events up to so many ticks are none. */

@@ -18,7 +18,14 @@ function seconds(value) {
   return value < 1e-6 ? "< 1 us" : `${(value * 1e6).toFixed(1)} us`;
 }
 
-const percent = (share, digits = 1) => `${(share * 100).toFixed(digits)} %`;
+/** Shares of the whole below this are none: what rounding leaves. */
+const NO_SHARE = 1e-9;
+
+/** A share in percent. What is there is never said to be nothing. */
+function percent(share, digits = 1) {
+  const least = 10 ** -digits;
+  return share > NO_SHARE && share * 100 < least / 2 ? `< ${least.toFixed(digits)} %` : `${(share * 100).toFixed(digits)} %`;
+}
 
 const count = (value) => Math.round(value).toLocaleString("en-US");
 
@@ -68,9 +75,10 @@ function joinedRuns(lists) {
   return all;
 }
 
-/** "3.2 % slower" and its class, of what is better where it is less. */
+/** "+3.2 %", or "12 times" of what is far more, and its class, of what is better where it is less. */
 function change(before, after) {
   if (!(before > 0) || before === after) return ["same", ""];
   const share = after / before - 1;
-  return [`${share > 0 ? "+" : ""}${(share * 100).toFixed(2)} %`, share > 0 ? "worse" : "better"];
+  const text = share >= 9 ? `${count(share + 1)} times` : `${share > 0 ? "+" : ""}${(share * 100).toFixed(2)} %`;
+  return [text, share > 0 ? "worse" : "better"];
 }

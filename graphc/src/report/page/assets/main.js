@@ -3,10 +3,15 @@
 const page = JSON.parse(document.getElementById("data").textContent);
 const two = page.plans.length > 1;
 
+/** What tells a plan from the other: its name, or its file where both have one name. */
+const planName = (plan) => (two && page.plans[0].name === page.plans[1].name && page.plans[0].file !== page.plans[1].file ? plan.file : plan.name);
+
+const planTag = (at) => el("span", { class: "tag" }, "AB"[at]);
+
 function section(id, title, lead, make) {
   return el("section", { id }, el("h2", null, title), el("p", { class: "lead" }, prose(lead)),
     el("div", { class: two ? "columns two" : "columns" }, page.plans.map((plan, at) =>
-      el("div", { class: "plan" }, two && el("h3", null, el("span", { class: "tag" }, "AB"[at]), named(plan.name)), make(plan, at)))));
+      el("div", { class: "plan" }, two && el("h3", null, planTag(at), named(planName(plan))), make(plan, at)))));
 }
 
 /** What goes where: ranks, layers, the chosen tensor. */
@@ -70,13 +75,13 @@ const TITLES = { differs: "Differs", where: "Where", graph: "Graph", costs: "Cos
 function subtitle() {
   if (page.failed) return `${visible(page.failed.file)} · not compiled · ${visible(page.failed.cluster)}`;
   const [{ file, summary }] = page.plans;
-  return two ? "two plans side by side"
+  return two ? `two plans${planName(page.plans[0]) === page.plans[0].name ? "" : ` of ${visible(page.plans[0].name)}`} side by side`
     : `${visible(file)} · ${summary.training ? "training" : "inference"} · strategy ${summary.strategy} · ${visible(summary.cluster)}, ${visible(summary.framework)}`;
 }
 
 function start() {
   const shown = page.failed ? [page.failed] : page.plans;
-  document.getElementById("title").replaceChildren(...shown.flatMap((one, at) => [at ? " and " : "", named(one.name)]));
+  document.getElementById("title").replaceChildren(...shown.flatMap((one, at) => [at ? " and " : "", named(page.failed ? one.name : planName(one))]));
   document.getElementById("subtitle").textContent = subtitle();
   document.getElementById("content").replaceChildren(...sections);
   document.getElementById("sections").append(...sections.filter((one) => TITLES[one.id]).map((one) => el("a", { href: `#${one.id}` }, TITLES[one.id])));

@@ -1,31 +1,42 @@
 // Bytes that are alive over the step, stacked by what they are for.
 
 /** The frame of one of so many charts in a row. */
-const frameOf = (columns) => ({ left: 62, right: 12, top: 18, bottom: 26, width: room([1340, 660, 470][columns - 1]), height: columns < 3 ? 260 : 220 });
+const frameOf = (columns) => ({ left: 62, right: 12, top: 18, bottom: 26, width: room([1340, 660, 470, 330][columns - 1]), height: [260, 260, 220, 190][columns - 1] });
 
-/** Programs of a stage whose arenas differ by less than this are alike. */
+/** Programs whose arenas differ by less than this share are alike; of different stages only where each kind of bytes does so too. */
 const ALIKE_ARENAS = 0.02;
+
+/** The most bytes of each kind that a program ever has. */
+const mostOfKinds = remembered((program) => program.moments.reduce((most, [, kinds]) => most.map((one, at) => Math.max(one, kinds[at])), program.moments[0][1]));
+
+/** Whether two programs fill their memory alike. */
+function fillsAlike(a, b) {
+  const near = (x, y) => Math.abs(x - y) <= a.arena_bytes * ALIKE_ARENAS;
+  return near(a.arena_bytes, b.arena_bytes) && (a.stage === b.stage || mostOfKinds(a).every((most, at) => near(most, mostOfKinds(b)[at])));
+}
 
 /** Programs that are alike, each group with the fullest of them, which is drawn, and the ranks of all. */
 const memoryGroups = remembered((plan) => {
   const groups = [];
   for (const one of plan.memory.programs) {
-    const known = groups.find(({ all: [first] }) => first.stage === one.stage && Math.abs(first.arena_bytes - one.arena_bytes) <= first.arena_bytes * ALIKE_ARENAS);
+    const known = groups.find(({ all: [first] }) => fillsAlike(first, one));
     if (known) known.all.push(one);
     else groups.push({ all: [one] });
   }
   for (const group of groups) {
     group.fullest = group.all.reduce((best, one) => (one.arena_bytes > best.arena_bytes ? one : best));
     group.ranks = ranksNamed(joinedRuns(group.all.map((one) => one.ranks)));
+    const stages = joinedRuns([[...new Set(group.all.map((one) => one.stage))].map((stage) => [stage, 1, 1])]);
+    group.stages = `${stages.length > 1 || stages[0][1] > 1 ? "stages" : "stage"} ${runs(stages)}`;
   }
   return groups;
 });
 
 /** Whose memory a chart is of, and how much it is. */
-function memoryTitle({ all, fullest, ranks }, peak) {
+function memoryTitle({ all, fullest, ranks, stages }, peak) {
   const least = Math.min(...all.map((one) => one.arena_bytes));
   const arena = bytes(least) === bytes(fullest.arena_bytes) ? bytes(least) : `${bytes(least)} to ${bytes(fullest.arena_bytes)}`;
-  return `Stage ${fullest.stage}, ${ranks}: peak ${bytes(peak)}, arena ${arena}${all.length > 1 ? ` (drawn: ${ranksNamed(fullest.ranks)}, the fullest)` : ""}`;
+  return `S${stages.slice(1)}, ${ranks}: peak ${bytes(peak)}, arena ${arena}${all.length > 1 ? ` (drawn: ${ranksNamed(fullest.ranks)}${stages.startsWith("stages") ? ` of stage ${fullest.stage}` : ""}, the fullest)` : ""}`;
 }
 
 function memoryFigure(plan, group, scale, frame) {
@@ -39,7 +50,7 @@ function memoryFigure(plan, group, scale, frame) {
   const { moments } = filled;
   const total = (moment) => moment[1].reduce((all, one) => all + one, 0);
   const image = svg("svg", { viewBox: `0 0 ${frame.width} ${frame.height}`, role: "img",
-    "aria-label": `Memory of stage ${filled.stage}, ${group.ranks}, over the step; a table follows` });
+    "aria-label": `Memory of ${group.stages}, ${group.ranks}, over the step; a table follows` });
   for (const at of ticks(scale, 4, 2)) {
     if (at > scale) continue;
     image.append(svg("line", { class: "grid", x1: frame.left, x2: frame.width - frame.right, y1: y(at), y2: y(at) }),
@@ -143,12 +154,13 @@ function memoryScale(plans) {
 function memory(plan, scale, single) {
   const { programs } = plan.memory;
   const groups = memoryGroups(plan);
-  const columns = single ? Math.min(3, groups.length || 1) : 2;
+  // Beside another plan charts have half the width, and half of that where there are many.
+  const beside = single ? Math.min(3, groups.length || 1) : groups.length > 2 ? 2 : 1;
   const beyond = plan.memory.device_bytes > scale;
   const used = plan.memory.kinds.filter((_, at) => programs.some((one) => one.moments.some((moment) => moment[1][at] > 0)));
   return el("div", null,
     legend(used.map((kind) => [`var(--${kind})`, kind === "copy" ? "copy of a parameter" : kind])),
     beyond && el("p", { class: "note" }, `The device has ${bytes(plan.memory.device_bytes)}, far above what is drawn.`),
-    el("div", { class: `memories in${single ? columns : 1}` }, groups.map((one) => memoryFigure(plan, one, scale, frameOf(columns)))),
+    el("div", { class: `memories in${beside}` }, groups.map((one) => memoryFigure(plan, one, scale, frameOf(single ? beside : 2 * beside)))),
     plan.memory.left_out > 0 && el("p", { class: "note" }, `${plan.memory.left_out} more programs, with less memory, are not shown.`));
 }

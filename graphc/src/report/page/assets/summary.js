@@ -33,12 +33,18 @@ function measuredStep(page) {
   return went && went.pace && samples ? samples / went.pace.measured : null;
 }
 
+/** What the measured step is of; beside a profile also what its run did, which need not be the same. */
+function measuredSource({ went }) {
+  if (!went || !went.measured) return "the mean of the run without its first step";
+  return `the median of the profile${went.pace ? `; the run made ${rate(went.pace.measured)} samples/s` : ""}`;
+}
+
 function measuredCard(plan, measured) {
   const { samples, step_seconds: step } = plan.summary;
   const times = measured / step;
   const off = times >= 10 || times <= 0.1 ? `${times.toPrecision(2)} times the predicted step` : Math.abs(times - 1) < 5e-4 ? "as predicted"
     : `${percent(Math.abs(times - 1))} ${times > 1 ? "longer" : "shorter"} than predicted`;
-  return card("Measured step", seconds(measured), `${samples ? `${rate(samples / measured)} samples/s; ` : ""}${off}`, measured);
+  return card("Measured step", seconds(measured), `${samples ? `${rate(samples / measured)} samples/s; ` : ""}${off}: ${measuredSource(page)}`, measured);
 }
 
 /** A share of the machines' peak; more than all of it says that the cluster's figures are too low. */
@@ -73,7 +79,7 @@ function strip(plan, measured) {
 function summary(page) {
   const two = page.plans.length > 1;
   return el("section", { id: "summary", "aria-label": "Summary" }, page.plans.map((plan, at) => [
-    two && el("h3", null, el("span", { class: "tag" }, "AB"[at]), named(plan.name), " ", el("span", { class: "note" }, visible(plan.file))),
+    two && el("h3", null, planTag(at), named(planName(plan)), planName(plan) === plan.file ? null : [" ", el("span", { class: "note" }, visible(plan.file))]),
     strip(plan, at === 0 ? measuredStep(page) : null),
   ]));
 }

@@ -7,8 +7,8 @@ const GAP = 10;
 const AXIS = 24;
 /** Events that are drawn one by one; of more, runs of blocks are. */
 const MOST_EVENTS = 60000;
-/** Lanes up to which all are nested at first. */
-const MOST_NESTED = 6;
+/** Lanes up to which all are nested at first: those of six stages with a second stream. */
+const MOST_NESTED = 12;
 
 /** What of the step is seen, in seconds; all timelines of a page share it. */
 class View {
@@ -236,17 +236,18 @@ class Timeline {
     const microbatch = ofMicrobatch(one, run, one.stream.items[run][1]);
     for (const [first, last, pass] of nest.passes) {
       const name = pass === undefined ? "" : this.timeline.passes[pass];
-      const text = microbatch === null ? name : `${name} ${microbatch}`;
-      this.pieces(times, first, last).forEach((piece) => this.span(pen, piece, [top, PASS], text, this.theme[name] || this.theme.panel));
+      const texts = microbatch === null ? [name] : [`${name} ${microbatch}`, String(microbatch)];
+      this.pieces(times, first, last).forEach((piece) => this.span(pen, piece, [top, PASS], texts, this.theme[name] || this.theme.panel));
     }
     nest.layers.forEach(([first, last, layer], at) => {
       const known = layer >= 0 && this.plan.places.layers[layer];
-      this.pieces(times, first, last).forEach((piece) => this.span(pen, piece, [top + PASS, LAYER], known ? known.name : "", at % 2 ? this.theme.panel : this.theme.bg, this.theme.ink));
+      const texts = known ? [known.name, known.name.slice(known.name.lastIndexOf(".") + 1)] : [];
+      this.pieces(times, first, last).forEach((piece) => this.span(pen, piece, [top + PASS, LAYER], texts, at % 2 ? this.theme.panel : this.theme.bg, this.theme.ink));
     });
   }
 
-  /** A span with its name. */
-  span(pen, [x, to], [top, high], text, fill, ink = null) {
+  /** A span with the first of its names for which there is room. */
+  span(pen, [x, to], [top, high], texts, fill, ink = null) {
     if (to < this.left || x > this.width || to <= x) return;
     pen.fillStyle = fill;
     pen.globalAlpha = ink ? 1 : 0.55;
@@ -257,7 +258,7 @@ class Timeline {
       pen.strokeStyle = this.theme.line;
       pen.strokeRect(x + 0.5, top + 1.5, to - x - 1.5, high - 2);
     }
-    this.text(pen, [text, text.slice(text.lastIndexOf(".") + 1)], [x, to], [top, high], ink || this.theme.ink);
+    this.text(pen, texts, [x, to], [top, high], ink || this.theme.ink);
   }
 
   /** The first of some texts for which there is room between two places. */

@@ -68,6 +68,8 @@ function showEvent(one, wanted, level = "event", time = null) {
 function timelines(page) {
   const view = new View(Math.max(...page.plans.map((plan) => plan.summary.step_seconds)));
   const all = page.plans.map((plan) => new Timeline(plan, view));
+  // One switch is for all of them, so all begin alike.
+  if (all.some((one) => !one.nested)) all.forEach((one) => { one.nested = false; one.arrange(); });
   const button = (text, title, act) => el("button", { type: "button", title, "aria-label": title, on: { click: act } }, text);
   const doings = page.plans[0].timeline.doings;
   const folds = all.some((one) => [...one.folds.values()].some((rows) => rows.length > 1));

@@ -59,16 +59,21 @@ function measuredActor(name) {
   return shown.timeline.actors.some((actors) => actors.some(wanted)) ? jump(named(name), () => showEvent(shown, wanted)) : named(name);
 }
 
+/** What a sum leaves of a whole; nothing where rounding alone does. */
+const leftOver = (whole, sum) => (whole - sum > whole * NO_SHARE ? whole - sum : 0);
+
+/** Measured by predicted. */
+const ratio = (predicted, measured) => (predicted > 0 ? (measured / predicted).toFixed(2) : "–");
+
 /** Seconds of a step of some ranks by op and kind: measured beside predicted, their sums, and what of the step lies outside of all actors. */
 function measuredTable({ step: whole }, rows, whose) {
   const sum = (at) => rows.reduce((all, row) => all + row[at], 0);
-  const outside = [1, 2].map((at) => Math.max(0, whole[at - 1] - sum(at)));
+  const outside = [1, 2].map((at) => leftOver(whole[at - 1], sum(at)));
   const most = Math.max(1e-30, ...rows.flatMap(([, a, b]) => [a, b]));
   const both = (name, a, b) => {
     const background = `var(--${COLLECTIVES.includes(name) ? "communication" : "kernel"})`;
     return [el("i", { class: "inline predicted-bar", style: { width: `${(a / most) * 110}px`, background } }), el("br"), el("i", { class: "inline", style: { width: `${(b / most) * 110}px`, background } })];
   };
-  const ratio = (a, b) => (a > 0 ? (b / a).toFixed(2) : "–");
   const plain = (name, a, b) => [name, seconds(a), seconds(b), ratio(a, b), ""];
   return table(`Seconds of a step of ${whose}, by op and kind`, [["op"], ["predicted", true], ["measured", true], ["ratio", true], [""]],
     [{ chosen: true, cells: plain("the step", ...whole) }, plain("outside of actors", ...outside), plain("all actors", sum(1), sum(2)),
@@ -78,10 +83,9 @@ function measuredTable({ step: whole }, rows, whose) {
 function measured(data, batch) {
   const { step, rows, ranks, actors } = data;
   const [text, kind] = change(step[0], step[1]);
-  const ratio = (a, b) => (a > 0 ? (b / a).toFixed(2) : "–");
   const off = actors.filter(([, a]) => a > 0).sort((a, b) => b[2] - b[1] - (a[2] - a[1])).slice(0, 100);
   return el("div", null,
-    el("p", { class: "lead" }, `A step was measured at ${seconds(step[1])} and predicted at ${seconds(step[0])} (`, el("span", { class: kind }, text), ")",
+    el("p", { class: "lead" }, `A step was measured at ${seconds(step[1])}, the median of the profile, and predicted at ${seconds(step[0])} (`, el("span", { class: kind }, text), ")",
       batch > 0 && step[1] > 0 && `: ${rate(batch / step[1])} samples/s instead of ${rate(batch / step[0])}`, "."),
     el("p", { class: "note outside" }, "Each row holds measured against predicted seconds of the same ranks. Outside of actors lies what no actor's time holds: waiting for other ranks, which is not in the time of communication, starting actors, and what the program does between steps."),
     legend([["var(--kernel)", "kernels"], ["var(--communication)", "communication"]]),

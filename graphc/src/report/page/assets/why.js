@@ -19,12 +19,13 @@ const mostCost = (plans) => Math.max(0, ...plans.flatMap(reasonsOf).map(([reason
 function moreText(more, base) {
   if (Math.abs(more) <= base * SAME_OBJECTIVE) return "as much";
   const [by, share] = [seconds(Math.abs(more)), percent(Math.abs(more) / base, 3)];
-  return by.startsWith("<") ? `${by} ${more > 0 ? "more" : "less"}` : `${more > 0 ? "+" : "−"}${by} (${more > 0 ? "+" : "−"}${share})`;
+  const sign = more > 0 ? "+" : "−";
+  return by.startsWith("<") ? `${by} ${more > 0 ? "more" : "less"}` : `${sign}${by} (${share.startsWith("<") ? "" : sign}${share})`;
 }
 
 function reasonRow(plan, base, reason, most) {
   const more = reason.seconds === null ? null : reason.seconds - base;
-  const changed = reason.changes > 0 && [`${reason.changes} more: `, reason.changed.flatMap((name, at) => [at ? ", " : "", tensorLink(plan, name)]), reason.changes > reason.changed.length && ", …"];
+  const changed = reason.changes > 0 && [`${reason.changes} more: `, reason.changed.flatMap((name, at) => [at ? ", " : "", tensorLink(plan, name), numberedPart(plan, name)]), reason.changes > reason.changed.length && ", …"];
   const width = most > 0 && more !== null ? (Math.abs(more) / most) * 90 : 0;
   return {
     chosen: reason.chosen,
@@ -92,6 +93,23 @@ function partOf(plan, tensor) {
   const maker = tensor.startsWith("%") && makerOf(plan).get(plan.places.tensors.findIndex(([name]) => name === tensor));
   return maker && el("span", { class: "note" }, ` of ${visible(plan.parts[maker[PART]])} ${maker[OP]}`);
 }
+
+/** The part of the model that a tensor belongs to which has a number for a name, by the first event that makes it. */
+function numberedPart(plan, name) {
+  const part = name.startsWith("%") && partsByName(plan).get(name);
+  return part && el("span", { class: "note" }, ` (${visible(part)})`);
+}
+
+/** The part of the model by the name of what an event makes. */
+const partsByName = remembered((plan) => {
+  const all = new Map();
+  const nameOf = ([index, name]) => (index === null ? name : plan.places.tensors[index][0]);
+  plan.timeline.actors.forEach((rows, program) => rows.forEach((row) => row[TOUCHED][MADE].forEach((number) => {
+    const name = nameOf(plan.timeline.registers[program][number]);
+    if (plan.parts[row[PART_OF]] && !all.has(name)) all.set(name, plan.parts[row[PART_OF]]);
+  })));
+  return all;
+});
 
 /** Where else on the page an explained tensor is. */
 const whyLinks = (plan, { tensor }) => el("p", { class: "note" }, tensorLink(plan, tensor), " is in What goes where.");
