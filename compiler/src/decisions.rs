@@ -89,7 +89,7 @@ pub struct Rates {
 
 /// A training graph with its rates.
 #[derive(Clone, Debug)]
-pub struct Rated {
+pub(crate) struct Rated {
     /// The graph.
     pub training: TrainingGraph,
     /// Its rates.
@@ -136,7 +136,7 @@ impl Decisions {
     }
 
     /// Returns the graph with its rates, without stages.
-    pub fn to_rated(&self) -> Rated {
+    pub(crate) fn to_rated(&self) -> Rated {
         let Self { training, rates, recomputed, .. } = self;
         Rated { training: training.clone(), rates: rates.clone(), recomputed: recomputed.clone() }
     }

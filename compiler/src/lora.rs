@@ -14,10 +14,9 @@ use graphc_ir::ops::{
     Binary, BinaryFunction, Init, MatMul, Transpose, Unary, UnaryFunction, Variable,
 };
 use graphc_ir::scalar::Scalar;
-use graphc_ir::text::nearest_name;
 use graphc_ir::types::TensorType;
 
-use crate::pattern::matches_pattern;
+use crate::pattern::{matches_pattern, nearest_pattern};
 
 /// The reason why a graph cannot be adapted.
 #[derive(Clone, PartialEq, thiserror::Error)]
@@ -109,7 +108,7 @@ fn check_patterns(graph: &Graph, patterns: &[&str]) -> Result<(), LoraError> {
     let names: Vec<String> = graph.nodes.iter().filter_map(variable).collect();
     let unknown = |pattern: &&&str| !names.iter().any(|name| matches_pattern(pattern, name));
     let Some(pattern) = patterns.iter().find(unknown) else { return Ok(()) };
-    let nearest = nearest_name(pattern, names.iter().map(String::as_str)).map(str::to_owned);
+    let nearest = nearest_pattern(pattern, names.iter().map(String::as_str));
     Err(LoraError::Pattern { pattern: (*pattern).into(), nearest })
 }
 

@@ -23,7 +23,8 @@ pub trait Dataset: Send + Sync {
     /// samples and fields.
     ///
     /// # Errors
-    /// Returns an error if the data cannot be read, or is not such a sample.
+    /// Returns an error if the data cannot be read, or is not such a sample: a program's own is [`DatasetError::Custom`], which `?` makes of an
+    /// [`io::Error`](std::io::Error) or a boxed error. The loader puts the names of the set, the sample and the field before it.
     fn read(&self, sample: usize, field: usize, into: &mut [u8]) -> Result<(), DatasetError>;
 
     /// Returns the tensor of this name that belongs to the whole set and not to a sample, if there is one. It feeds an input that is the same in

@@ -61,6 +61,9 @@ pub enum DatasetError {
         /// The reason.
         reason: String,
     },
+    /// The error of a program's own data set. `?` makes it of an [`io::Error`](std::io::Error) and of a boxed error.
+    #[error("{0}")]
+    Custom(String),
     /// A request that a loader cannot meet.
     #[error("{0}")]
     Loader(String),
@@ -75,6 +78,18 @@ impl DatasetError {
     /// Makes the error of a file that cannot be read.
     pub(crate) fn unreadable_file(path: &str, reason: impl ToString) -> Self {
         Self::Read { path: path.to_owned(), reason: reason.to_string() }
+    }
+}
+
+impl From<std::io::Error> for DatasetError {
+    fn from(error: std::io::Error) -> Self {
+        Self::Custom(error.to_string())
+    }
+}
+
+impl From<Box<dyn std::error::Error + Send + Sync>> for DatasetError {
+    fn from(error: Box<dyn std::error::Error + Send + Sync>) -> Self {
+        Self::Custom(error.to_string())
     }
 }
 

@@ -117,12 +117,27 @@ impl Source {
         self.open_kind(split, session.inputs(), session.samples())
     }
 
+    /// Checks that a safetensors file is none of the folders that the other kinds are.
+    ///
+    /// # Errors
+    /// Returns an error if it is a folder, which says how its kind is named.
+    pub fn check_kind(&self) -> Result<(), DatasetError> {
+        if self.kind != Kind::Tensors || !self.path.is_dir() {
+            return Ok(());
+        }
+        let text = self.path.display().to_string();
+        let choices = NAMED.map(|(name, _)| format!("{name}:{text}")).join(", ");
+        let reason = format!("it is a folder, and what it holds must be said: write {choices}");
+        Err(DatasetError::Name { text, reason })
+    }
+
     fn open_kind(
         &self,
         split: Split,
         inputs: &BTreeMap<String, TensorType>,
         dims: &BTreeMap<String, Samples>,
     ) -> Result<Arc<dyn Dataset>, DatasetError> {
+        self.check_kind()?;
         Ok(match self.kind {
             Kind::Cifar10 => Arc::new(cifar::cifar10(&self.path, split)?),
             Kind::Cifar100 => Arc::new(cifar::cifar100(&self.path, split)?),
@@ -274,6 +289,14 @@ mod tests {
             let error = text.parse::<Source>().expect_err("no name").to_string();
             assert!(error.contains("cifar10:DIR, cifar100:DIR, mnist:DIR"), "{error}");
         }
+        let folder = tempfile::tempdir().expect("a folder");
+        let name = folder.path().display().to_string();
+        let source: Source = name.parse().expect("a path");
+        let error = source.check_kind().expect_err("a folder").to_string();
+        assert!(
+            error.contains("it is a folder") && error.contains(&format!("mnist:{name}")),
+            "{error}"
+        );
         let error = "mnist:".parse::<Source>().expect_err("no folder").to_string();
         assert!(error.ends_with("write mnist:DIR"), "{error}");
     }

@@ -231,7 +231,7 @@ struct Keeper {
 
 impl Keeper {
     fn new(path: &Path) -> Result<Self> {
-        let folder = |name: &str| Checkpoints::create(&path.join(name), 1);
+        let folder = |name: &str| Checkpoints::create(path.join(name), 1);
         let (last, best, note) = (folder("last")?, folder("best")?, path.join("best/top1"));
         let known = std::fs::read_to_string(&note).ok().and_then(|text| text.parse().ok());
         Ok(Self { last, best, note, top1: known.unwrap_or(f64::NEG_INFINITY) })

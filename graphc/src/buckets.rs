@@ -74,7 +74,8 @@ pub struct BucketsOptions {
 /// };
 /// let mut buckets = Buckets::new(options, BTreeMap::new(), None, |shapes| {
 ///     let g = GraphBuilder::new("mean");
-///     let x = g.input("x", DType::F32, shapes["x"].shape.clone());
+///     let shape = &shapes.get("x").ok_or("a batch has no x")?.shape;
+///     let x = g.input("x", DType::F32, shape.clone());
 ///     g.output("loss", &nn::Linear::new(&g, "fc", 4, 1).forward(&x).mean(&[0, 1, 2], false));
 ///     Ok(g.finish()?)
 /// });

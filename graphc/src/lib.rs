@@ -23,6 +23,8 @@
 //! # }
 //! ```
 
+#![warn(unreachable_pub)]
+
 pub mod buckets;
 pub mod calibrate;
 mod data_parallel;
@@ -82,7 +84,7 @@ pub mod prelude {
     pub use graphc_ir::learning_rate::{Curve, LrSchedule, Warmup};
     pub use graphc_ir::mesh::Placement;
     pub use graphc_ir::nn::{self, Module};
-    pub use graphc_ir::ops::Init;
+    pub use graphc_ir::ops::{Init, Window};
     pub use graphc_ir::plan::{
         Accumulation, AdamOptions, CompileOptions, Loss, Metric, Optimizer, ParameterGroup, Pin,
         Plan, Recompute, RmspropOptions, Schedule, Strategy,

@@ -62,7 +62,7 @@ graphc_ir::readable_debug!(PretrainedError);
 /// ```
 ///
 /// # Errors
-/// Returns an error if the folder has no configuration, or one of an unknown model, or if its weights are missing or do not fit.
+/// Returns an error if the folder has no configuration, or one of an unknown model, or if its weights do not fit.
 pub fn from_hf(
     folder: impl AsRef<Path>,
     batch: usize,
@@ -96,7 +96,8 @@ pub fn from_hf(
 /// Returns an error if the file cannot be read or is no model, if an extent has no value, or if the weights are missing.
 pub fn load(path: impl AsRef<Path>, dims: &[(&str, usize)]) -> Result<Pretrained, PretrainedError> {
     let dims = dims.iter().map(|&(name, extent)| (name.to_owned(), extent)).collect();
-    let imported = load_model(path.as_ref(), &dims, ImportOptions::default())?;
+    let options = ImportOptions { draws_missing: true, ..ImportOptions::default() };
+    let imported = load_model(path.as_ref(), &dims, options)?;
     let read = |(name, tensor): (&String, &WeightTensor)| {
         let bytes = tensor.to_vec(name)?;
         let tensor = HostTensor::new(tensor.dtype, tensor.shape.clone(), bytes)?;

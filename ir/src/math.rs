@@ -21,18 +21,13 @@ pub fn erf(x: f64) -> f64 {
 }
 
 /// The complementary error function, 1 - erf(x), without cancellation for large x.
-pub fn erfc(x: f64) -> f64 {
+pub(crate) fn erfc(x: f64) -> f64 {
     if x < SERIES_BELOW { 1.0 - erf(x) } else { erfc_by_fraction(x) }
 }
 
 /// The distribution function of the standard normal distribution: Phi of GELU.
-pub fn normal_cdf(x: f64) -> f64 {
+pub(crate) fn normal_cdf(x: f64) -> f64 {
     0.5 * erfc(-x * FRAC_1_SQRT_2)
-}
-
-/// The density of the standard normal distribution.
-pub fn normal_density(x: f64) -> f64 {
-    (-0.5 * x * x).exp() * FRAC_1_SQRT_2 * FRAC_2_SQRT_PI * 0.5
 }
 
 /// 1 / (1 + exp(-x)), without overflow.

@@ -30,7 +30,8 @@ use crate::rule::Rule;
 use crate::shard::Rect;
 use crate::types::{DType, TensorType};
 
-pub use error::{OpError, check_arity, dtype_error, shape_error};
+pub use error::{OpError, shape_error};
+pub(crate) use error::{check_arity, dtype_error};
 
 /// One op with its payload.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -102,12 +102,15 @@ pub enum RuntimeError {
     },
     /// Weights that the plan has no variables for: nothing of them would be used.
     #[error(
-        "the plan has no variable `{name}`{}; its variables are {known}: leave out what it lacks, or rename it",
+        "the plan has no variable `{name}`{}{}; its variables are {known}: leave out what it lacks, or rename it",
+        suggest_name(.nearest),
         describe_others(*.others)
     )]
     WeightsUnknown {
         /// The first of them.
         name: String,
+        /// The plan's variable that has nearly this name.
+        nearest: Option<String>,
         /// The number of others.
         others: usize,
         /// Some of the plan's variables.
@@ -124,10 +127,12 @@ pub enum RuntimeError {
         found: TensorType,
     },
     /// No variable of that name.
-    #[error("the plan has no variable `{name}`")]
+    #[error("the plan has no variable `{name}`{}", suggest_name(.nearest))]
     VariableUnknown {
         /// The name.
         name: String,
+        /// The variable that has nearly this name.
+        nearest: Option<String>,
     },
     /// A session that is to go back.
     #[error("step {step} was begun before: the next one is step {next}")]
@@ -279,6 +284,10 @@ pub enum Cause {
     /// A worker panicked: a fault of graphc, not of the user.
     #[error("internal error: {0}")]
     Panic(String),
+}
+
+fn suggest_name(nearest: &Option<String>) -> String {
+    nearest.as_ref().map_or_else(String::new, |name| format!(" (did you mean `{name}`?)"))
 }
 
 fn describe_others(others: usize) -> String {

@@ -18,7 +18,7 @@ pub struct HostTensor {
 #[non_exhaustive]
 pub enum TensorError {
     /// More or fewer elements than the shape has.
-    #[error("{ty} has {} bytes, but {found} are given", ty.bytes())]
+    #[error("{ty} has {} elements, {} bytes, but {found} bytes are given", ty.elements(), ty.bytes())]
     Size {
         /// The type.
         ty: TensorType,
@@ -234,6 +234,6 @@ mod tests {
     #[test]
     fn a_wrong_number_of_elements_is_an_error() {
         let error = HostTensor::from_f32([2, 2], &[1.0]).expect_err("1 is not 4");
-        assert_eq!(error.to_string(), "f32[2, 2] has 16 bytes, but 4 are given");
+        assert_eq!(error.to_string(), "f32[2, 2] has 4 elements, 16 bytes, but 4 bytes are given");
     }
 }

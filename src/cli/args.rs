@@ -296,6 +296,9 @@ pub(crate) struct RuntimeArgs {
 /// Options that compile, run, train and eval share.
 #[derive(Args, Clone)]
 pub(crate) struct SharedArgs {
+    /// Whether weights that a folder of transformers lacks are drawn, as `train` does: no option
+    #[arg(skip)]
+    pub draws_missing: bool,
     /// Take options from this file too: keys are their long names, as in `lr = 3e-4`, and what the command line says counts before it.
     /// Relative paths are relative to the working directory, as on the command line
     #[arg(long, value_name = "RUN.toml")]

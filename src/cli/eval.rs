@@ -7,7 +7,7 @@ use graphc_data::Kind;
 use graphc_ir::check::VerifiedPlan;
 use serde_json::Value;
 
-use super::args::{EvalArgs, Format};
+use super::args::{EvalArgs, Format, SharedArgs};
 use super::contradictions::check_options;
 use super::data::{DataExtents, read_types};
 use super::evaluation::{self, Evaluation};
@@ -61,12 +61,15 @@ fn load_plan(args: &EvalArgs) -> Result<(VerifiedPlan, Weights)> {
         check_options(&args.model, &plan, &args.shared)?;
         return Ok((evaluation::plan_of(&plan)?, plan_weights(&plan)?));
     }
+    args.data.check_kind()?;
     let types = match args.data.kind {
         Kind::Tensors => Some(read_types(&args.data.path)?),
         _ => None,
     };
+    // Weights of a file take the place of those that a folder lacks.
+    let shared = SharedArgs { draws_missing: args.weights_from.is_some(), ..args.shared.clone() };
     let (imported, dims) =
-        options::read_model(&args.model, &args.shared, types.as_ref().map(DataExtents::of_batch))?;
+        options::read_model(&args.model, &shared, types.as_ref().map(DataExtents::of_batch))?;
     let Imported { graph, weights, warnings, .. } = imported;
     for warning in warnings {
         print_message("warning", &warning);

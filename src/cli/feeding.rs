@@ -31,6 +31,7 @@ impl<'a> Training<'a> {
             "--shuffle is for safetensors files: {} is shuffled anyway",
             args.data
         );
+        args.data.check_kind()?;
         let tensors = is_file.then(|| read_types(&args.data.path)).transpose()?;
         Ok(Self { args, tensors, in_order: is_file && !args.shuffle && args.epochs.is_none() })
     }

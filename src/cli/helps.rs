@@ -1,6 +1,7 @@
 //! `graphc completions` and `graphc man`: what shells and `man` know of the command line.
 
 use anyhow::{Context, Result};
+use graphc_runtime::data::make_folder;
 
 use super::args::{CompletionsArgs, ManArgs, command_line};
 use super::output::print_escaped;
@@ -15,7 +16,7 @@ pub(super) fn run_completions(args: &CompletionsArgs) -> Result<()> {
 /// Writes the pages `graphc.1`, `graphc-compile.1` and so on.
 pub(super) fn write_pages(args: &ManArgs) -> Result<()> {
     let folder = args.folder.display();
-    std::fs::create_dir_all(&args.folder)
+    make_folder(&args.folder)
         .and_then(|()| clap_mangen::generate_to(command_line::build_command(), &args.folder))
         .with_context(|| format!("cannot write manual pages to {folder}"))
 }

@@ -277,5 +277,6 @@ fn name_file(path: &Path, error: ImportError) -> anyhow::Error {
 }
 
 fn import_options(args: &SharedArgs) -> ImportOptions {
-    ImportOptions { freeze: args.freeze.clone(), train: args.train.clone() }
+    let (freeze, train) = (args.freeze.clone(), args.train.clone());
+    ImportOptions { freeze, train, draws_missing: args.draws_missing }
 }

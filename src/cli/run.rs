@@ -11,7 +11,7 @@ use graphc_ir::types::TensorType;
 use graphc_runtime::data::{Batches, Pieces, save_safetensors};
 use graphc_runtime::{HostTensor, Session, SessionOptions};
 
-use super::args::{RunArgs, RuntimeArgs};
+use super::args::{RunArgs, RuntimeArgs, SharedArgs};
 use super::contradictions::check_options;
 use super::data::{DataExtents, Types, read_tensors};
 use super::evaluation::warn_of_mixing;
@@ -140,6 +140,12 @@ fn load_plan(args: &RunArgs, data: &Types) -> Result<(VerifiedPlan, Weights)> {
     if is_plan(&args.model) {
         let plan = load_sound_plan(&args.model)?;
         check_options(&args.model, &plan, &args.shared)?;
+        ensure!(
+            plan.options.optimizer.is_none(),
+            "run does inference, and {} is a plan of training: `graphc eval` finds its loss over a data set, and inference takes the model \
+             itself (with --weights-from CHECKPOINT) or a plan that was compiled without --optimizer",
+            args.model.display()
+        );
         let weights = plan_weights(&plan)?;
         return Ok((plan, weights));
     }
@@ -150,9 +156,11 @@ fn load_plan(args: &RunArgs, data: &Types) -> Result<(VerifiedPlan, Weights)> {
         args.shared.loss.is_none() || !args.shared.gradients_of.is_empty(),
         "run does inference: --loss belongs to train, or to --gradients-of NAME, which gives the gradient of the loss by an input"
     );
+    // Weights of a file take the place of those that a folder lacks.
+    let shared = SharedArgs { draws_missing: args.weights_from.is_some(), ..args.shared.clone() };
     let PlannedModel { plan, weights, .. } = plan_model(
         &args.model,
-        (&args.shared, args.runtime.device),
+        (&shared, args.runtime.device),
         Some(DataExtents::of_batch(data)),
         false,
     )?;

@@ -27,6 +27,25 @@ pub(super) struct Arguments {
     pub all: Vec<OsString>,
     /// The run file.
     pub file: Option<OsString>,
+    /// The number of arguments that it stands for, which are behind the name of the command.
+    own: usize,
+}
+
+impl Arguments {
+    /// Returns the options of the run file that a text names, as `--lr`.
+    pub(super) fn options_in(&self, text: &str) -> Vec<String> {
+        let own = self.all.iter().skip(2).take(self.own).filter_map(|argument| argument.to_str());
+        let names = own.filter_map(|argument| argument.split('=').next());
+        let named: BTreeSet<&str> = names.filter(|name| names_option(text, name)).collect();
+        named.into_iter().map(str::to_owned).collect()
+    }
+}
+
+/// Whether a text names an option, and not one whose name only begins so.
+fn names_option(text: &str, option: &str) -> bool {
+    let mut behind =
+        text.match_indices(option).map(|(at, _)| text[at + option.len()..].chars().next());
+    behind.any(|next| next.is_none_or(|next| !next.is_alphanumeric() && next != '-'))
 }
 
 /// Puts what a run file says before what the command line says.
@@ -38,15 +57,16 @@ pub(super) fn merge_arguments(command: &Command, given: Vec<OsString>) -> Result
     let file =
         own.filter(|own| find_option(own, OPTION).is_some()).and_then(|_| named_file(&given[2..]));
     let (Some(command), Some(file)) = (own, file) else {
-        return Ok(Arguments { all: given, file: None });
+        return Ok(Arguments { all: given, file: None, own: 0 });
     };
     let said = given_options(command, &given[2..]);
     let options = read_options(command, Path::new(&file), &said)
         .with_context(|| format!("in run file {}", Path::new(&file).display()))?;
     let (begin, rest) = given.split_at(2);
+    let own = options.len();
     let options = options.into_iter().map(OsString::from);
     let all = begin.iter().cloned().chain(options).chain(rest.iter().cloned()).collect();
-    Ok(Arguments { all, file: Some(file) })
+    Ok(Arguments { all, file: Some(file), own })
 }
 
 /// Returns the file that `--config` names.

@@ -8,7 +8,8 @@ use graphc_compiler::import::weights::Weights;
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::op::Op;
-use graphc_ir::plan::{Plan, TensorKind};
+use graphc_ir::ops::Init;
+use graphc_ir::plan::{Plan, RegisterKind, TensorKind};
 use graphc_ir::types::TensorType;
 use graphc_runtime::data::{DataError, TensorFile};
 use graphc_runtime::{Checkpoint, HostTensor, Session, SessionOptions, is_table};
@@ -32,7 +33,11 @@ pub(super) fn open_inference(
     from: Option<&Path>,
 ) -> Result<Session> {
     let Some(path) = from else {
-        return ranks.session(plan, &session_weights(plan, weights)?, options);
+        let own = session_weights(plan, weights)?;
+        if ranks.leads() {
+            note_drawn(plan, &own);
+        }
+        return ranks.session(plan, &own, options);
     };
     let ModelWeights { own, aside, fixed } = ModelWeights::read_of_plan(plan, weights)?;
     let mut session = ranks.session(plan, &own, options)?;
@@ -40,6 +45,28 @@ pub(super) fn open_inference(
     drop(own);
     load_weights(path, &mut session, plan, &fixed)?;
     Ok(session)
+}
+
+/// Says that weights begin at random and were not trained, as those of a text form do.
+fn note_drawn(plan: &Plan, own: &BTreeMap<String, HostTensor>) {
+    let is_drawn = |init: &Init| matches!(init, Init::Normal { .. } | Init::Uniform { .. });
+    let registers = plan.programs.iter().flat_map(|program| &program.registers);
+    let drawn: BTreeSet<&str> = registers
+        .filter_map(|register| match &register.kind {
+            RegisterKind::Variable { name, init, role: TensorKind::Parameter }
+                if is_drawn(init) =>
+            {
+                Some(name.as_str())
+            }
+            _ => None,
+        })
+        .filter(|name| !own.contains_key(*name))
+        .collect();
+    if !drawn.is_empty() {
+        let names = list_names(&drawn.into_iter().collect::<Vec<_>>());
+        let text = format!("no trained weights are given (--weights-from): random are {names}");
+        print_message("note", &text);
+    }
 }
 
 /// Gives the model's variables the contents that a safetensors file, or a checkpoint, has under their names. What else is

@@ -14,10 +14,6 @@ const KNOTS: &[(&str, &[&str])] = &[
     ("kernels", &["convolution", "epilogue"]),
     ("kernels::product", &["blocks", "matrices", "method", "packed", "pairs", "widened"]),
     ("runtime", &["error", "job", "memory", "transport"]),
-    ("runtime", &["session", "worker"]),
-    ("runtime::transport", &["in_process", "process"]),
-    ("runtime::transport::process", &["mpi", "queue", "tcp"]),
-    ("runtime::transport::process", &["outbox", "shared"]),
 ];
 
 #[test]

@@ -462,3 +462,24 @@ fn what_makes_no_sense_is_said() {
     let error = refused(2, &|_| CompileOptions { groups: vec![group.clone()], ..training(sgd()) });
     assert!(error.contains("no trained variable has a name like `fc3*`"), "{error}");
 }
+
+#[test]
+fn a_session_of_inference_begins_with_the_weights_of_a_checkpoint() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut trains = session(&training(Optimizer::adamw(1e-2)), None);
+    step(&mut trains, 0);
+    let mut saved = Checkpoints::create(folder.path(), 1).expect("a folder");
+    trains.save_checkpoint(&mut saved).expect("it is saved");
+    let checkpoint = Checkpoint::open(folder.path()).expect("it is whole");
+    let weights = checkpoint.weights().expect("it is whole");
+    assert_eq!(weights, trains.weights().expect("idle"));
+    let inference = CompileOptions::default();
+    let plan = compile(network(BATCH), &inference, &preset("cpu").expect("a preset"), None);
+    let plan = plan.expect("compiles").plan;
+    let mut infers = Session::new(&plan, &weights, SessionOptions::default()).expect("they fit");
+    let refused = infers.load_checkpoint(&checkpoint).expect_err("a step was made").to_string();
+    assert!(refused.contains("Checkpoint::weights"), "{refused}");
+    for (name, weight) in &weights {
+        assert_eq!(infers.variable(name).expect("there"), *weight, "{name}");
+    }
+}

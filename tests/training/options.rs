@@ -120,7 +120,10 @@ fn a_file_of_options_that_is_wrong_says_where() {
     let output = graphc(training("mlp", &["--steps", "1", "--config", &config]));
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{error}");
-    assert!(error.contains("'-1' for '--lr <LR>'") && error.contains("run.toml too"), "{error}");
+    assert!(
+        error.contains("'-1' for '--lr <LR>'") && error.contains("note: --lr is set in"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -131,13 +134,18 @@ fn what_makes_no_sense_is_refused() {
     };
     let sgd = |extra: &[&'static str]| [&TRAIN[..], extra].concat();
     refused(&sgd(&["--no-decay", "*.bais"]), &["no trained variable has a name like `*.bais`"]);
-    refused(&sgd(&["--clip-norm", "0"]), &["--clip-norm is a number above 0, not 0"]);
-    refused(&sgd(&["--clip-norm", "-1"]), &["--clip-norm is a number above 0, not -1"]);
-    refused(&sgd(&["--clip-value", "nan"]), &["--clip-value is a number above 0, not NaN"]);
-    refused(
-        &sgd(&["--label-smoothing", "1.5"]),
-        &["label_smoothing is a number from 0 to 1, not 1.5"],
-    );
+    for (option, value, said) in [
+        ("--clip-norm", "0", "write a number above 0"),
+        ("--clip-norm", "-1", "write a number above 0"),
+        ("--clip-value", "nan", "write a number above 0"),
+        ("--label-smoothing", "1.5", "write a number from 0 to 1"),
+    ] {
+        let output =
+            graphc(training("mlp", &[&sgd(&[option, value])[..], &["--steps", "1"]].concat()));
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(option) && error.contains(said), "{error}");
+    }
     refused(
         &sgd(&["--lr-schedule", "cosine:5", "--warmup", "5"]),
         &["it ends at step 5, its warm-up at 5"],

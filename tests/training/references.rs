@@ -1,6 +1,8 @@
 //! Training the reference models reaches the losses that PyTorch reached, on every mesh, and twice the same bits.
 
-use crate::support::{Reference, Scratch, fails, losses, reference, succeeds, train_reference};
+use crate::support::{
+    Reference, Scratch, fails, graphc, losses, reference, succeeds, train_reference,
+};
 use graphc::prelude::*;
 use graphc::runtime::data::{load_safetensors, save_safetensors};
 
@@ -347,10 +349,15 @@ fn a_folder_that_is_no_known_model_says_why() {
         let error = refused(from, to, &[]);
         assert!(error.contains(said) && error.contains("config.json"), "{error}");
     }
-    // Without files of weights a plan can be made, and no step.
+    // Without files of weights a plan can be made, and no step of inference.
     std::fs::write(scratch.0.path().join("config.json"), &config).expect("written");
     let model = format!("hf:{}", scratch.0.path().display());
-    succeeds(["compile", &model, "--batch", "2", "--dim", "time=6"]);
+    let noted = graphc(["compile", &model, "--batch", "2", "--dim", "time=6"]);
+    let said = String::from_utf8_lossy(&noted.stderr).into_owned();
+    assert!(
+        noted.status.success() && said.contains("model.safetensors, which holds weights"),
+        "{said}"
+    );
     let error = fails(["compile", &model, "--batch", "2"]);
     assert!(error.contains("`time` has no value: --dim time=N"), "{error}");
     std::fs::copy(own.join("../gpt2/model.safetensors"), scratch.path("model.safetensors"))
@@ -358,4 +365,54 @@ fn a_folder_that_is_no_known_model_says_why() {
     let missing = fails(["compile", &model, "--batch", "2", "--dim", "time=6"]);
     assert!(missing.contains("there is no weight `model.embed_tokens.weight`"), "{missing}");
     assert!(fails(["compile", "hf:/no/such/folder", "--batch", "2"]).contains("/no/such/folder"));
+}
+
+#[test]
+fn a_folder_without_weights_is_trained_from_scratch() {
+    let scratch = Scratch::new();
+    for name in ["gpt2", "mistral", "bert"] {
+        let saved = Saved::load(name);
+        let own = scratch.0.path().join(name);
+        std::fs::create_dir(&own).expect("a folder");
+        std::fs::copy(saved.folder.join("config.json"), own.join("config.json")).expect("copied");
+        let model = format!("hf:{}", own.display());
+        let data = scratch.path(&format!("{name}.data"));
+        let feeds = [("input_ids", "tokens"), ("labels", "labels")];
+        let feeds = feeds.map(|(name, of)| (name.to_owned(), saved.tokens(of)));
+        save_safetensors(data.as_ref(), &BTreeMap::from(feeds)).expect("written");
+        let [weights, again, outputs] =
+            ["w", "v", "o"].map(|file| scratch.path(&format!("{name}.{file}")));
+        let how = ["--loss", "cross_entropy", "--optimizer", "sgd"];
+        let train = [&["train", &model, "--data", &data, "--steps", "2"][..], &how].concat();
+        let trained = graphc([&train[..], &["--weights", &weights]].concat());
+        let said = String::from_utf8_lossy(&trained.stderr).into_owned();
+        assert!(trained.status.success() && said.contains("they are drawn at random"), "{said}");
+        // The same seed draws the same on another mesh, up to rounding.
+        succeeds([&train[..], &["--weights", &again, "--mesh", "2"]].concat());
+        let [one, other] =
+            [&weights, &again].map(|path| load_safetensors(path.as_ref()).expect("weights"));
+        let saved_names =
+            load_safetensors(&saved.folder.join("model.safetensors")).expect("weights");
+        assert_eq!(
+            one.keys().collect::<Vec<_>>(),
+            saved_names.keys().collect::<Vec<_>>(),
+            "{name}"
+        );
+        for (key, tensor) in &one {
+            let [a, b] = [tensor, &other[key]].map(|tensor| tensor.to_f32().expect("f32"));
+            assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-4), "{name}: {key}");
+        }
+        let refused = fails(["run", &model, "--inputs", &data, "--outputs", &outputs]);
+        assert!(refused.contains("model.safetensors, which cannot be read"), "{refused}");
+        succeeds([
+            "run",
+            &model,
+            "--inputs",
+            &data,
+            "--outputs",
+            &outputs,
+            "--weights-from",
+            &weights,
+        ]);
+    }
 }

@@ -179,3 +179,24 @@ fn the_command_writes_the_gradients_of_all_samples() {
     let expected = step(network(false, 0.5), &wanting(&["x"], CompileOptions::default()));
     assert_near(&found["grad.x"], &expected["grad.x"], 0.0, "grad.x");
 }
+
+#[test]
+fn inference_with_weights_that_nobody_trained_says_so() {
+    let scratch = Scratch::new();
+    let [model, data, outputs, plan] =
+        ["network.gir", "data.safetensors", "o.safetensors", "plan.json"]
+            .map(|file| scratch.path(file));
+    std::fs::write(&model, graphc::ir::text::print_graph(&network(false, 0.5))).expect("writable");
+    save_safetensors(data.as_ref(), &feeds()).expect("writable");
+    let said = crate::support::graphc(["run", &model, "--inputs", &data, "--outputs", &outputs]);
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(
+        said.contains("note: no trained weights are given (--weights-from): random are"),
+        "{said}"
+    );
+    // A plan of training makes steps of training.
+    let training = ["--loss", "cross_entropy", "--optimizer", "sgd", "-o", &plan];
+    crate::support::succeeds([&["compile", &model][..], &training].concat());
+    let refused = crate::support::fails(["run", &plan, "--inputs", &data, "--outputs", &outputs]);
+    assert!(refused.contains("is a plan of training: `graphc eval`"), "{refused}");
+}

@@ -18,13 +18,13 @@ pub(crate) const BUCKET_BYTES: usize = 64 << 20;
 
 /// The number of tensors that may share a bucket: the variables of a mesh that are updated in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Fusion {
+pub(crate) struct Fusion {
     tensors: usize,
 }
 
 impl Fusion {
     /// Counts the variables that are updated on a mesh.
-    pub fn for_placement(decisions: &Decisions, placement: &Placement) -> Self {
+    pub(crate) fn for_placement(decisions: &Decisions, placement: &Placement) -> Self {
         let here = |node: usize| decisions.staging.placement[node] == *placement;
         let nodes = decisions.graph().nodes.iter().enumerate().filter(|(node, _)| here(*node));
         let tensors = nodes.map(|(_, node)| node.op.operation().updates().len().min(1)).sum();
@@ -33,7 +33,7 @@ impl Fusion {
 
     /// Returns the seconds of a route whose latency is shared. Of its `seconds`, `latency` do not depend on the bytes; a rank has `bytes` of the
     /// tensor.
-    pub fn discount_latency(self, seconds: f64, latency: f64, bytes: u64) -> f64 {
+    pub(crate) fn discount_latency(self, seconds: f64, latency: f64, bytes: u64) -> f64 {
         let full = bytes as f64 / BUCKET_BYTES as f64;
         let share = full.max(1.0 / self.tensors.max(1) as f64).min(1.0);
         seconds - latency * (1.0 - share)

@@ -130,7 +130,7 @@ fn cast_variable(graph: &Graph, node: &Node) -> Option<usize> {
 
 /// The products under which boxing hides.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct HidingWindow {
+pub(crate) struct HidingWindow {
     /// Their seconds.
     seconds: f64,
     /// Whether other boxing that lasts as long, and is charged for itself, hides under them first.
@@ -139,7 +139,7 @@ pub struct HidingWindow {
 
 impl HidingWindow {
     /// Returns bits that are equal only for equal windows.
-    pub fn bits(self) -> (u64, bool) {
+    pub(crate) fn bits(self) -> (u64, bool) {
         (self.seconds.to_bits(), self.shared)
     }
 }

@@ -23,13 +23,12 @@ use graphc_ir::plan::{BoxingKind, Cluster, Layout};
 use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};
 
 pub use exchange::{Senders, Traffic};
-pub use fusion::Fusion;
+pub(crate) use fusion::Fusion;
 pub(crate) use fusion::{BUCKET_BYTES, SCATTERED_BYTES, is_fused};
-pub use hidden::HidingWindow;
+pub(crate) use hidden::HidingWindow;
 pub(crate) use hidden::{Hidden, unhidden_seconds};
-pub use search::SpaceId;
+pub(crate) use search::SpaceId;
 pub use search::{Router, find_route};
-pub use space::Cost;
 
 /// The number of an N-D SBP in a space of layouts.
 pub type Code = u32;

@@ -35,7 +35,7 @@ pub struct Router<'a> {
 
 /// The identifier of a tensor type on a mesh that a router knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SpaceId(usize);
+pub(crate) struct SpaceId(usize);
 
 impl<'a> Router<'a> {
     /// Makes a router for a cluster.
@@ -64,7 +64,7 @@ impl<'a> Router<'a> {
     }
 
     /// Finds the space of a layout, or adds it.
-    pub fn find_space(&mut self, layout: &Layout) -> SpaceId {
+    pub(crate) fn find_space(&mut self, layout: &Layout) -> SpaceId {
         if !self.spaces.get(self.last).is_some_and(|space| space.holds(layout)) {
             let place = Layout { sbp: NdSbp(Vec::new()), ..layout.clone() };
             let (prices, spaces) = (self.prices, &mut self.spaces);
@@ -77,12 +77,12 @@ impl<'a> Router<'a> {
     }
 
     /// Returns the number of an SBP in a space.
-    pub fn encode_sbp(&self, space: SpaceId, sbp: &NdSbp) -> Code {
+    pub(crate) fn encode_sbp(&self, space: SpaceId, sbp: &NdSbp) -> Code {
         self.spaces[space.0].encode_sbp(sbp)
     }
 
     /// Returns the cost of boxing in a space.
-    pub fn price_boxing(&mut self, space: SpaceId, from: Code, to: Code) -> Cost {
+    pub(crate) fn price_boxing(&mut self, space: SpaceId, from: Code, to: Code) -> Cost {
         self.spaces[space.0].price_boxing(from, to, &mut self.patterns)
     }
 

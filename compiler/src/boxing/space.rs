@@ -19,7 +19,7 @@ use super::{BoxingStep, Code, Prices, Route, RouteStep};
 
 /// The cost of boxing, without its route.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Cost {
+pub(crate) struct Cost {
     /// The seconds of each time.
     pub seconds: f64,
     /// The part of these seconds that does not depend on the bytes; 0 except for collectives.

@@ -80,7 +80,7 @@ pub(super) struct CompileJob<'a> {
 
 impl CompileJob<'_> {
     /// Compiles with the best choice of everything that the options leave open.
-    pub fn compile_best(
+    pub(super) fn compile_best(
         &self,
         reached: &mut dyn FnMut(Milestone),
     ) -> Result<Compiled, CompileError> {
@@ -88,7 +88,7 @@ impl CompileJob<'_> {
     }
 
     /// Compiles with the best choice, with plans for which the planner counts no more memory than there is.
-    pub fn compile_within(
+    pub(super) fn compile_within(
         &self,
         reached: &mut dyn FnMut(Milestone),
     ) -> Result<Compiled, CompileError> {
@@ -121,7 +121,7 @@ impl CompileJob<'_> {
     }
 
     /// Compiles with one choice of stages and microbatches.
-    pub fn compile_choice(&self, choice: &PipelineReport) -> Result<Compiled, CompileError> {
+    pub(super) fn compile_choice(&self, choice: &PipelineReport) -> Result<Compiled, CompileError> {
         let (staged, resolved) = apply_choice(self.graph, self.options, choice)?;
         let mut draft =
             self.compile_staged(staged, &resolved, MemoryShortage::Unknown, &mut |_| ())?;
@@ -243,7 +243,9 @@ impl CompileJob<'_> {
         mut again: impl FnMut(&CompileOptions) -> Option<PlanAttempt>,
     ) -> Result<Draft, CompileError> {
         let mut memory = self.memory_limit(options);
-        let (mut best, mut left, mut between, mut attempt) = (None, ROOMS, BETWEEN, first);
+        // Above the memory itself several limits are tried already.
+        let between = if memory > self.memory_limit(self.options) { 0 } else { BETWEEN };
+        let (mut best, mut left, mut between, mut attempt) = (None, ROOMS, between, first);
         loop {
             let PlanAttempt { counted, found } = attempt;
             let short = too_short(&found);

@@ -15,13 +15,15 @@
 
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::enter_span;
-use graphc_ir::graph::Graph;
+use graphc_ir::graph::{Graph, Node};
+use graphc_ir::op::Op;
 use graphc_ir::plan::{Cluster, CompileOptions, Plan, Recompute, WeightsSource};
 
 use crate::decisions::{Decisions, Sharding};
 use crate::error::CompileError;
 use crate::lower::{Lowering, Streams, lower};
 use crate::null_device::{Simulation, assign_channel_slots, step_seconds};
+use crate::passes::error::PassError;
 use crate::pipeline::{comes_not_before, depends_on_form, prepare_until, prepare_until_for};
 use crate::planner::{Care, Planned, UNLIMITED};
 use best::CompileJob;
@@ -192,7 +194,16 @@ pub fn compile_observed(
     reached: &mut dyn FnMut(Milestone),
 ) -> Result<Compiled, CompileError> {
     let _span = enter_span!("compile", graph = graph.name.as_str());
+    if options.optimizer.is_none() && computes_nothing(&graph) {
+        return Err(PassError::NothingComputed.into());
+    }
     let cluster = &cluster.divide_among(options.mesh.iter().product());
     let job = CompileJob { graph: &graph, options, cluster, weights };
     job.compile_best(reached).map_err(|error| explain_conflict(&graph, options, cluster, error))
+}
+
+/// Whether a graph has no output and replaces no variable.
+fn computes_nothing(graph: &Graph) -> bool {
+    let replaces = |node: &Node| matches!(node.op, Op::Blend(_));
+    graph.outputs.is_empty() && !graph.nodes.iter().any(replaces)
 }

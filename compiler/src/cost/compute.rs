@@ -58,7 +58,7 @@ pub(crate) fn has_odd_rows(op: &Op, mut rows: impl Iterator<Item = (DType, usize
 
 impl NodeWork {
     /// Returns the work that is left without `part`, which has the product if there is one.
-    pub fn subtract_part(self, part: Self) -> Self {
+    pub(crate) fn subtract_part(self, part: Self) -> Self {
         let (flops, bytes) = (self.flops - part.flops, self.bytes - part.bytes);
         Self { flops: flops.max(0.0), bytes: bytes.max(0.0), unaligned: false }
     }

@@ -54,6 +54,9 @@ pub struct ImportOptions {
     pub freeze: Vec<String>,
     /// Weights that are trained, whatever else is said about them: names, or patterns with `*`.
     pub train: Vec<String>,
+    /// Whether the weights of a folder of transformers that has no file of weights are drawn at random, for a training from scratch. Otherwise they
+    /// are expected to be there when they are read.
+    pub draws_missing: bool,
 }
 
 /// An error that stops the import of a model.

@@ -4,10 +4,9 @@ use graphc_ir::graph::{Graph, Node, Output};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
 use graphc_ir::ops::{Unary, UnaryFunction};
-use graphc_ir::text::nearest_name;
 
 use super::ImportError;
-use crate::pattern::matches_pattern;
+use crate::pattern::{matches_pattern, nearest_pattern};
 
 /// Returns the graph with gradients that end at floating-point tensors of given names: what `--stop-gradient` does for a file. A `*` in a name stands
 /// for any characters. All that reads such a tensor reads its `Tensor.detach` instead.
@@ -85,7 +84,7 @@ fn check_patterns(graph: &Graph, patterns: &[String]) -> Result<(), ImportError>
         None => Ok(()),
         Some(pattern) => Err(ImportError::NoTensor {
             pattern: pattern.clone(),
-            nearest: nearest_name(pattern, names).map(str::to_owned),
+            nearest: nearest_pattern(pattern, names),
         }),
     }
 }

@@ -70,6 +70,11 @@ pub enum PassError {
         /// The place and the reason.
         error: String,
     },
+    /// A graph that computes nothing that anyone sees.
+    #[error(
+        "the graph has no output, and no variable that a step replaces, so there is nothing to compute: declare an output"
+    )]
+    NothingComputed,
     /// A training request for a graph without outputs.
     #[error("the graph has no output, so there is nothing to train: declare one")]
     NoOutput,

@@ -4,11 +4,10 @@ use graphc_ir::graph::Graph;
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
 use graphc_ir::plan::{CompileOptions, ParameterGroup};
-use graphc_ir::text::nearest_name;
 
 use crate::decisions::TrainingGraph;
 use crate::passes::error::PassError;
-use crate::pattern::matches_pattern;
+use crate::pattern::{matches_pattern, nearest_pattern};
 
 /// The group of a variable: the first whose pattern fits its name.
 pub(super) fn group_of<'a>(
@@ -44,7 +43,7 @@ pub fn check_groups(training: &TrainingGraph, options: &CompileOptions) -> Resul
         None => Ok(()),
         Some(ParameterGroup { pattern, .. }) => Err(PassError::GroupUnknown {
             pattern: pattern.clone(),
-            nearest: nearest_name(pattern, names).map(str::to_string),
+            nearest: nearest_pattern(pattern, names),
         }),
     }
 }

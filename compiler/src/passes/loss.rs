@@ -65,7 +65,7 @@ pub fn loss_first(mut graph: Graph, name: &str) -> Result<Graph, PassError> {
 fn check_options(options: &CompileOptions) -> Result<(), PassError> {
     let (value, loss) = (options.label_smoothing, options.loss.map(Loss::name));
     if !(0.0..=1.0).contains(&value) {
-        let (what, expected) = ("label_smoothing", "from 0 to 1");
+        let (what, expected) = ("the share of label smoothing", "from 0 to 1");
         return Err(PassError::Number { what, value, expected });
     }
     if value != 0.0 && options.loss != Some(Loss::CrossEntropy) {

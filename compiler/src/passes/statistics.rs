@@ -10,10 +10,9 @@ use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
 use graphc_ir::ops::BatchNorm;
 use graphc_ir::plan::CompileOptions;
-use graphc_ir::text::nearest_name;
 
 use crate::passes::error::PassError;
-use crate::pattern::matches_pattern;
+use crate::pattern::{matches_pattern, nearest_pattern};
 
 /// Whether a batch norm normalizes by its running statistics in training, too.
 pub(super) fn keeps_statistics(graph: &Graph, node: &Node, options: &CompileOptions) -> bool {
@@ -60,7 +59,7 @@ pub(crate) fn check_kept(graph: &Graph, options: &CompileOptions) -> Result<(), 
         None => Ok(()),
         Some(pattern) => Err(PassError::StatisticsUnknown {
             pattern: pattern.clone(),
-            nearest: nearest_name(pattern, names).map(str::to_string),
+            nearest: nearest_pattern(pattern, names),
         }),
     }
 }

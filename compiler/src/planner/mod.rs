@@ -60,9 +60,9 @@ pub(crate) use reference::account_by_node;
 pub use reference::reprice_sharding;
 
 pub use encoding::lead::Before;
-pub use encoding::lead::Lead;
+pub(crate) use encoding::lead::Lead;
 pub use memory::Care;
-pub use memory::Rival;
+pub(crate) use memory::Rival;
 pub use waiting::{Reading, Waiting, WaitingWay, Waits, price_waiting};
 
 use memory::{Solution, Unlimited};
@@ -84,9 +84,9 @@ pub struct Planned {
     /// Bytes at the peak of the busiest rank of each stage, by the planner's model.
     pub memory: Vec<u64>,
     /// The values with which another form of the same model may be compared, or `None` if memory is not short.
-    pub rival: Option<Rival>,
+    pub(crate) rival: Option<Rival>,
     /// The lead for the search for another form, or `None` if it would not help that search.
-    pub lead: Option<Lead>,
+    pub(crate) lead: Option<Lead>,
     /// The work of planning: entries of cost tables that were made or looked at, and routes that were priced. It is the same on every machine.
     pub work: u64,
 }

@@ -166,7 +166,8 @@ fn patterns_freeze_and_train() {
     let dims = BTreeMap::from([("batch".to_string(), 4)]);
     let load = |freeze: &[&str]| {
         let freeze = freeze.iter().map(ToString::to_string).collect();
-        let options = ImportOptions { freeze, train: vec!["layers.1.*".into()] };
+        let options =
+            ImportOptions { freeze, train: vec!["layers.1.*".into()], ..ImportOptions::default() };
         load_model(&folder("mlp").join("model.onnx"), &dims, options)
     };
     let imported = load(&["*"]).expect("imports");

@@ -45,7 +45,7 @@ fn a_text_model_takes_its_weights_from_the_file_beside_it() {
     let path = folder.join("m.gir");
     std::fs::write(&path, TEXT).expect("is writable");
     let dims = BTreeMap::from([("batch".to_string(), 4)]);
-    let options = || ImportOptions { freeze: vec!["b".into()], train: Vec::new() };
+    let options = || ImportOptions { freeze: vec!["b".into()], ..ImportOptions::default() };
 
     let imported = load_model(&path, &dims, options()).expect("shapes are enough");
     assert_eq!(imported.symbols, ["rows"]);

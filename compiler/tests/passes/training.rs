@@ -147,10 +147,14 @@ fn what_is_frozen_by_a_pattern_is_not_trained() {
     };
     let all = updated(&graph);
     assert!(all.len() > 1, "{all:?}");
-    let options = ImportOptions { freeze: vec!["*".into()], train: vec![all[0].clone()] };
+    let options = ImportOptions {
+        freeze: vec!["*".into()],
+        train: vec![all[0].clone()],
+        ..ImportOptions::default()
+    };
     choose_trained(&mut graph, &options).expect("there are such variables");
     assert_eq!(updated(&graph), all[..1]);
-    let wrong = ImportOptions { freeze: vec!["none".into()], train: Vec::new() };
+    let wrong = ImportOptions { freeze: vec!["none".into()], ..ImportOptions::default() };
     let error = choose_trained(&mut graph, &wrong).expect_err("no such variable").to_string();
     assert!(error.contains("'none' matches no weight"), "{error}");
 }

@@ -4,10 +4,12 @@
 //! Augmentation draws from seed, epoch and sample.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 
 use graphc_runtime::HostTensor;
 use graphc_runtime::data::Pieces;
+use graphc_runtime::threads::panic_text;
 
 use super::bind::Binding;
 use super::{LastBatch, Work};
@@ -144,6 +146,18 @@ impl Work {
         }
     }
 
+    /// Reads a sample's field. What a program's own data set says of an error, or of a panic, has the sample's name put before it.
+    fn read_field(&self, sample: usize, field: usize, into: &mut [u8]) -> Result<(), DatasetError> {
+        let read = catch_unwind(AssertUnwindSafe(|| self.set.read(sample, field, into)));
+        let reason = match read {
+            Ok(Err(DatasetError::Custom(reason))) => reason,
+            Ok(read) => return read,
+            Err(panic) => format!("reading it panicked: {}", panic_text(&*panic)),
+        };
+        let (set, name) = (self.set.name(), &self.set.fields()[field].name);
+        Err(DatasetError::Custom(format!("`{name}` of sample {sample} of {set}: {reason}")))
+    }
+
     /// Reads a sample's field, augments and converts it, and writes it to `target`.
     fn read_row(
         &self,
@@ -155,7 +169,7 @@ impl Work {
     ) -> Result<(), DatasetError> {
         let field = &self.set.fields()[binding.field];
         scratch.read.resize(field.ty.bytes(), 0);
-        self.set.read(sample, binding.field, &mut scratch.read)?;
+        self.read_field(sample, binding.field, &mut scratch.read)?;
         let mut read = &scratch.read;
         let augment = self.options.augment;
         if let (FieldKind::Image, &[channels, height, width]) = (field.kind, &field.ty.shape[..])

@@ -278,8 +278,7 @@ fn check(
         LastBatch::Drop if samples < batch => {
             let of = if options.sampler.is_some() { " for this rank" } else { "" };
             format!(
-                "{name} has {samples} samples{of}, fewer than a batch of {batch}: take a smaller batch (--batch), or let the \
-                 last one wrap"
+                "{name} has {samples} samples{of}, fewer than a batch of {batch}: take a smaller batch"
             )
         }
         _ if beyond_memory(sampler.samples(), memory_and_swap()) => format!(

@@ -278,9 +278,10 @@ fn batches_are_made_two_ahead_and_no_more() {
 
 #[test]
 fn errors_and_panics_of_a_data_set_are_errors_of_the_loader() {
-    for (panics, text) in
-        [(false, "cannot read a file: sample 5"), (true, "reading the data set panicked")]
-    {
+    for (panics, text) in [
+        (false, "cannot read a file: sample 5"),
+        (true, "of sample 5 of numbers: reading it panicked: sample 5"),
+    ] {
         let set = Numbers { bad: Some((5, panics)), ..Numbers::new(24) };
         let options = LoaderOptions { shuffle: false, ..options(LastBatch::Drop) };
         let loader = Loader::new(Arc::new(set), &inputs(4), options).expect("it fits");
@@ -322,7 +323,7 @@ fn what_cannot_be_loaded_is_said() {
         loader.expect_err("it does not fit").to_string()
     };
     let few = fails(5, &inputs(8), options(LastBatch::Drop));
-    assert!(few.contains("5 samples, fewer than a batch of 8: take a smaller batch (--batch)"));
+    assert!(few.contains("5 samples, fewer than a batch of 8: take a smaller batch"));
     let sampler = Some(DistributedSampler::new(9, 2, 0, Remainder::Drop));
     let of_rank = LoaderOptions { sampler, ..options(LastBatch::Drop) };
     let few = fails(9, &inputs(8), of_rank);

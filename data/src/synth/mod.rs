@@ -22,9 +22,9 @@ use crate::mnist;
 use textures::Painter;
 
 /// The most training samples of a set, because each file must fit memory.
-pub const MOST_SAMPLES: usize = 1_000_000;
+pub(crate) const MOST_SAMPLES: usize = 1_000_000;
 /// The least training samples of a set, because each file has at least one.
-pub const LEAST_SAMPLES: usize = 10;
+pub(crate) const LEAST_SAMPLES: usize = 10;
 
 /// The format of a synthetic set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

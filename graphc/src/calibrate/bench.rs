@@ -42,7 +42,7 @@ pub(super) struct TimedWork {
 impl TimedWork {
     /// Seconds without those of launches. Of a layer that is next to nothing most is the launch: its own time is then
     /// not known well.
-    pub fn at_work(&self, launch: f64) -> f64 {
+    pub(super) fn at_work(&self, launch: f64) -> f64 {
         (self.seconds - self.kernels * launch).max(self.seconds / 2.0)
     }
 }
@@ -61,7 +61,7 @@ pub(super) struct Bench<'a> {
 impl Bench<'_> {
     /// A layer of a chain of so many: `layer` makes the next tensor from those that `begin` makes and the last, which
     /// is the first of them at first.
-    pub fn per_layer(
+    pub(super) fn per_layer(
         &self,
         layers: usize,
         begin: &dyn Fn(&GraphBuilder) -> Vec<Tensor>,
@@ -79,7 +79,7 @@ impl Bench<'_> {
     }
 
     /// The time and work of so many more layers, for each of them, in a graph of any length.
-    pub fn time_more_layers(
+    pub(super) fn time_more_layers(
         &self,
         layers: usize,
         graph: &dyn Fn(usize) -> Result<Graph, BuildErrors>,
@@ -107,7 +107,7 @@ impl Bench<'_> {
 
     /// Whether a chain of so many layers is to be measured, of which one is thought to take so many seconds: two steps
     /// before, and as many as are timed.
-    pub fn affords(&self, layers: usize, seconds: f64) -> bool {
+    pub(super) fn affords(&self, layers: usize, seconds: f64) -> bool {
         (2 + FEWEST_STEPS) as f64 * layers as f64 * seconds < self.effort.patience
     }
 

@@ -50,12 +50,12 @@ pub(super) struct Observer {
 
 impl Observer {
     /// Begins now.
-    pub fn begin() -> Self {
+    pub(super) fn begin() -> Self {
         Self { spreads: RefCell::default(), begun: ProcessorTimes::now() }
     }
 
     /// Adds the times of a plan's steps.
-    pub fn add_steps(&self, seconds: &[f64]) {
+    pub(super) fn add_steps(&self, seconds: &[f64]) {
         let least = seconds.iter().copied().fold(f64::INFINITY, f64::min);
         if least > 0.0 && least.is_finite() {
             self.spreads.borrow_mut().push(median(seconds.iter().copied()) / least);
@@ -63,7 +63,7 @@ impl Observer {
     }
 
     /// What was noticed until now.
-    pub fn disturbance(&self) -> Disturbance {
+    pub(super) fn disturbance(&self) -> Disturbance {
         let spread = median(self.spreads.borrow().iter().copied()).max(1.0);
         let others = self.begun.zip(ProcessorTimes::now());
         Disturbance { spread, others: others.and_then(|(begun, now)| now.others_since(begun)) }

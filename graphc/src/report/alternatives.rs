@@ -80,7 +80,7 @@ pub fn explain_tensor(
 ///
 /// # Errors
 /// As [`explain_tensor`].
-pub fn explain_while(
+pub(super) fn explain_while(
     plan: &Plan,
     decisions: &Decisions,
     tensor: &str,
@@ -212,7 +212,7 @@ fn plan_alternatives(
 }
 
 /// The name under which plans list a value.
-pub fn name_of(decisions: &Decisions, value: ValueId) -> String {
+pub(super) fn name_of(decisions: &Decisions, value: ValueId) -> String {
     let graph = decisions.graph();
     match &graph.producer(value).op {
         Op::Variable(variable) => variable.name.clone(),

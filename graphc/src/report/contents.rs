@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use graphc_ir::plan::{Plan, Program, Rate, RegisterKind, TensorKind};
 
 /// A content of a register: alive from the first to the last position of the order that touches it.
-pub struct RegisterContent {
+pub(super) struct RegisterContent {
     /// The register; of those that share memory the first.
     pub register: usize,
     /// The first position.
@@ -15,7 +15,7 @@ pub struct RegisterContent {
 }
 
 /// An action in an order of actions.
-pub struct OrderedAction {
+pub(super) struct OrderedAction {
     /// The actor.
     pub actor: usize,
     /// The microbatch.
@@ -25,7 +25,7 @@ pub struct OrderedAction {
 }
 
 /// Lists all contents of a step. A register that shares another's memory lives in that one.
-pub fn list_contents(program: &Program, order: &[OrderedAction]) -> Vec<RegisterContent> {
+pub(super) fn list_contents(program: &Program, order: &[OrderedAction]) -> Vec<RegisterContent> {
     let owner = |mut register: usize| {
         while let Some(shares) = program.registers[register].shares {
             register = shares.index();
@@ -57,7 +57,7 @@ pub fn list_contents(program: &Program, order: &[OrderedAction]) -> Vec<Register
 
 /// The use of the bytes of a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Use {
+pub(super) enum Use {
     /// A tensor that the plan lists.
     Tensor(TensorKind),
     /// A parameter that was brought to another layout: gathered, say.
@@ -68,7 +68,7 @@ pub enum Use {
 
 impl Use {
     /// All of them, those that stay from step to step first.
-    pub const ALL: [Self; 9] = [
+    pub(super) const ALL: [Self; 9] = [
         Self::Tensor(TensorKind::Parameter),
         Self::Tensor(TensorKind::Table),
         Self::Tensor(TensorKind::State),
@@ -81,7 +81,7 @@ impl Use {
     ];
 
     /// Returns its name in one word.
-    pub fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Tensor(kind) => kind_word(kind),
             Self::Copy => "copy",
@@ -90,13 +90,13 @@ impl Use {
     }
 
     /// Returns its place in [`Self::ALL`].
-    pub fn place(self) -> usize {
+    pub(super) fn place(self) -> usize {
         Self::ALL.iter().position(|&one| one == self).unwrap_or(Self::ALL.len() - 1)
     }
 }
 
 /// A kind of tensor in one word.
-pub fn kind_word(kind: TensorKind) -> &'static str {
+pub(super) fn kind_word(kind: TensorKind) -> &'static str {
     match kind {
         TensorKind::Parameter => "parameter",
         TensorKind::Table => "table",
@@ -109,7 +109,7 @@ pub fn kind_word(kind: TensorKind) -> &'static str {
 }
 
 /// The use of each register of a program.
-pub fn register_uses(plan: &Plan, program: &Program) -> Vec<Use> {
+pub(super) fn register_uses(plan: &Plan, program: &Program) -> Vec<Use> {
     let listed: BTreeMap<&str, TensorKind> =
         plan.tensors.iter().rev().map(|entry| (entry.name.as_str(), entry.kind)).collect();
     let of = |register: &graphc_ir::plan::Register| match &register.kind {

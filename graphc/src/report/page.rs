@@ -46,19 +46,22 @@ mod waits;
 mod went;
 mod why;
 
-pub use costs::{Class, StepCosts};
-pub use failed::{Failed, FailedDemand, Shortage};
-pub use graph::{OpRow, Ops};
+pub use costs::Class;
+pub use costs::StepCosts;
+pub use failed::Failed;
+pub use graph::Ops;
 pub use html::write_html;
 pub use layers::{Layer, Tensor};
-pub use memory::{Filled, Memory};
-pub use places::{PlanPlaces, RankRun, Stage};
-pub use registers::{RegisterRow, Touched};
+pub use memory::Memory;
+pub use places::PlanPlaces;
+pub use places::Stage;
+pub use registers::Touched;
 pub use summary::Summary;
-pub use timeline::{ActorRow, Lane, Timeline, TimelineRow};
+pub use timeline::Lane;
+pub use timeline::Timeline;
 pub use waits::Wait;
-pub use went::{MeasuredCosts, MeasuredRanks, RunPace, Went};
-pub use why::{PricedWish, Reason, Why};
+pub use went::{MeasuredCosts, RunPace, Went};
+pub use why::{PricedWish, Why};
 
 /// The version of the data block.
 pub const PAGE_VERSION: u32 = 3;

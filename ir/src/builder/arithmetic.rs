@@ -386,26 +386,32 @@ impl Tensor {
         self.reduce(ReduceFunction::Mean, axes, keep_dims)
     }
 
-    /// The variance over dims: `unbiased` divides by one less than the number of elements, as `torch.var` does by default.
+    /// The variance over dims, divided by the number of elements, as norms take it. That of a sample is [`Tensor::sample_variance`].
     #[track_caller]
-    pub fn variance(
-        &self,
-        axes: &[impl Into<Axis> + Copy],
-        unbiased: bool,
-        keep_dims: bool,
-    ) -> Tensor {
+    pub fn variance(&self, axes: &[impl Into<Axis> + Copy], keep_dims: bool) -> Tensor {
+        let axes = match self.resolve_axes(axes) {
+            Ok(axes) => axes,
+            Err(inert) => return inert,
+        };
+        self.squared_distance(&axes).mean(&axes, keep_dims)
+    }
+
+    /// The unbiased variance over dims: divided by one less than the number of elements, as `torch.var` does by default.
+    #[track_caller]
+    pub fn sample_variance(&self, axes: &[impl Into<Axis> + Copy], keep_dims: bool) -> Tensor {
         let axes = match self.resolve_axes(axes) {
             Ok(axes) => axes,
             Err(inert) => return inert,
         };
         let shape = self.shape();
         let count: usize = axes.iter().filter_map(|&axis| shape.get(axis)).product();
-        let distance = self.sub(&self.mean(&axes, true));
-        let squares = distance.mul(&distance);
-        match unbiased {
-            true => squares.sum(&axes, keep_dims).scale(1.0 / (count as f64 - 1.0)),
-            false => squares.mean(&axes, keep_dims),
-        }
+        self.squared_distance(&axes).sum(&axes, keep_dims).scale(1.0 / (count as f64 - 1.0))
+    }
+
+    /// The square of the distance of each element from the mean over dims.
+    fn squared_distance(&self, axes: &[usize]) -> Tensor {
+        let distance = self.sub(&self.mean(axes, true));
+        distance.mul(&distance)
     }
 
     /// The greatest over dims.

@@ -1,5 +1,7 @@
 //! Dims by their number, from the first or from the last.
 
+use std::fmt;
+
 use super::Tensor;
 
 /// A dim of a tensor, from 0; below 0 it is counted from the last, which is -1.
@@ -19,6 +21,15 @@ pub enum Axis {
     At(usize),
     /// An axis counted from the end; the last is 1.
     FromEnd(usize),
+}
+
+impl fmt::Display for Axis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::At(dim) => write!(f, "{dim}"),
+            Self::FromEnd(distance) => write!(f, "-{distance}"),
+        }
+    }
 }
 
 impl From<usize> for Axis {

@@ -34,12 +34,18 @@ impl Tensor {
             return self.clone();
         }
         let mut shape = self.shape();
-        match axis.into().resolve_dim(shape.len() + 1).filter(|&axis| axis <= shape.len()) {
+        let given = axis.into();
+        match given.resolve_dim(shape.len() + 1).filter(|&axis| axis <= shape.len()) {
             Some(axis) => {
                 shape.insert(axis, 1);
                 self.reshape(&shape)
             }
-            None => self.builder.fail(format!("{} has no place for such a dim", self.ty())),
+            None => self.builder.fail(format!(
+                "{} has no place for a dim {given}: a new one is from {} to {}",
+                self.ty(),
+                -(shape.len() as i64) - 1,
+                shape.len()
+            )),
         }
     }
 
@@ -165,8 +171,8 @@ mod tests {
         assert_eq!(of_numbers(|x| x.cumulative_sum(-1)), [-2.0, -1.5, 1.5, 1.0, 3.5, -0.5]);
         assert_eq!(of_numbers(|x| x.top_k(1, 0).0), [1.0, 2.5, 3.0]);
         assert_eq!(of_numbers(|x| x.top_k(2, -1).1), [2.0, 1.0, 1.0, 0.0]);
-        assert_eq!(of_numbers(|x| x.variance(&[0], true, false)), [4.5, 2.0, 24.5]);
-        assert_eq!(of_numbers(|x| x.variance(&[0], false, true)), [2.25, 1.0, 12.25]);
+        assert_eq!(of_numbers(|x| x.sample_variance(&[0], false)), [4.5, 2.0, 24.5]);
+        assert_eq!(of_numbers(|x| x.variance(&[0], true)), [2.25, 1.0, 12.25]);
         let columns = |x: &Tensor| x.builder().stack(&x.split(0, &[1, 1]), -1);
         assert_eq!(of_numbers(columns), [-2.0, 1.0, 0.5, 2.5, 3.0, -4.0]);
         let softplus = of_numbers(Tensor::softplus);
@@ -186,7 +192,7 @@ mod tests {
         assert_eq!(x.cumulative_sum(-2).shape(), [2, 5, 3]);
         let (best, at) = x.top_k(2, 1);
         assert_eq!((best.shape(), at.shape()), (vec![2, 2, 3], vec![2, 2, 3]));
-        assert_eq!(x.variance(&[-1, 1], true, false).shape(), [2]);
+        assert_eq!(x.variance(&[-1, 1], false).shape(), [2]);
         assert_eq!(g.stack(&[x.clone(), x.clone()], -1).shape(), [2, 5, 3, 2]);
         g.finish().expect("all fits");
     }
@@ -195,7 +201,10 @@ mod tests {
     fn what_does_not_fit_is_reported_once() {
         for (make, said) in [
             (|x: &Tensor| x.squeeze(1), "f32[2, 3] has no dim 1 of extent 1"),
-            (|x: &Tensor| x.unsqueeze(-4).squeeze(0), "f32[2, 3] has no place for such a dim"),
+            (
+                |x: &Tensor| x.unsqueeze(-4).squeeze(0),
+                "f32[2, 3] has no place for a dim -4: a new one is from -3 to 2",
+            ),
             (|x: &Tensor| x.top_k(9, -1).1.unsqueeze(0), "there are no 9 of 3 elements"),
         ] as [(fn(&Tensor) -> Tensor, &str); 3]
         {

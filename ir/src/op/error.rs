@@ -87,7 +87,7 @@ fn join_types(types: &[TensorType]) -> String {
 ///
 /// # Errors
 /// Returns an error if it is not `count`.
-pub fn check_arity(
+pub(crate) fn check_arity(
     op: &'static str,
     operands: &[&TensorType],
     count: usize,
@@ -113,7 +113,7 @@ pub fn shape_error(
 }
 
 /// An error of element types.
-pub fn dtype_error(
+pub(crate) fn dtype_error(
     op: &'static str,
     operands: &[&TensorType],
     reason: impl Into<String>,

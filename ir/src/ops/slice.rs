@@ -164,7 +164,7 @@ impl Operation for Pad {
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
         let shape = &operands[0].shape;
         if [&self.low, &self.high, &self.interior].iter().any(|field| field.len() != shape.len()) {
-            let reason = "it needs low, high and interior of each dim";
+            let reason = "low and high (and interior) each need a number for every dim";
             return Err(shape_error(self.name(), operands, reason));
         }
         let unpadded = (0..shape.len()).all(|dim| !self.pads_dim(dim, shape[dim]));

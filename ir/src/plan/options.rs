@@ -214,6 +214,25 @@ impl From<Schedule> for String {
     }
 }
 
+/// The error of a text that is no strategy.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is no strategy: they are {}", Strategy::ALL.map(Strategy::name).join(", "))]
+pub struct StrategyError {
+    /// The text that was read.
+    pub text: String,
+}
+
+crate::readable_debug!(StrategyError);
+
+impl FromStr for Strategy {
+    type Err = StrategyError;
+
+    fn from_str(text: &str) -> Result<Self, StrategyError> {
+        let known = Self::ALL.into_iter().find(|strategy| strategy.name() == text);
+        known.ok_or_else(|| StrategyError { text: text.to_owned() })
+    }
+}
+
 /// The error of a text that is no schedule.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(

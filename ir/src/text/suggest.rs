@@ -14,19 +14,9 @@ pub fn nearest_name<'a>(
         .map(|(_, candidate)| candidate)
 }
 
-/// Insertions, deletions and substitutions that lead from one name to the other, letter case apart.
+/// The insertions, deletions, substitutions and swaps of neighbours that lead from one name to the other, letter case apart.
 fn edit_distance(from: &str, to: &str) -> usize {
-    let to: Vec<char> = to.to_lowercase().chars().collect();
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (i, a) in from.to_lowercase().chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, &b) in to.iter().enumerate() {
-            let substituted = diagonal + usize::from(a != b);
-            diagonal = row[j + 1];
-            row[j + 1] = substituted.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[to.len()]
+    strsim::osa_distance(&from.to_lowercase(), &to.to_lowercase())
 }
 
 #[cfg(test)]
@@ -36,7 +26,8 @@ mod tests {
     #[test]
     fn a_slip_is_forgiven_and_another_word_is_not() {
         assert_eq!(nearest_name("matmull", ["relu", "matmul"]), Some("matmul"));
-        assert_eq!(nearest_name("Rleu", ["relu", "matmul"]), None);
+        assert_eq!(nearest_name("Rleu", ["relu", "matmul"]), Some("relu"));
+        assert_eq!(nearest_name("erly", ["relu", "matmul"]), None);
         assert_eq!(nearest_name("relo", ["relu", "matmul"]), Some("relu"));
         assert_eq!(nearest_name("convolution", ["relu", "matmul"]), None);
     }

@@ -96,7 +96,8 @@ pub enum CheckpointError {
     /// A session that does not go on where the checkpoint ends.
     #[error(
         "the checkpoint was saved after {found} steps with seed {seed}, but the session begins at step {expected} with \
-         seed {own_seed}: set SessionOptions::first_step and seed to the checkpoint's"
+         seed {own_seed}: set SessionOptions::first_step and seed to the checkpoint's, or begin with its weights \
+         alone (Checkpoint::weights)"
     )]
     Position {
         /// Finished steps of the checkpoint.
@@ -107,6 +108,14 @@ pub enum CheckpointError {
         expected: u64,
         /// The session's seed.
         own_seed: u64,
+    },
+    /// A directory that cannot be made, or in which nothing can be written.
+    #[error("no checkpoint can be saved to {path}: {reason}")]
+    Directory {
+        /// The directory.
+        path: String,
+        /// The system's error.
+        reason: String,
     },
     /// A checkpoint that could not be written. Nothing half-written is left.
     #[error(

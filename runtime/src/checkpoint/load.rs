@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use graphc_ir::plan::TensorKind;
 use graphc_ir::shard::Rect;
 use memmap2::Mmap;
 use safetensors::SafeTensors;
@@ -102,6 +103,26 @@ impl Checkpoint {
     /// Returns the records of its variables, by name.
     pub fn variables(&self) -> &BTreeMap<String, VariableRecord> {
         &self.manifest.variables
+    }
+
+    /// Reads the model's own variables, trained and not, by name: what a session of inference begins with. States of the optimizer are not among
+    /// them.
+    ///
+    /// ```no_run
+    /// use graphc_runtime::{Checkpoint, RuntimeError, Session, SessionOptions};
+    /// # fn inference(plan: &graphc_ir::check::VerifiedPlan) -> Result<(), RuntimeError> {
+    /// let weights = Checkpoint::open("checkpoints".as_ref())?.weights()?;
+    /// let session = Session::new(plan, &weights, SessionOptions::default())?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Where a file is damaged.
+    pub fn weights(&self) -> Result<BTreeMap<String, HostTensor>, CheckpointError> {
+        let own =
+            self.variables().iter().filter(|(_, record)| record.kind == TensorKind::Parameter);
+        self.read(&own.map(|(name, _)| name.as_str()).collect::<Vec<_>>())
     }
 
     /// Reads whole variables, by name.

@@ -11,7 +11,7 @@ use graphc_ir::sbp::{ReduceKind, Sbp};
 use super::manifest::{CheckpointPart, LONGEST_MANIFEST, Manifest};
 use super::stored::{StoredBytes, StoredRectangle, write_rank_part};
 use super::{CheckpointError, Held, folder};
-use crate::data::read_file;
+use crate::data::{make_folder, read_file};
 use crate::tensor::HostTensor;
 use crate::threads::side_by_side;
 
@@ -53,9 +53,13 @@ impl Checkpoints {
     ///
     /// # Errors
     /// Where it cannot be made or written to.
-    pub fn create(path: &Path, keep: usize) -> Result<Self, CheckpointError> {
-        let fail = |error| CheckpointError::cannot_write(path, error);
-        std::fs::create_dir_all(path).map_err(fail)?;
+    pub fn create(path: impl AsRef<Path>, keep: usize) -> Result<Self, CheckpointError> {
+        let path = path.as_ref();
+        let fail = |error: std::io::Error| CheckpointError::Directory {
+            path: path.display().to_string(),
+            reason: error.to_string(),
+        };
+        make_folder(path).map_err(fail)?;
         // Found out now and not after the first thousand steps.
         let probe = tempfile::Builder::new().prefix(folder::PROBE).tempdir_in(path);
         probe.and_then(tempfile::TempDir::close).map_err(fail)?;

@@ -11,7 +11,8 @@ use graphc_ir::types::DType;
 use super::{Buffers, CollectiveScope, LayoutChange, StageLists, group_of, plan_collective};
 use crate::memory::{ArenaRange, HostArena};
 use crate::tensor::HostTensor;
-use crate::transport::in_process::{Hub, Patience};
+use crate::transport::Patience;
+use crate::transport::in_process::Hub;
 use crate::{ShardedTensor, rectangles};
 
 const KINDS: [ReduceKind; 3] = [ReduceKind::Sum, ReduceKind::Max, ReduceKind::Min];

@@ -12,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crc::{CRC_32_ISCSI, Crc};
 
 use super::DataError;
-use super::files::{append_whole, write_error};
+use super::files::{append_whole, make_folder, write_error};
 
 /// The checksum of records.
 const CHECKSUM: Crc<u32> = Crc::<u32>::new(&CRC_32_ISCSI);
@@ -34,7 +34,7 @@ impl EventWriter {
     /// # Errors
     /// Returns an error if the folder or the file cannot be written.
     pub fn create(folder: &Path, first_step: u64) -> Result<Self, DataError> {
-        std::fs::create_dir_all(folder).map_err(|e| write_error(folder, &e))?;
+        make_folder(folder).map_err(|e| write_error(folder, &e))?;
         let now = seconds_now();
         let process = std::process::id();
         // TensorBoard reads files by name: later ones behind earlier ones.

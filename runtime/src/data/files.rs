@@ -20,6 +20,9 @@ use super::DataError;
 pub fn open_file(path: &Path) -> std::io::Result<File> {
     let plain = |found: std::fs::Metadata| match found.is_file() {
         true => Ok(()),
+        false if found.is_dir() => {
+            Err(std::io::Error::new(ErrorKind::IsADirectory, "it is a folder"))
+        }
         false => Err(std::io::Error::new(ErrorKind::InvalidInput, "it is no file")),
     };
     // Asked before it is opened, as opening may wait, and of what was opened, which may be another by now.
@@ -27,6 +30,19 @@ pub fn open_file(path: &Path) -> std::io::Result<File> {
     let file = File::open(path)?;
     plain(file.metadata()?)?;
     Ok(file)
+}
+
+/// Makes a folder, and those above it, where they are not there.
+///
+/// # Errors
+/// Where it cannot be made, or a file has its name.
+pub fn make_folder(path: &Path) -> std::io::Result<()> {
+    let is_taken = path.exists() && !path.is_dir();
+    if is_taken {
+        let text = "it is a file, and a folder is needed: choose another name";
+        return Err(std::io::Error::new(ErrorKind::NotADirectory, text));
+    }
+    std::fs::create_dir_all(path)
 }
 
 /// Reads the content of a file that has at most so many bytes: what its format may have at most.
@@ -218,6 +234,20 @@ mod tests {
         assert_eq!(std::fs::read(&file).expect("it exists"), b"plan");
         assert_eq!(std::fs::read(&victim).expect("it exists"), b"precious");
         assert!(!file.symlink_metadata().expect("it exists").is_symlink());
+    }
+
+    #[test]
+    fn a_folder_with_the_name_of_a_file_is_refused_as_such() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("plan.json");
+        std::fs::write(&path, "text").expect("it is writable");
+        let said = make_folder(&path).expect_err("a file").to_string();
+        assert_eq!(said, "it is a file, and a folder is needed: choose another name");
+        let error = crate::Checkpoints::create(&path, 1).expect_err("a file").to_string();
+        assert_eq!(error, format!("no checkpoint can be saved to {}: {said}", path.display()));
+        assert_eq!(open_file(folder.path()).expect_err("a folder").to_string(), "it is a folder");
+        make_folder(&folder.path().join("new/deep")).expect("it is made");
+        make_folder(&folder.path().join("new")).expect("it is there");
     }
 
     #[test]

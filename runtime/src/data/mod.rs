@@ -5,13 +5,14 @@ mod events;
 mod files;
 mod metrics;
 mod pieces;
+mod recognise;
 mod rows;
 mod stored;
 mod tensors;
 
 pub use batches::Batches;
 pub use events::EventWriter;
-pub use files::{check_writable, open_file, read_file, write_file, write_with};
+pub use files::{check_writable, make_folder, open_file, read_file, write_file, write_with};
 pub use metrics::MetricsWriter;
 pub use pieces::Pieces;
 pub use rows::TensorFile;

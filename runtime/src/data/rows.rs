@@ -8,6 +8,7 @@ use std::path::Path;
 use graphc_ir::types::TensorType;
 use safetensors::tensor::Metadata;
 
+use super::recognise::describe_fault;
 use super::stored::StoredElements;
 use super::{DataError, Pieces, open_file};
 use crate::tensor::HostTensor;
@@ -41,8 +42,8 @@ impl TensorFile {
     pub fn open(path: &Path) -> Result<Self, DataError> {
         let fail = |reason: String| DataError::Read { path: path.display().to_string(), reason };
         let file = open_file(path).map_err(|e| fail(e.to_string()))?;
-        let (metadata, data) = read_header(&file)
-            .map_err(|reason| fail(format!("it is no valid safetensors file: {reason}")))?;
+        let (metadata, data) =
+            read_header(&file).map_err(|reason| fail(describe_fault(&file, &reason)))?;
         let (mut tensors, mut places) = (BTreeMap::new(), BTreeMap::new());
         for (name, info) in metadata.tensors() {
             if let Some(elements) = StoredElements::of_file(info.dtype) {

@@ -3,12 +3,14 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::fs::File;
 use std::path::Path;
 
 use graphc_ir::types::{DType, TensorType};
 use memmap2::Mmap;
 use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorInfo};
 
+use super::recognise::describe_fault;
 use super::stored::StoredElements;
 use super::{DataError, open_file, write_with};
 use crate::tensor::HostTensor;
@@ -24,16 +26,16 @@ pub fn load_safetensors(path: &Path) -> Result<BTreeMap<String, HostTensor>, Dat
         return Err(read("the file is empty".into()));
     }
     let bytes = crate::memory::map_file(&file).map_err(|e| read(e.to_string()))?;
-    parse_tensors(&bytes, path, read)
+    parse_tensors(&bytes, (path, &file), read)
 }
 
 fn parse_tensors(
     bytes: &Mmap,
-    path: &Path,
+    (path, stored): (&Path, &File),
     read: impl Fn(String) -> DataError,
 ) -> Result<BTreeMap<String, HostTensor>, DataError> {
-    let file = SafeTensors::deserialize(bytes)
-        .map_err(|e| read(format!("it is no valid safetensors file: {e}")))?;
+    let file =
+        SafeTensors::deserialize(bytes).map_err(|error| read(describe_fault(stored, &error)))?;
     let mut tensors = BTreeMap::new();
     for (name, view) in file.iter() {
         let elements = StoredElements::of_file(view.dtype()).ok_or_else(|| DataError::DType {

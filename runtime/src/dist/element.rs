@@ -80,6 +80,7 @@ macro_rules! elements {
 elements!(f32 => F32, F16 => F16, Bf16 => BF16, i64 => I64, i32 => I32, u8 => U8, bool => Bool);
 
 impl<T: TensorElement> sealed::Sealed for [T] {}
+impl<T: TensorElement, const N: usize> sealed::Sealed for [T; N] {}
 impl<T: TensorElement> sealed::Sealed for Vec<T> {}
 impl sealed::Sealed for HostTensor {}
 
@@ -96,6 +97,21 @@ impl<T: TensorElement> ElementBuffer for [T] {
     unsafe fn as_bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above; what may be written is the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr().cast(), size_of_val(self)) }
+    }
+}
+
+impl<T: TensorElement, const N: usize> ElementBuffer for [T; N] {
+    fn dtype(&self) -> DType {
+        T::DTYPE
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        self.as_slice().as_bytes()
+    }
+
+    unsafe fn as_bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.as_mut_slice().as_bytes_mut() }
     }
 }
 

@@ -46,7 +46,8 @@ use std::time::Duration;
 
 use crate::job::{Job, JobOptions};
 use crate::threads;
-use crate::transport::in_process::{Hub, Patience};
+use crate::transport::Patience;
+use crate::transport::in_process::Hub;
 
 pub use element::{Bf16, ElementBuffer, F16, TensorElement};
 pub(crate) use ends::{GroupLane, GroupMembers};
@@ -57,7 +58,7 @@ pub use sampler::{DistributedSampler, Remainder};
 pub use work::{PendingWork, wait_all};
 
 /// The time for which a communication waits for a peer before it fails.
-pub const TIMEOUT: Duration = Duration::from_secs(30 * 60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
 /// Joins the ranks that the launcher's environment describes ([`JobOptions::from_environment`]); this process alone where
 /// it was started alone.
@@ -86,7 +87,7 @@ pub fn init_at(url: &str, rank: u32, world_size: u32) -> Result<Group, DistError
 ///
 /// # Errors
 /// [`DistError::Job`] where the ranks do not meet.
-pub fn init_with(options: JobOptions) -> Result<Group, DistError> {
+pub(crate) fn init_with(options: JobOptions) -> Result<Group, DistError> {
     let job = Job::join(options)?;
     Ok(Group::on(&job, TIMEOUT))
 }

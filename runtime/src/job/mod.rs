@@ -39,13 +39,14 @@ use graphc_ir::enter_span;
 use graphc_ir::plan::PLAN_VERSION;
 
 use crate::error::RuntimeError;
+use crate::transport::Patience;
 use crate::transport::Transport;
-use crate::transport::in_process::Patience;
 use crate::transport::process::{Fabric, FabricParts, OutsideNetwork, ProcessTransport};
 use coordinator::Coordinator;
 use wire::ControlMessage;
 
-pub(crate) use activity::{Activity, enter_activity, note_waiting};
+pub use activity::Activity;
+pub(crate) use activity::{enter_activity, note_waiting};
 pub use agreement::Agreement;
 pub(crate) use agreement::list_differences;
 pub(crate) use door::Door;
@@ -53,7 +54,8 @@ pub use error::JobError;
 pub(crate) use line::JobLine;
 pub use options::{JobOptions, Meeting, TransportLinks};
 pub use port::free_port;
-pub use scheduler::{Environment, SchedulerTask, find_task};
+pub use scheduler::SchedulerTask;
+pub use scheduler::{Environment, find_task};
 pub(crate) use wire::Member;
 
 /// Reads the bytes of the control plane and returns how many messages they are, for those who try what a process does

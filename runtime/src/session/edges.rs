@@ -7,10 +7,9 @@ use std::sync::Arc;
 use graphc_ir::plan::{Action, Layout, Plan, TensorKind};
 use graphc_ir::types::{Samples, TensorType};
 
-use super::options::OutputsAt;
 use crate::error::RuntimeError;
 use crate::tensor::HostTensor;
-use crate::worker::Edges;
+use crate::worker::{Edges, Fed, OutputsAt, Rows};
 
 /// The inputs and outputs of a plan.
 #[derive(Debug)]
@@ -72,17 +71,6 @@ impl Sockets {
         let (inputs, outputs) = (places(&self.inputs), places(&self.outputs));
         Edges { inputs, outputs, rows: self.rows.clone(), remote }
     }
-}
-
-/// Ranges of samples, ascending, none touching another.
-pub(crate) type Rows = Vec<Range<usize>>;
-
-/// The rows of an input that ranks feed.
-#[derive(Clone, Debug)]
-pub(crate) struct Fed {
-    /// The dim that counts samples.
-    pub(crate) dim: usize,
-    pub(crate) rows: Rows,
 }
 
 /// Returns the rows of an input that these ranks feed, in all microbatches.

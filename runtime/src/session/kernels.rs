@@ -10,7 +10,8 @@ use super::edges::Sockets;
 use crate::device::Device;
 use crate::device::cuda::{self, Cuda, PrepareError};
 use crate::error::RuntimeError;
-use crate::transport::in_process::{Hub, Patience};
+use crate::transport::Patience;
+use crate::transport::in_process::Hub;
 use crate::worker::ActorResolver;
 
 /// The counts of kernels that were compiled.

@@ -32,11 +32,11 @@ use rate::RateSource;
 use variables::Variables;
 pub use variables::known_weights;
 
-pub(crate) use collect::{output_readers, output_tag};
-pub(crate) use edges::{Fed, Sockets};
+pub use crate::worker::OutputsAt;
+pub(crate) use edges::Sockets;
 pub use handle::StepHandle;
 pub use kernels::{PreparedKernels, prepare_kernels};
-pub use options::{OutputsAt, SessionOptions};
+pub use options::SessionOptions;
 pub use room::memory_and_swap;
 pub use statistics::{ActorStatistics, RankStatistics, RegisterStatistics, Statistics};
 

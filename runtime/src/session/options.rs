@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::worker::OutputsAt;
 use graphc_ir::mesh::DeviceKind;
 use graphc_kernels::CustomKernels;
 
@@ -44,28 +45,6 @@ impl Default for SessionOptions {
             shuffle_delays: None,
             replay: true,
             custom: CustomKernels::default(),
-        }
-    }
-}
-
-/// The processes that get a step's outputs; on the others they are zeros.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OutputsAt {
-    /// All: every process sees the same.
-    #[default]
-    AllRanks,
-    /// Rank 0 alone.
-    Rank0,
-    /// Rank 0 alone; but the outputs of these names all.
-    Rank0But(&'static [&'static str]),
-}
-
-impl OutputsAt {
-    pub(crate) fn wants_output(self, rank: u32, output: &str) -> bool {
-        match self {
-            Self::AllRanks => true,
-            Self::Rank0 => rank == 0,
-            Self::Rank0But(of_all) => rank == 0 || of_all.contains(&output),
         }
     }
 }

@@ -24,8 +24,9 @@ use crate::error::RuntimeError;
 use crate::job::Job;
 use crate::tensor::HostTensor;
 use crate::threads;
+use crate::transport::Patience;
 use crate::transport::Transport;
-use crate::transport::in_process::{Hub, Patience};
+use crate::transport::in_process::Hub;
 use crate::worker::{
     self, ActionStopwatches, ActorResolver, Edges, PreparedWork, RankPart, Replay, Report, Worker,
     WorkerRequest as WorkerJob, WorkerSettings, WorkerShare, find_sending_actors,

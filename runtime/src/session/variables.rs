@@ -7,9 +7,9 @@ use graphc_ir::ops::{Distribution, Init};
 use graphc_ir::plan::{Layout, Plan, RegisterKind, TensorKind};
 use graphc_ir::random::RandomStream;
 use graphc_ir::shard::Rect;
+use graphc_ir::text::nearest_name;
 use graphc_ir::types::{TensorType, row_major_strides};
 
-use super::collect::{first_holder, ranks_hold_same};
 use crate::checkpoint::Held;
 use crate::device::{DeviceMemory, Port};
 use crate::error::RuntimeError;
@@ -19,6 +19,7 @@ use crate::sharded::ShardedTensor;
 use crate::tensor::{HostTensor, TensorError, write_element};
 use crate::threads::side_by_side;
 use crate::transport::{ExchangeGroup, Offer, Transport, VARIABLES};
+use crate::worker::{first_holder, ranks_hold_same};
 
 /// Elements that are not worth a thread of their own.
 const MIN_DRAWN: usize = 1 << 16;
@@ -125,7 +126,7 @@ impl Variables {
         let program = plan.program_of(rank);
         for (register, port) in program.registers.iter().zip(ports) {
             let RegisterKind::Variable { name, .. } = &register.kind else { continue };
-            let unknown = || RuntimeError::VariableUnknown { name: name.clone() };
+            let unknown = || RuntimeError::VariableUnknown { name: name.clone(), nearest: None };
             let entry = self.by_name.get_mut(name).ok_or_else(unknown)?;
             if entry.shards.iter().any(|shard| shard.rank == rank) {
                 let reason = format!("variable `{name}` lies twice on rank {rank}");
@@ -184,8 +185,9 @@ impl Variables {
         if self.by_name.len() > known.len() {
             known.push("..".into());
         }
-        let (name, others, known) = (first.clone(), unknown.count(), known.join(", "));
-        Err(RuntimeError::WeightsUnknown { name, others, known })
+        let (name, nearest) = (first.clone(), self.nearest_name(first));
+        let (others, known) = (unknown.count(), known.join(", "));
+        Err(RuntimeError::WeightsUnknown { name, nearest, others, known })
     }
 
     pub(super) fn list(&self) -> BTreeMap<String, (TensorKind, TensorType)> {
@@ -197,8 +199,8 @@ impl Variables {
 
     /// Gathers the whole of a variable. No worker may be in a step.
     pub(super) fn read(&mut self, name: &str) -> Result<HostTensor, RuntimeError> {
-        let unknown = || RuntimeError::VariableUnknown { name: name.to_owned() };
-        let entry = self.by_name.get(name).ok_or_else(unknown)?;
+        self.find_entry(name)?;
+        let entry = &self.by_name[name];
         let shards = match &mut self.others {
             Some(others) => others.gather_entry(entry)?,
             None => {
@@ -272,8 +274,16 @@ impl Variables {
     }
 
     fn find_entry(&self, name: &str) -> Result<&VariableEntry, RuntimeError> {
-        let unknown = || RuntimeError::VariableUnknown { name: name.to_owned() };
+        let unknown = || {
+            let nearest = self.nearest_name(name);
+            RuntimeError::VariableUnknown { name: name.to_owned(), nearest }
+        };
         self.by_name.get(name).ok_or_else(unknown)
+    }
+
+    /// Returns the variable that has nearly this name.
+    fn nearest_name(&self, name: &str) -> Option<String> {
+        nearest_name(name, self.by_name.keys().map(String::as_str)).map(str::to_owned)
     }
 }
 

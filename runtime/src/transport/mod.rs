@@ -19,7 +19,10 @@ use crate::memory::HostArena;
 pub use crate::memory::{Lent, Offered};
 
 pub mod in_process;
+mod patience;
 pub(crate) mod process;
+
+pub use patience::Patience;
 
 /// Reads the bytes that a peer sends and returns how many frames they are, for those who try what a process does with
 /// nonsense.

@@ -1,5 +1,6 @@
 //! Feeds and fetches: actors by which tensors go in and out of a step.
 
+use std::ops::Range;
 use std::sync::PoisonError;
 use std::time::Duration;
 
@@ -13,8 +14,18 @@ use crate::device::{DeviceMemory, DeviceStream, Passage, Port, Turn};
 use crate::error::Cause;
 use crate::memory::ArenaRange;
 use crate::rectangles::Move;
-use crate::session::Fed;
 use crate::transport::{Sender, TransportError};
+
+/// Ranges of samples, ascending, none touching another.
+pub(crate) type Rows = Vec<Range<usize>>;
+
+/// The rows of an input that ranks feed.
+#[derive(Clone, Debug)]
+pub(crate) struct Fed {
+    /// The dim that counts samples.
+    pub(crate) dim: usize,
+    pub(crate) rows: Rows,
+}
 
 /// Copies a rank's part of what the user feeds: the whole tensor, or the rows alone that the ranks of this process read.
 pub(crate) struct FeedWork {

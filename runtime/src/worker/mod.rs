@@ -9,6 +9,7 @@ mod apart;
 mod edge;
 mod lanes;
 mod neighbours;
+mod outputs;
 mod replay;
 mod report;
 mod resolve;
@@ -19,6 +20,11 @@ mod timed;
 
 pub(crate) use actor::PreparedWork;
 pub(crate) use apart::ActionStopwatches;
+pub(crate) use edge::{Fed, Rows};
+pub use outputs::OutputsAt;
+pub(crate) use outputs::{
+    Fetch, find_fetch, first_holder, output_readers, output_tag, ranks_hold_same,
+};
 pub(crate) use replay::Replay;
 pub(crate) use report::Report;
 pub(crate) use resolve::{ActorResolver, Edges, RankPart};

@@ -12,11 +12,11 @@ use graphc_ir::plan::{
 };
 
 use super::actor::PreparedWork;
-use super::edge::{FeedWork, FetchWork};
+use super::edge::{Fed, FeedWork, FetchWork};
+use super::outputs::{OutputsAt, output_readers, output_tag};
 use crate::communicator::{Collective, CollectiveCall, RankCommunicator};
 use crate::device::{Device, DeviceCall, DeviceLaunch, Port, Unprepared};
 use crate::error::RuntimeError;
-use crate::session::{Fed, OutputsAt, output_readers, output_tag};
 use crate::transport::Transport;
 
 /// The names under which tensors go in and out, in the order of a step's feeds and outputs.

@@ -5,7 +5,7 @@ use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
 
 use super::Cli;
 use crate::cli::output::print_message;
-use crate::cli::run_file::{Arguments, merge_arguments};
+use crate::cli::run_file::merge_arguments;
 
 /// Builds the command line's parser. A negative number behind an option is its value, and is refused with what the option takes.
 pub(crate) fn build_command() -> Command {
@@ -25,12 +25,14 @@ fn take_negative_numbers(command: Command) -> Command {
 /// # Errors
 /// A [`clap::Error`] if the arguments do not fit or ask for help; another error if a run file is broken.
 pub(crate) fn read_matches() -> Result<ArgMatches> {
-    let Arguments { all, file } = merge_arguments(&build_command(), std::env::args_os().collect())?;
-    let matches = build_command().try_get_matches_from(all);
-    if let (Err(error), Some(file)) = (&matches, file)
-        && error.use_stderr()
-    {
-        print_message("note", &format!("options are those of {} too", file.display()));
+    let arguments = merge_arguments(&build_command(), std::env::args_os().collect())?;
+    let matches = build_command().try_get_matches_from(&arguments.all);
+    if let (Err(error), Some(file)) = (&matches, &arguments.file) {
+        let named = arguments.options_in(&error.to_string());
+        if !named.is_empty() {
+            let named = named.join(" and ");
+            print_message("note", &format!("{named} is set in {}", file.display()));
+        }
     }
     Ok(matches?)
 }

@@ -31,9 +31,9 @@ pub(crate) struct LaunchArgs {
     /// How often all processes are started again where one fails: after a second, and twice as long each time
     #[arg(long, value_name = "K", default_value_t = 0, value_parser = parse_whole::<u32>)]
     pub max_restarts: u32,
-    /// Seconds that processes have to end: after a peer has failed, after an interrupt, after SIGTERM
-    #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
-    pub grace: f64,
+    /// Seconds that processes have to end before they are killed [default: 3 after a peer has failed, 30 after Ctrl-C or SIGTERM]
+    #[arg(long, value_name = "SECONDS")]
+    pub grace: Option<f64>,
     /// Write the output of rank N to DIR/rank-N/stdout.log and stderr.log
     #[arg(long, value_name = "DIR")]
     pub logdir: Option<PathBuf>,

@@ -5,6 +5,7 @@ use clap::{Args, ValueEnum};
 use graphc_ir::learning_rate::{Curve, LrSchedule, LrScheduleError, Warmup};
 use graphc_ir::plan::{Accumulation, CompileOptions, Loss, Metric, ParameterGroup};
 
+use super::values::{parse_above_zero, parse_whole_share};
 use super::{AccumulationChoice, OnNan, value_name};
 
 /// Options of schedules, clipping and groups of parameters.
@@ -18,10 +19,10 @@ pub(crate) struct TrainingArgs {
     #[arg(long, value_name = "STEPS[,START]", value_parser = parse_warmup)]
     pub warmup: Option<Warmup>,
     /// Scale gradients down to this norm, of all of them together
-    #[arg(long, value_name = "NORM")]
+    #[arg(long, value_name = "NORM", value_parser = parse_above_zero)]
     pub clip_norm: Option<f64>,
     /// Clip each element of the gradients to this absolute value
-    #[arg(long, value_name = "VALUE")]
+    #[arg(long, value_name = "VALUE", value_parser = parse_above_zero)]
     pub clip_value: Option<f64>,
     /// Weights without weight decay, by pattern
     #[arg(long, value_name = "PATTERN")]
@@ -45,7 +46,7 @@ pub(crate) struct TrainingArgs {
     #[arg(long, value_enum)]
     pub on_nan: Option<OnNan>,
     /// Share of the target that all classes have alike, for cross_entropy
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, value_name = "SHARE", value_parser = parse_whole_share)]
     pub label_smoothing: Option<f64>,
 }
 
@@ -117,10 +118,6 @@ impl TrainingArgs {
         let curve = self.lr_schedule.clone().unwrap_or_default();
         options.lr_schedule = LrSchedule { curve, warmup: self.warmup };
         options.lr_schedule.check()?;
-        for (flag, value) in [("--clip-norm", self.clip_norm), ("--clip-value", self.clip_value)] {
-            let holds = value.is_none_or(|value| value.is_finite() && value > 0.0);
-            ensure!(holds, "{flag} is a number above 0, not {}", value.unwrap_or_default());
-        }
         (options.clip_norm, options.clip_value) = (self.clip_norm, self.clip_value);
         let no_decay = self.no_decay.iter().map(ParameterGroup::no_decay);
         options.groups = self.groups.iter().cloned().chain(no_decay).collect();

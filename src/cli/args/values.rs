@@ -4,7 +4,9 @@ use clap::ValueEnum;
 use graphc_compiler::cluster::FRAMEWORKS;
 use graphc_data::{DatasetError, Source};
 use graphc_ir::mesh::MOST_RANKS;
-use graphc_ir::plan::{Framework, Pin, Recompute, Schedule, ScheduleError, Strategy};
+use graphc_ir::plan::{
+    Framework, Pin, Recompute, Schedule, ScheduleError, Strategy, StrategyError,
+};
 use graphc_ir::types::DType;
 
 use super::{Count, MOST_THREADS, Mesh};
@@ -55,6 +57,18 @@ pub(super) fn not_negative(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "write a number of at least 0".into())
 }
 
+/// A number above 0.
+pub(super) fn parse_above_zero(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|&number: &f64| number.is_finite() && number > 0.0);
+    number.ok_or_else(|| "write a number above 0".into())
+}
+
+/// A share that may be all.
+pub(super) fn parse_whole_share(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number| (0.0..=1.0).contains(number));
+    number.ok_or_else(|| "write a number from 0 to 1".into())
+}
+
 pub(super) fn parse_share(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number| (0.0..1.0).contains(number));
     number.ok_or_else(|| "write a number of at least 0 and below 1".into())
@@ -75,9 +89,7 @@ pub(super) fn parse_schedule(text: &str) -> Result<Schedule, String> {
 }
 
 pub(super) fn parse_strategy(text: &str) -> Result<Strategy, String> {
-    let known = Strategy::ALL.into_iter().find(|strategy| strategy.name() == text);
-    let names = || Strategy::ALL.map(Strategy::name).join(", ");
-    known.ok_or_else(|| format!("strategies are {}", names()))
+    text.parse().map_err(|error: StrategyError| error.to_string())
 }
 
 pub(super) fn parse_precision(text: &str) -> Result<DType, String> {

@@ -9,6 +9,7 @@ use graphc::report;
 use graphc::report::page::{PageOptions, page_without_plan};
 use graphc_compiler::compile::emit_after;
 use graphc_compiler::error::CompileError;
+use graphc_compiler::import::weights::{WeightData, WeightTensor, Weights};
 use graphc_compiler::lower::collective_counts;
 use serde_json::json;
 
@@ -36,6 +37,7 @@ pub(super) fn run_compile(args: &CompileArgs) -> Result<()> {
     let training = args.shared.optimizer.is_some();
     let planned = plan_model(&args.model, (&args.shared, None), None, training);
     let planned = planned.inspect_err(|error| show_why(args, error))?;
+    note_missing_file(&planned.weights);
     if let Some(path) = &args.output {
         graphc_runtime::data::write_file(path, planned.plan.write_sealed().as_bytes())?;
     }
@@ -49,6 +51,21 @@ pub(super) fn run_compile(args: &CompileArgs) -> Result<()> {
         Format::Json => {
             print_escaped(&(serde_json::to_string_pretty(&report_json(&planned))? + "\n"))
         }
+    }
+}
+
+/// Says which file of weights is not there: a plan needs none, and who runs it does.
+fn note_missing_file(weights: &Weights) {
+    let file = |tensor: &WeightTensor| match &tensor.data {
+        WeightData::File { path, .. } if !path.exists() => Some(path.clone()),
+        _ => None,
+    };
+    if let Some(path) = weights.tensors.values().find_map(file) {
+        let path = path.display();
+        print_message(
+            "note",
+            &format!("{path}, which holds weights, is not there: a plan needs it when it runs"),
+        );
     }
 }
 

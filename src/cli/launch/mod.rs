@@ -23,7 +23,7 @@ use clap::error::ErrorKind;
 
 use super::args::{LaunchArgs, command_line};
 use accounts::Accounts;
-use attempt::Attempt;
+use attempt::{Attempt, Grace};
 use guard::Guard;
 use output::Logs;
 use supervise::{AttemptOutcome, receive_signals, wait_between_attempts};
@@ -34,7 +34,7 @@ pub(super) use guard::run_guard as guard;
 
 /// Runs the command: 0 where all processes ended with 0, 128 and the signal's number where this one was interrupted.
 pub(super) fn run_launch(args: &LaunchArgs) -> Result<ExitCode> {
-    if !(args.grace.is_finite() && (0.0..=1e6).contains(&args.grace)) {
+    if args.grace.is_some_and(|grace| !(0.0..=1e6).contains(&grace)) {
         fail_usage("--grace is a number of seconds from 0 to 1000000");
     }
     if let (None, true) = (&args.logdir, args.tee || args.redirect) {
@@ -55,16 +55,18 @@ pub(super) fn run_launch(args: &LaunchArgs) -> Result<ExitCode> {
             command: &args.command,
             logs: &logs,
             accounts: accounts.path(),
-            grace: Duration::from_secs_f64(args.grace),
+            grace: Grace::from_seconds(args.grace),
             restart,
         };
         let outcome = attempt.run(&signals, &mut guard)?;
-        if let Some(account) = accounts.take_account() {
+        // What ranks say of peers that were told to end is no news.
+        let is_told = matches!(outcome, AttemptOutcome::Interrupted { had_failed: false, .. });
+        if let Some(account) = accounts.take_account().filter(|_| !is_told) {
             super::output::print_message("error", &account);
         }
         match outcome {
             AttemptOutcome::Done => break,
-            AttemptOutcome::Interrupted(signal) => return Ok(interrupted_exit(signal)),
+            AttemptOutcome::Interrupted { signal, .. } => return Ok(interrupted_exit(signal)),
             AttemptOutcome::Failed(failure) if restart < args.max_restarts => {
                 let (next, most, pause) = (restart + 1, args.max_restarts, pause_before(restart));
                 print_note(&format!(

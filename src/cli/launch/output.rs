@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use graphc_runtime::data::make_folder;
 use graphc_runtime::threads;
 
 use crate::cli::args::LaunchArgs;
@@ -71,7 +72,7 @@ fn create_logs(logs: &Path, rank: usize, restart: u32) -> Result<[File; 2]> {
         folder.push(format!("restart-{restart}"));
     }
     let write = || format!("cannot write logs to {}", folder.display());
-    std::fs::create_dir_all(&folder).with_context(write)?;
+    make_folder(&folder).with_context(write)?;
     let create = |name: &str| File::create(folder.join(name)).with_context(write);
     Ok([create("stdout.log")?, create("stderr.log")?])
 }

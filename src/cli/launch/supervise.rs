@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::attempt::Attempt;
+use super::attempt::{Attempt, Grace};
 use super::guard::Guard;
 use super::output::RankOutput;
 use super::print_note;
@@ -32,7 +32,12 @@ pub(super) enum AttemptOutcome {
     /// One process failed first.
     Failed(RankFailure),
     /// A signal interrupted it.
-    Interrupted(i32),
+    Interrupted {
+        /// Its number.
+        signal: i32,
+        /// Whether a process had failed before.
+        had_failed: bool,
+    },
 }
 
 /// The first failure.
@@ -213,7 +218,10 @@ impl Supervisor<'_> {
         let now = Instant::now();
         match self.phase {
             SupervisorPhase::Failing(until) if now >= until => self.ask_to_end(Signal::TERM),
-            SupervisorPhase::Asked(until) if now >= until => self.kill(),
+            SupervisorPhase::Asked(until) if now >= until => {
+                self.say_who_is_killed();
+                self.kill();
+            }
             SupervisorPhase::Killed(until) => return now < until,
             _ => {}
         }
@@ -223,6 +231,7 @@ impl Supervisor<'_> {
     /// Hands a signal on; a second one does not wait.
     fn interrupt(&mut self, signal: i32) {
         if self.interrupted.is_some() {
+            self.say_who_is_killed();
             return self.kill();
         }
         self.interrupted = Some(signal);
@@ -234,18 +243,36 @@ impl Supervisor<'_> {
         self.phase = SupervisorPhase::Asked(self.deadline());
     }
 
+    /// Says which ranks have not ended after an interruption, as what they do not save is lost.
+    fn say_who_is_killed(&mut self) {
+        if self.interrupted.is_none() {
+            return;
+        }
+        let still_runs = |process: &mut &mut Process| process.poll_exit().is_none();
+        let mut all: Vec<&mut Process> = self.processes.iter_mut().collect();
+        all.retain_mut(still_runs);
+        let left: Vec<String> = all.iter().map(|process| process.seat.rank.to_string()).collect();
+        if !left.is_empty() {
+            let ranks = left.join(", ");
+            print_note(&format!(
+                "killed before they had ended: rank {ranks}; steps after their last checkpoint are lost (--grace SECONDS gives them more time)"
+            ));
+        }
+    }
+
     fn kill(&mut self) {
         self.processes.iter_mut().for_each(|process| process.signal(Signal::KILL));
         self.phase = SupervisorPhase::Killed(Instant::now() + UNKILLABLE);
     }
 
     fn deadline(&self) -> Instant {
-        Instant::now() + self.attempt.grace
+        let Grace { failed, interrupted } = self.attempt.grace;
+        Instant::now() + if self.interrupted.is_some() { interrupted } else { failed }
     }
 
     fn outcome(self) -> AttemptOutcome {
         if let Some(signal) = self.interrupted {
-            return AttemptOutcome::Interrupted(signal);
+            return AttemptOutcome::Interrupted { signal, had_failed: self.first.is_some() };
         }
         let Some(Ended { place, status }) = self.first else { return AttemptOutcome::Done };
         let (process, world) = (&self.processes[place], self.attempt.world);

@@ -85,37 +85,42 @@ impl HuggingFaceGpt2 {
         let up = apply_projection(
             parts,
             &normal,
-            &format!("{name}.mlp.c_fc"),
+            (&format!("{name}.mlp.c_fc"), 1.0),
             [self.width, self.hidden],
         );
         let up = self.activation.apply(&up);
-        let down =
-            apply_projection(parts, &up, &format!("{name}.mlp.c_proj"), [self.hidden, self.width]);
+        let down = (&*format!("{name}.mlp.c_proj"), self.residual_scale());
+        let down = apply_projection(parts, &up, down, [self.hidden, self.width]);
         x.add(&apply_dropout(down, self.dropout[1]))
     }
 
     fn build_attention(&self, parts: &HuggingFaceParts<'_>, x: &Tensor, name: &str) -> Tensor {
         let [batch, time, width] = x.shape()[..] else { return x.clone() };
         let (heads, each) = (self.heads, width / self.heads);
-        let all = apply_projection(parts, x, &format!("{name}.c_attn"), [width, 3 * width]);
+        let all = (&*format!("{name}.c_attn"), 1.0);
+        let all = apply_projection(parts, x, all, [width, 3 * width]);
         let of_heads = |part: &Tensor| part.reshape(&[batch, time, heads, each]);
         let all: Vec<Tensor> = all.split(2, &[width; 3]).iter().map(of_heads).collect();
         let [query, key, value] = &all[..] else { return x.clone() };
         let mixed = query.attention(key, value, true).reshape(&[batch, time, width]);
-        apply_dropout(
-            apply_projection(parts, &mixed, &format!("{name}.c_proj"), [width, width]),
-            self.dropout[1],
-        )
+        let out = (&*format!("{name}.c_proj"), self.residual_scale());
+        apply_dropout(apply_projection(parts, &mixed, out, [width, width]), self.dropout[1])
+    }
+
+    /// The factor of what is added to the residual stream twice a layer, when weights are drawn (Radford et al., "Language Models are Unsupervised
+    /// Multitask Learners", section 2.3).
+    fn residual_scale(&self) -> f64 {
+        (2.0 * self.layers as f64).sqrt().recip()
     }
 }
 
-/// x W + b, with `NAME.weight [inputs, outputs]`.
+/// x W + b, with `NAME.weight [inputs, outputs]`, which is drawn with `scale` times the standard deviation of others if it is drawn.
 fn apply_projection(
     parts: &HuggingFaceParts<'_>,
     x: &Tensor,
-    name: &str,
+    (name, scale): (&str, f64),
     [inputs, outputs]: [usize; 2],
 ) -> Tensor {
-    let weight = parts.add_weight(&format!("{name}.weight"), &[inputs, outputs]);
+    let weight = parts.add_scaled_weight(&format!("{name}.weight"), &[inputs, outputs], scale);
     x.matmul(&weight).add(&parts.add_weight(&format!("{name}.bias"), &[outputs]))
 }

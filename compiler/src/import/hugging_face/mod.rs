@@ -118,10 +118,9 @@ impl Architecture {
             Self::Gpt2(_) => &["attn_pdrop"],
             Self::Bert(_) => &["attention_probs_dropout_prob"],
         };
-        let mut warnings = Vec::new();
         for key in keys {
             if config.number_or(key, 0.0)? > 0.0 {
-                warnings.push(format!(
+                training_warnings.push(format!(
                     "`{key}` is left out: a training has no dropout within attention"
                 ));
             }
@@ -158,17 +157,29 @@ impl HuggingFaceFolder {
         let g = GraphBuilder::from_graph(Graph::new(name));
         let nothing = BTreeMap::new();
         let tensors = self.tensors.as_ref().unwrap_or(&nothing);
-        let parts = HuggingFaceParts { g: &g, tensors, dtype: self.config.default_dtype()? };
+        let draws = options.draws_missing && self.tensors.is_none();
+        let std = self.config.number_or("initializer_range", 0.02)?;
+        let (dtype, drawn) = (self.config.default_dtype()?, draws.then_some(std));
+        let parts = HuggingFaceParts { g: &g, tensors, dtype, drawn };
         let tokens = g.input(TOKENS, DType::I64, [batch, time]);
         g.output("logits", &self.architecture.build_logits(&parts, &tokens));
         let mut graph =
             g.finish().map_err(|errors| self.config.config_error(errors.to_string()))?;
         choose_trained(&mut graph, options)?;
         let symbols = self.symbols().all;
-        let warnings = self.architecture.list_warnings(&self.config)?;
-        let weights = self.collect_weights(&mut graph)?;
+        let mut training_warnings = self.architecture.list_warnings(&self.config)?;
+        let mut warnings = Vec::new();
+        let weights = if draws {
+            warnings.push(format!(
+                "{} has no file of weights: they are drawn at random, for a training from scratch",
+                self.path.display()
+            ));
+            Weights::default()
+        } else {
+            self.collect_weights(&mut graph)?
+        };
         verify_graph(&graph)?;
-        let (training_warnings, modules) = (Vec::new(), BTreeMap::new());
+        let (warnings, modules) = (Vec::new(), BTreeMap::new());
         Ok(Imported { graph, weights, warnings, training_warnings, symbols, modules })
     }
 

@@ -15,13 +15,33 @@ pub(super) struct HuggingFaceParts<'a> {
     pub(super) tensors: &'a BTreeMap<String, WeightTensor>,
     /// The element type of those that are in no file.
     pub(super) dtype: DType,
+    /// The standard deviation of weights that are drawn at random, if they are. Scales of norms are then 1, and biases 0.
+    pub(super) drawn: Option<f64>,
 }
 
 impl HuggingFaceParts<'_> {
-    /// The weight of this name.
+    /// The weight or bias of this name.
     pub(super) fn add_weight(&self, name: &str, shape: &[usize]) -> Tensor {
+        self.add_scaled_weight(name, shape, 1.0)
+    }
+
+    /// The weight of this name. If it is drawn, its standard deviation is `scale` times that of others.
+    pub(super) fn add_scaled_weight(&self, name: &str, shape: &[usize], scale: f64) -> Tensor {
+        let drawn = |std: f64| match name.ends_with("bias") {
+            true => Init::Fill(0.0.into()),
+            false => Init::Normal { mean: 0.0.into(), std: (std * scale).into() },
+        };
+        self.add_variable(name, shape, self.drawn.map(drawn))
+    }
+
+    /// The scale of a norm.
+    fn add_scale(&self, name: &str, width: usize) -> Tensor {
+        self.add_variable(name, &[width], self.drawn.map(|_| Init::Fill(1.0.into())))
+    }
+
+    fn add_variable(&self, name: &str, shape: &[usize], drawn: Option<Init>) -> Tensor {
         let dtype = self.tensors.get(name).map_or(self.dtype, |tensor| tensor.dtype);
-        self.g.variable(name, dtype, shape, Init::Weights)
+        self.g.variable(name, dtype, shape, drawn.unwrap_or(Init::Weights))
     }
 
     /// Rows of a table of tokens. Through that of the token of padding nothing is learned.
@@ -57,14 +77,14 @@ impl HuggingFaceParts<'_> {
     /// Root-mean-square normalization over the last dim.
     pub(super) fn rms_norm(&self, x: &Tensor, name: &str, epsilon: f64) -> Tensor {
         let width = x.shape().last().copied().unwrap_or(0);
-        x.rms_norm(&self.add_weight(&format!("{name}.weight"), &[width]), epsilon)
+        x.rms_norm(&self.add_scale(&format!("{name}.weight"), width), epsilon)
     }
 
     /// Layer normalization over the last dim.
     pub(super) fn layer_norm(&self, x: &Tensor, name: &str, epsilon: f64) -> Tensor {
         let width = x.shape().last().copied().unwrap_or(0);
-        let [weight, bias] =
-            ["weight", "bias"].map(|part| self.add_weight(&format!("{name}.{part}"), &[width]));
+        let weight = self.add_scale(&format!("{name}.weight"), width);
+        let bias = self.add_weight(&format!("{name}.bias"), &[width]);
         x.layer_norm(&weight, &bias, epsilon)
     }
 }

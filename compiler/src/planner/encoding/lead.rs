@@ -14,7 +14,7 @@ use crate::planner::solver::network::Network;
 
 /// A form that was planned without a memory limit.
 #[derive(Clone, Debug)]
-pub struct Lead {
+pub(crate) struct Lead {
     /// The op of each node, and the number of its candidates.
     nodes: Vec<(String, usize)>,
     /// The candidate that was chosen for each node.
@@ -32,7 +32,7 @@ pub struct Before<'a> {
     /// The cost below which plans are of interest.
     pub ceiling: f64,
     /// The lead from the search for another form.
-    pub lead: Option<&'a Lead>,
+    pub(crate) lead: Option<&'a Lead>,
 }
 
 impl Before<'_> {

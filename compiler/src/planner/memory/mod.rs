@@ -44,7 +44,7 @@ use super::problem::Problem;
 use super::problem::usage::find_overload;
 use super::solver::minimise::{Effort, FULL, Minimum, ROUGHLY, Reduced, STEP, TOLERANCE};
 use super::strategies;
-pub use rival::Rival;
+pub(crate) use rival::Rival;
 use search::MemorySearch;
 
 mod branch;

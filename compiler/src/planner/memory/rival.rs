@@ -14,7 +14,7 @@ use crate::planner::solver::minimise::{STEP, TOLERANCE};
 
 /// A form that was planned within a memory limit, with the data that another form is compared with.
 #[derive(Clone, Debug)]
-pub struct Rival {
+pub(crate) struct Rival {
     /// The seconds of its plan.
     pub seconds: f64,
     /// A lower bound of all its plans.
@@ -28,7 +28,7 @@ pub struct Rival {
 
 impl Rival {
     /// Takes a form with the prices of memory that prove its bound. `None` if its mesh axes are tied.
-    pub fn new(
+    pub(crate) fn new(
         problem: &Problem<'_>,
         seconds: f64,
         bound: f64,
@@ -41,7 +41,7 @@ impl Rival {
 
     /// Returns the bound of another form if it shows that the other form need not be searched. Either the other is proven to be no better; or the gap
     /// of this form is open anyway, and the cheapest assignment of the other at these prices is no better than the bound of this one.
-    pub fn outbids(&self, other: &Problem<'_>) -> Option<f64> {
+    pub(crate) fn outbids(&self, other: &Problem<'_>) -> Option<f64> {
         if other.tied.is_some() || other.lifetimes.domains.len() != self.domains {
             return None;
         }

@@ -49,7 +49,7 @@ impl Taken {
 }
 
 /// The prices of boxing a tensor.
-pub struct Boxed {
+pub(crate) struct Boxed {
     /// The index into `sources` for each candidate of the producer.
     pub source_of: Vec<usize>,
     /// The layouts in which it is made, in order.
@@ -113,7 +113,7 @@ impl Problem<'_> {
     }
 
     /// Returns the prices of boxing a demanded tensor.
-    pub fn boxing_prices(&self, demand: &Demand) -> Rc<Boxed> {
+    pub(crate) fn boxing_prices(&self, demand: &Demand) -> Rc<Boxed> {
         let own = (demand.producer, demand.index, demand.placement);
         find_or_remember(&self.boxing.of_demand, own, || {
             let key = self.boxing_key(demand);

@@ -23,15 +23,15 @@ pub struct SbpId(pub u32);
 
 /// An interned placement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PlacementId(pub u32);
+pub(crate) struct PlacementId(pub u32);
 
 /// The identifier of a class of layouts that differ in their SBP alone: type, rate and placement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ClassId(pub u32);
+pub(crate) struct ClassId(pub u32);
 
 /// The price of boxing.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Price {
+pub(crate) struct Price {
     /// The seconds of each time.
     pub seconds: f64,
     /// The part of these seconds that does not depend on the bytes; 0 except for collectives.
@@ -71,7 +71,7 @@ pub struct Layouts<'a> {
 
 impl<'a> Layouts<'a> {
     /// Prepares the layouts of these decisions, with a counter for the prices that are found.
-    pub fn new(decisions: &'a Decisions, cluster: &'a Cluster, meter: Meter) -> Self {
+    pub(crate) fn new(decisions: &'a Decisions, cluster: &'a Cluster, meter: Meter) -> Self {
         let mut placements: Vec<Placement> = Vec::new();
         let mut id = |placement: &Placement| {
             let known = placements.iter().position(|known| known == placement);
@@ -97,12 +97,12 @@ impl<'a> Layouts<'a> {
     }
 
     /// Returns the placement of a node.
-    pub fn placement_of(&self, node: usize) -> PlacementId {
+    pub(crate) fn placement_of(&self, node: usize) -> PlacementId {
         self.placement_of[node]
     }
 
     /// Returns the placement of an identifier.
-    pub fn placement(&self, id: PlacementId) -> &Placement {
+    pub(crate) fn placement(&self, id: PlacementId) -> &Placement {
         &self.placements[id.0 as usize]
     }
 
@@ -112,19 +112,19 @@ impl<'a> Layouts<'a> {
     }
 
     /// Returns the class of a value on a placement.
-    pub fn class(&self, value: ValueId, placement: PlacementId) -> ClassId {
+    pub(crate) fn class(&self, value: ValueId, placement: PlacementId) -> ClassId {
         let placement = self.placement(placement);
         let template = self.decisions.layout(value, placement, &NdSbp(Vec::new()));
         self.known.borrow_mut().intern_class(template)
     }
 
     /// Returns the bytes of a shard on the rank that holds most.
-    pub fn bytes(&self, class: ClassId, sbp: SbpId) -> u64 {
+    pub(crate) fn bytes(&self, class: ClassId, sbp: SbpId) -> u64 {
         self.known.borrow_mut().bytes(class, sbp)
     }
 
     /// Returns the price of boxing from one layout to another, which is found once.
-    pub fn price(&self, from: (ClassId, SbpId), to: (ClassId, SbpId)) -> Price {
+    pub(crate) fn price(&self, from: (ClassId, SbpId), to: (ClassId, SbpId)) -> Price {
         self.known.borrow_mut().price(from, to)
     }
 }

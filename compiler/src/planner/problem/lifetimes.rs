@@ -32,7 +32,7 @@ pub struct Span {
 
 /// The order of nodes.
 #[derive(Clone, Debug)]
-pub struct Lifetimes {
+pub(crate) struct Lifetimes {
     /// The position of each node.
     pub position: Vec<usize>,
     /// The first and the last position of nodes of microbatch rate; `None` with one microbatch.
@@ -49,7 +49,7 @@ pub struct Lifetimes {
 
 /// Ranks that belong to the same placements, so that their memory is alike.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Domain {
+pub(crate) struct Domain {
     /// The ranks.
     pub ranks: Vec<u32>,
     /// The first stage that a node on them has.
@@ -58,7 +58,7 @@ pub struct Domain {
 
 impl Lifetimes {
     /// Makes the order of these decisions.
-    pub fn new(decisions: &Decisions, schedule: Schedule) -> Self {
+    pub(crate) fn new(decisions: &Decisions, schedule: Schedule) -> Self {
         let graph = decisions.graph();
         let mut order: Vec<usize> = (0..graph.nodes.len()).collect();
         order.sort_by_key(|&node| decisions.training.phases[node]);
@@ -90,22 +90,17 @@ impl Lifetimes {
     }
 
     /// Returns the number of positions.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.position.len()
     }
 
-    /// Whether there is no node.
-    pub fn is_empty(&self) -> bool {
-        self.position.is_empty()
-    }
-
     /// Returns the span in which a node acts.
-    pub fn node_span(&self, node: usize) -> Span {
+    pub(crate) fn node_span(&self, node: usize) -> Span {
         Span { start: self.position[node], end: self.position[node], others: 0 }
     }
 
     /// Returns the span in which a tensor is kept where it is made. A variable is kept always.
-    pub fn made_span(&self, decisions: &Decisions, value: ValueId) -> Span {
+    pub(crate) fn made_span(&self, decisions: &Decisions, value: ValueId) -> Span {
         let producer = decisions.graph().value(value).producer.index();
         let node = &decisions.graph().nodes[producer];
         if matches!(node.op, Op::Variable(_)) {
@@ -127,7 +122,7 @@ impl Lifetimes {
 
     /// Whether a large value of the forward or backward pass is read, where it is made, by updates alone. It is boxed for them at once if that makes
     /// it smaller, so the layout that they take decides how long it is kept where it is made.
-    pub fn is_scattered(&self, decisions: &Decisions, value: ValueId) -> bool {
+    pub(crate) fn is_scattered(&self, decisions: &Decisions, value: ValueId) -> bool {
         let graph = decisions.graph();
         let producer = graph.value(value).producer.index();
         let placement = &decisions.staging.placement;
@@ -154,7 +149,12 @@ impl Lifetimes {
     /// Returns the span in which a boxed copy is kept: from the first to the last of all its readers on that placement. A `regather` takes no copy
     /// but has its own result, see [`Lifetimes::regathered_span`]. Updates do not count if others read the copy, because they take variables at rest,
     /// or would have to box them back.
-    pub fn copy_span(&self, decisions: &Decisions, value: ValueId, readers: &[usize]) -> Span {
+    pub(crate) fn copy_span(
+        &self,
+        decisions: &Decisions,
+        value: ValueId,
+        readers: &[usize],
+    ) -> Span {
         if readers.is_empty() {
             return self.node_span(decisions.graph().value(value).producer.index());
         }
@@ -190,7 +190,7 @@ impl Lifetimes {
 
     /// Returns the span of the result of a `regather`: from the last time that others read its operand, or a copy of it, to its own last reader. Also
     /// returns whether the operand is kept in that time anyway, so that a result of the same layout takes no memory.
-    pub fn regathered_span(&self, decisions: &Decisions, node: usize) -> (Span, bool) {
+    pub(crate) fn regathered_span(&self, decisions: &Decisions, node: usize) -> (Span, bool) {
         let graph = decisions.graph();
         let (operand, result) = (graph.nodes[node].operands[0], graph.nodes[node].results[0]);
         let producer = graph.value(operand).producer.index();
@@ -238,7 +238,7 @@ impl Lifetimes {
     }
 
     /// Returns the number of further microbatches whose contents are kept, for what the forward pass leaves to the backward pass.
-    pub fn count_stashed(&self, decisions: &Decisions, nodes: &[usize]) -> usize {
+    pub(crate) fn count_stashed(&self, decisions: &Decisions, nodes: &[usize]) -> usize {
         let phase = |node: usize| decisions.training.phases[node];
         let crosses = nodes.iter().any(|&node| phase(node) == Phase::Forward)
             && nodes.iter().any(|&node| phase(node) != Phase::Forward);
@@ -251,7 +251,7 @@ impl Lifetimes {
     }
 
     /// Returns the domains that a placement reaches.
-    pub fn domains_of(&self, placement: &Placement) -> Vec<usize> {
+    pub(crate) fn domains_of(&self, placement: &Placement) -> Vec<usize> {
         let reaches = |domain: &Domain| placement.ranks.contains(&domain.ranks[0]);
         (0..self.domains.len()).filter(|&index| reaches(&self.domains[index])).collect()
     }

@@ -37,7 +37,7 @@ pub(super) mod usage;
 
 /// A tensor and its readers on one placement. It is boxed once to each layout that some of them take.
 #[derive(Clone, Debug)]
-pub struct Demand {
+pub(crate) struct Demand {
     /// The tensor.
     pub value: ValueId,
     /// The node that makes it.
@@ -72,7 +72,7 @@ impl Demand {
     /// Returns the spans in which something may be kept for boxing it: the moment at which boxing begins, and the time for which copies are kept.
     /// Three more are for a tensor that is boxed as soon as it is made: the moment at which it has been made, the time of copies from then on, and
     /// that of what is left in place after that. Without `scattered` these three are equal to the second.
-    pub fn spans(&self) -> [Span; 5] {
+    pub(crate) fn spans(&self) -> [Span; 5] {
         let moment = |at: usize| Span { start: at, end: at, others: 0 };
         let (begun, whole) = (moment(self.span.start), self.span);
         match self.scattered {
@@ -88,7 +88,7 @@ impl Demand {
 
 /// A result of an update that replaces a variable. It goes back to the variable's layout.
 #[derive(Clone, Debug)]
-pub struct WriteBack {
+pub(crate) struct WriteBack {
     /// The update.
     pub update: usize,
     /// The index of the result among those of the update.
@@ -111,7 +111,7 @@ pub struct WriteBack {
 
 impl WriteBack {
     /// Returns the bytes that are kept for it if the result is made as `source`.
-    pub fn kept_bytes(&self, layouts: &Layouts<'_>, source: SbpId, price: Price) -> u64 {
+    pub(crate) fn kept_bytes(&self, layouts: &Layouts<'_>, source: SbpId, price: Price) -> u64 {
         let in_place = price.copy == 0 || self.is_read;
         let kept = if in_place { 0 } else { layouts.bytes(self.from, source) };
         price.copy + kept + price.scratch
@@ -128,9 +128,9 @@ pub struct Made {
     /// The index of the tensor among the results of that node.
     pub index: usize,
     /// The type and the place.
-    pub class: ClassId,
+    pub(crate) class: ClassId,
     /// The placement where it is made.
-    pub placement: PlacementId,
+    pub(crate) placement: PlacementId,
     /// The time for which it is kept.
     pub span: Span,
     /// The result of another node that is kept anyway, by node and index, if there is one. In the same layout this tensor takes no memory.
@@ -155,19 +155,19 @@ pub struct Problem<'a> {
     /// The candidates of each node.
     pub candidates: Rc<[CandidateList]>,
     /// Tensors with readers.
-    pub demands: Rc<[Demand]>,
+    pub(crate) demands: Rc<[Demand]>,
     /// Variables that are written back.
-    pub write_backs: Rc<[WriteBack]>,
+    pub(crate) write_backs: Rc<[WriteBack]>,
     /// Tensors that take memory where they are made.
     pub made: Rc<[Made]>,
     /// The order of nodes, and the spans in which tensors are kept.
-    pub lifetimes: Rc<Lifetimes>,
+    pub(crate) lifetimes: Rc<Lifetimes>,
     /// Bytes that a rank may use.
     pub limit: u64,
     /// The options. Their effort limits the work.
     pub options: &'a CompileOptions,
     /// The work of planning.
-    pub meter: Meter,
+    pub(crate) meter: Meter,
     /// The axes that are tied, if planning each axis by itself would have been too much.
     pub tied: Option<Tied>,
     hidden: Rc<Hidden>,
@@ -230,7 +230,7 @@ impl<'a> Problem<'a> {
     }
 
     /// Returns the layout in which a candidate of the producer makes a demanded tensor.
-    pub fn source_layout(&self, demand: &Demand, candidate: usize) -> SbpId {
+    pub(crate) fn source_layout(&self, demand: &Demand, candidate: usize) -> SbpId {
         self.candidates[demand.producer][candidate].results[demand.index]
     }
 
@@ -245,7 +245,7 @@ impl<'a> Problem<'a> {
     }
 
     /// Returns the layout in which the user takes what is made as `source`, or `None` if it is taken as it is.
-    pub fn fetch_target(&self, demand: &Demand, source: SbpId) -> Option<SbpId> {
+    pub(crate) fn fetch_target(&self, demand: &Demand, source: SbpId) -> Option<SbpId> {
         if !demand.fetched {
             return None;
         }
@@ -254,7 +254,7 @@ impl<'a> Problem<'a> {
     }
 
     /// Returns the price of boxing a demanded tensor, each time, without the seconds that are hidden.
-    pub fn price_demand(&self, demand: &Demand, source: SbpId, target: SbpId) -> Price {
+    pub(crate) fn price_demand(&self, demand: &Demand, source: SbpId, target: SbpId) -> Price {
         let price = self.layouts.price((demand.from, source), (demand.to, target));
         let price = self.discount_latency(demand.fusion, price, (demand.from, source));
         Price { seconds: unhidden_seconds(price.seconds, demand.hides), ..price }
@@ -283,7 +283,7 @@ impl<'a> Problem<'a> {
     }
 
     /// Returns the bytes that are kept for boxing a demanded tensor at this price, each with one of its [`Demand::spans`].
-    pub fn kept_bytes(
+    pub(crate) fn kept_bytes(
         &self,
         demand: &Demand,
         source: SbpId,
@@ -303,7 +303,7 @@ impl<'a> Problem<'a> {
     }
 
     /// Returns the price of boxing an update's result back to its variable.
-    pub fn back_price(&self, back: &WriteBack, source: SbpId, target: SbpId) -> Price {
+    pub(crate) fn back_price(&self, back: &WriteBack, source: SbpId, target: SbpId) -> Price {
         let price = self.layouts.price((back.from, source), (back.to, target));
         self.discount_latency(back.fusion, price, (back.from, source))
     }

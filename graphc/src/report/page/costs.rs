@@ -51,13 +51,13 @@ pub struct Class {
 
 /// Communication of one kind over one axis: axis (none: point to point), kind, messages, bytes that a rank
 /// sends, of receives those that it gets, seconds, the actor that takes longest.
-pub type Communication = (Option<usize>, &'static str, usize, f64, f64, usize);
+pub(super) type Communication = (Option<usize>, &'static str, usize, f64, f64, usize);
 
 /// Kernels of one op: op, how many, FLOPs, bytes of device memory, seconds, the actor that takes longest.
-pub type Kernels = (String, usize, f64, f64, f64, usize);
+pub(super) type Kernels = (String, usize, f64, f64, f64, usize);
 
 /// Adds up what was simulated.
-pub fn sum_costs(plan: &Plan, ran: &[&Ran<'_>], step_seconds: f64) -> StepCosts {
+pub(super) fn sum_costs(plan: &Plan, ran: &[&Ran<'_>], step_seconds: f64) -> StepCosts {
     let device = &plan.cluster.device;
     StepCosts {
         axes: axis_extents(plan),

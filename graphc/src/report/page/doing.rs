@@ -10,7 +10,7 @@ use crate::report::alternatives::name_of;
 
 /// The part of a step that an actor does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Doing {
+pub(super) enum Doing {
     /// Computes from inputs to the loss.
     Forward,
     /// Computes again what the forward pass has computed.
@@ -27,21 +27,21 @@ pub enum Doing {
 
 impl Doing {
     /// The names, in the order of the numbers that pages use.
-    pub const NAMES: [&str; 6] =
+    pub(super) const NAMES: [&str; 6] =
         ["forward", "recomputed", "backward", "update", "communication", "data"];
 
     /// The number that pages use.
-    pub fn number(self) -> usize {
+    pub(super) fn number(self) -> usize {
         self as usize
     }
 }
 
 /// Names of passes, in the order of the numbers that pages use. What is computed again is of the backward pass.
-pub const PASSES: [&str; 3] = ["forward", "backward", "update"];
+pub(super) const PASSES: [&str; 3] = ["forward", "backward", "update"];
 
 /// The pass of each actor of a program, by what it does: of communication that of the first actor that computes with what it brings,
 /// else that of the one whose results it takes away.
-pub fn passes_of_actors(program: &Program, doings: &[Doing]) -> Vec<Option<usize>> {
+pub(super) fn passes_of_actors(program: &Program, doings: &[Doing]) -> Vec<Option<usize>> {
     let own = |doing: Doing| match doing {
         Doing::Forward => Some(0),
         Doing::Recomputed | Doing::Backward => Some(1),
@@ -72,11 +72,11 @@ pub fn passes_of_actors(program: &Program, doings: &[Doing]) -> Vec<Option<usize
 }
 
 /// The part of the step that makes each tensor, by name.
-pub struct Makers(BTreeMap<String, Doing>);
+pub(super) struct Makers(BTreeMap<String, Doing>);
 
 impl Makers {
     /// The makers of a graph. Of values of one name the first counts.
-    pub fn new(decisions: &Decisions) -> Self {
+    pub(super) fn new(decisions: &Decisions) -> Self {
         let graph = decisions.graph();
         let mut all = BTreeMap::new();
         for value in (0..graph.values.len()).map(ValueId::new) {
@@ -93,7 +93,7 @@ impl Makers {
     }
 
     /// Tells what each actor of a program does.
-    pub fn of_program(&self, program: &Program) -> Vec<Doing> {
+    pub(super) fn of_program(&self, program: &Program) -> Vec<Doing> {
         let mut updated = vec![false; program.registers.len()];
         for actor in program.actors.iter().filter(|actor| is_update(actor)) {
             actor.inputs.iter().for_each(|input| updated[input.index()] = true);

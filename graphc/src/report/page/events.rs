@@ -8,7 +8,7 @@ use graphc_ir::plan::{Plan, Program, Stream};
 use super::places::{RankRun, ranks_of_class};
 
 /// Ranks that behave alike, and what the first of them did.
-pub struct Ran<'a> {
+pub(super) struct Ran<'a> {
     /// The first of them, and how many there are.
     pub class: ClassReport,
     /// All of them.
@@ -23,7 +23,7 @@ pub struct Ran<'a> {
 
 /// One action.
 #[derive(Clone, Copy, Debug)]
-pub struct Event {
+pub(super) struct Event {
     /// The actor.
     pub actor: usize,
     /// The place in the stream's order of blocks.
@@ -38,7 +38,7 @@ pub struct Event {
 
 impl Ran<'_> {
     /// Returns its events of all streams, by start.
-    pub fn by_start(&self) -> Vec<Event> {
+    pub(super) fn by_start(&self) -> Vec<Event> {
         let mut all: Vec<Event> = self.streams.iter().flatten().copied().collect();
         all.sort_by(|a, b| a.start.total_cmp(&b.start));
         all
@@ -46,7 +46,7 @@ impl Ran<'_> {
 }
 
 /// The actions of each class's streams in the first step of a traced simulation.
-pub fn collect_runs<'a>(plan: &'a Plan, traced: &Simulation) -> Vec<Ran<'a>> {
+pub(super) fn collect_runs<'a>(plan: &'a Plan, traced: &Simulation) -> Vec<Ran<'a>> {
     let mut times: BTreeMap<(u32, usize), Vec<(f64, f64)>> = BTreeMap::new();
     for event in traced.trace.iter().filter(|event| event.step == 0) {
         times.entry((event.rank, event.stream)).or_default().push((event.start, event.end));

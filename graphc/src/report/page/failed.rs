@@ -21,18 +21,18 @@ pub struct Failed {
     /// The error.
     pub error: String,
     /// The wishes that cannot be had together; empty where one thing alone cannot be had.
-    pub conflict: Vec<FailedDemand>,
+    pub(crate) conflict: Vec<FailedDemand>,
     /// Whether no fewer conflict.
     pub smallest: bool,
     /// Too little memory, where it is that.
-    pub shortage: Option<Shortage>,
+    pub(crate) shortage: Option<Shortage>,
     /// The options that are not the usual ones, by name.
     pub options: Vec<(String, Value)>,
 }
 
 /// One of the things that cannot be had together.
 #[derive(Clone, Debug, Serialize)]
-pub struct FailedDemand {
+pub(crate) struct FailedDemand {
     /// The wish.
     pub what: String,
     /// The demand of that.
@@ -45,7 +45,7 @@ pub struct FailedDemand {
 
 /// Memory that does not suffice, in bytes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Shortage {
+pub(crate) struct Shortage {
     /// The first rank that is over its memory.
     pub rank: usize,
     /// The bytes that it needs in the leanest plan found.
@@ -59,7 +59,7 @@ pub struct Shortage {
 }
 
 /// Reads off an error why there is no plan of a graph, whose file is named.
-pub fn explain_failure(
+pub(super) fn explain_failure(
     (file, graph): (&str, &Graph),
     options: &CompileOptions,
     cluster: &Cluster,

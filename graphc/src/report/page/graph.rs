@@ -14,7 +14,7 @@ use crate::report::alternatives::name_of;
 
 /// An op: its name, its layer (null of none), the number of its part, the tensors that it reads with the layout in which each is read,
 /// and the tensors that it makes. Tensors and layouts are numbers of `places`.
-pub type OpRow = (String, Option<usize>, usize, Vec<(usize, usize)>, Vec<usize>);
+pub(crate) type OpRow = (String, Option<usize>, usize, Vec<(usize, usize)>, Vec<usize>);
 
 /// The ops of the forward pass.
 #[derive(Clone, Debug, Serialize)]
@@ -24,7 +24,7 @@ pub struct Ops {
 }
 
 /// Numbers of tensors, of layouts and of parts, which rows refer to.
-pub struct PageNumbers<'a> {
+pub(super) struct PageNumbers<'a> {
     /// The number of each tensor that the plan lists, and that of its layout, by the tensor's name.
     pub tensors: BTreeMap<&'a str, (usize, usize)>,
     /// Layouts.
@@ -34,7 +34,7 @@ pub struct PageNumbers<'a> {
 }
 
 /// Lists the ops of a plan's forward graph.
-pub fn list_ops(
+pub(super) fn list_ops(
     plan: &Plan,
     decisions: &Decisions,
     parts: &Parts,

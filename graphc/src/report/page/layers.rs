@@ -29,7 +29,7 @@ pub struct Layer {
 }
 
 /// The tensors of each layer; of each value its layer, as a number of these.
-pub fn by_layer(
+pub(super) fn by_layer(
     decisions: &Decisions,
     values: &BTreeMap<String, ValueId>,
     tensors: &[Tensor],
@@ -98,12 +98,12 @@ fn name_by_parameters(names: &[&str]) -> String {
 }
 
 /// The module of a weight: its name without the last part.
-pub fn module_of_weight(name: &str) -> &str {
+pub(super) fn module_of_weight(name: &str) -> &str {
     name.rsplit_once('.').map_or(name, |(module, _)| module)
 }
 
 /// The parts between dots with which all names begin that are not empty.
-pub fn common_path<'a>(names: impl Iterator<Item = &'a str>) -> String {
+pub(super) fn common_path<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let mut names = names.filter(|name| !name.is_empty());
     let Some(first) = names.next() else { return String::new() };
     let mut same: Vec<&str> = first.split('.').collect();

@@ -55,10 +55,10 @@ pub struct Filled {
 }
 
 /// A moment: seconds, bytes by kind, actor (into the names of the timeline), largest contents as (name, bytes, how many).
-pub type Moment = (f64, [u64; 9], usize, Vec<(usize, u64, u32)>);
+pub(super) type Moment = (f64, [u64; 9], usize, Vec<(usize, u64, u32)>);
 
 /// Sums what fills the memory of each program while its first class runs.
-pub fn sum_memory(plan: &Plan, ran: &[Ran<'_>]) -> Memory {
+pub(super) fn sum_memory(plan: &Plan, ran: &[Ran<'_>]) -> Memory {
     let mut first: BTreeMap<usize, &Ran<'_>> = BTreeMap::new();
     for ran in ran.iter().filter(|ran| !ran.program.actors.is_empty()) {
         first.entry(ran.index).or_insert(ran);

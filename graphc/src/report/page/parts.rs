@@ -16,7 +16,7 @@ use crate::report::alternatives::name_of;
 
 /// The part of the model of a value.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct ModelPart {
+pub(super) struct ModelPart {
     /// Its layer, as a number of the page's.
     pub layer: Option<usize>,
     /// The name of the module; empty where nothing names it.
@@ -26,7 +26,7 @@ pub struct ModelPart {
 }
 
 /// The parts of all values.
-pub struct Parts {
+pub(super) struct Parts {
     /// The part of the model of each value.
     pub of_values: Vec<ModelPart>,
     by_name: BTreeMap<String, ValueId>,
@@ -34,7 +34,7 @@ pub struct Parts {
 
 impl Parts {
     /// Finds the parts of a graph, of whose values the layers are known in part.
-    pub fn new(decisions: &Decisions, layers: &[Layer], known: &[Option<usize>]) -> Self {
+    pub(super) fn new(decisions: &Decisions, layers: &[Layer], known: &[Option<usize>]) -> Self {
         let mut finder = PartFinder { decisions, layers, of: seed_parts(decisions, known) };
         for (index, node) in decisions.graph().nodes.iter().enumerate() {
             finder.find(index, node);
@@ -45,7 +45,7 @@ impl Parts {
     }
 
     /// The part that tensors of these names have in common.
-    pub fn of_names<'a>(&self, names: impl Iterator<Item = &'a str>) -> ModelPart {
+    pub(super) fn of_names<'a>(&self, names: impl Iterator<Item = &'a str>) -> ModelPart {
         let parts = names.filter_map(|name| self.by_name.get(name));
         let parts: Vec<&ModelPart> = parts.map(|value| &self.of_values[value.index()]).collect();
         let path = common_path(parts.iter().map(|part| part.path.as_str()));

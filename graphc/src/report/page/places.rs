@@ -51,25 +51,25 @@ pub struct Stage {
 }
 
 /// Ranks that are equally far from each other: the first, how many, their distance.
-pub type RankRun = (u32, u32, u32);
+pub(crate) type RankRun = (u32, u32, u32);
 
 /// An inserted step: tensor, kind, layout before and after, axis, bytes of the busiest rank, times a step.
-pub type Boxing = (usize, &'static str, usize, usize, Option<usize>, u64, usize);
+pub(super) type Boxing = (usize, &'static str, usize, usize, Option<usize>, u64, usize);
 
 /// Marks of a tensor: asked for by a pin; kept for the backward pass; gathered again there; computed again there.
-pub mod mark {
+pub(super) mod mark {
     /// The user asked for its layout.
-    pub const PINNED: u8 = 1;
+    pub(crate) const PINNED: u8 = 1;
     /// It is kept from the forward to the backward pass.
-    pub const KEPT: u8 = 2;
+    pub(crate) const KEPT: u8 = 2;
     /// It is gathered again for the backward pass.
-    pub const GATHERED: u8 = 4;
+    pub(crate) const GATHERED: u8 = 4;
     /// It is computed again for the backward pass.
-    pub const RECOMPUTED: u8 = 8;
+    pub(crate) const RECOMPUTED: u8 = 8;
 }
 
 /// Reads the places of a plan off it, with the parts of the model that these name, and its ops.
-pub fn list_places(
+pub(super) fn list_places(
     plan: &Plan,
     decisions: &Decisions,
     paths: &mut InternTable<String>,
@@ -135,7 +135,7 @@ fn list_stages(plan: &Plan) -> Vec<Stage> {
 }
 
 /// Writes ranks as runs, in their order.
-pub fn rank_runs(ranks: &[u32]) -> Vec<RankRun> {
+pub(super) fn rank_runs(ranks: &[u32]) -> Vec<RankRun> {
     let mut runs: Vec<RankRun> = Vec::new();
     for (place, &rank) in ranks.iter().enumerate() {
         let next = ranks.get(place + 1).and_then(|next| next.checked_sub(rank));
@@ -153,12 +153,12 @@ pub fn rank_runs(ranks: &[u32]) -> Vec<RankRun> {
 }
 
 /// The ranks of a run.
-pub fn ranks_of_run((first, count, step): RankRun) -> impl Iterator<Item = u32> {
+pub(super) fn ranks_of_run((first, count, step): RankRun) -> impl Iterator<Item = u32> {
     (0..count).map(move |at| first + at * step)
 }
 
 /// The ranks of one of some classes into which ranks are parted.
-pub fn ranks_of_class(class_of_rank: &[usize], class: usize) -> Vec<RankRun> {
+pub(super) fn ranks_of_class(class_of_rank: &[usize], class: usize) -> Vec<RankRun> {
     let of_class = class_of_rank.iter().enumerate().filter(|(_, other)| **other == class);
     let ranks: Vec<u32> = of_class.map(|(rank, _)| rank as u32).collect();
     rank_runs(&ranks)

@@ -11,13 +11,13 @@ use super::table::InternTable;
 
 /// A register: the number of the listed tensor that it holds or null, its name where it holds none, else null, the numbers of its
 /// type and of its layout, bytes of one content on a rank.
-pub type RegisterRow = (Option<usize>, Option<String>, usize, usize, u64);
+pub(crate) type RegisterRow = (Option<usize>, Option<String>, usize, usize, u64);
 
 /// What an actor makes, reads and changes: numbers of registers.
 pub type Touched = (Vec<usize>, Vec<usize>, Vec<usize>);
 
 /// Lists the registers of those programs that are shown. Types and layouts that are new become known to `places`.
-pub fn list_registers(
+pub(super) fn list_registers(
     plan: &Plan,
     shown: impl Fn(usize) -> bool,
     places: &mut PlanPlaces,
@@ -45,7 +45,7 @@ pub fn list_registers(
 }
 
 /// The registers of an actor.
-pub fn touched_registers(actor: &Actor) -> Touched {
+pub(super) fn touched_registers(actor: &Actor) -> Touched {
     let numbers = |registers: &[RegisterId]| {
         let mut all: Vec<usize> = registers.iter().map(|register| register.index()).collect();
         let mut seen = BTreeSet::new();

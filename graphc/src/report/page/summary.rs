@@ -60,7 +60,11 @@ pub struct Summary {
 }
 
 /// The figures of a plan.
-pub fn summarise_plan(plan: &Plan, decisions: &Decisions, simulation: &Simulation) -> Summary {
+pub(super) fn summarise_plan(
+    plan: &Plan,
+    decisions: &Decisions,
+    simulation: &Simulation,
+) -> Summary {
     let shares = &simulation.shares;
     let plain = "options have string keys only";
     Summary {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 /// Things, each once.
-pub struct InternTable<T> {
+pub(super) struct InternTable<T> {
     /// The entries, by number.
     pub all: Vec<T>,
     known: BTreeMap<T, usize>,
@@ -17,13 +17,13 @@ impl<T> Default for InternTable<T> {
 
 impl<T: Ord + Clone> InternTable<T> {
     /// A table of things that have their numbers already.
-    pub fn new(all: Vec<T>) -> Self {
+    pub(super) fn new(all: Vec<T>) -> Self {
         let known = all.iter().cloned().enumerate().rev();
         Self { known: known.map(|(number, thing)| (thing, number)).collect(), all }
     }
 
     /// The number of a thing, a new one if it is new.
-    pub fn intern(&mut self, thing: T) -> usize {
+    pub(super) fn intern(&mut self, thing: T) -> usize {
         let next = self.all.len();
         *self.known.entry(thing.clone()).or_insert_with(|| {
             self.all.push(thing);

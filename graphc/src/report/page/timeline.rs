@@ -50,7 +50,7 @@ pub struct Timeline {
 
 /// An actor: its name, what it does, its pass, the number of the part of the model that it works on, its layer (null where there is
 /// none), and the registers that it makes, reads and changes.
-pub type ActorRow = (String, usize, Option<usize>, usize, Option<usize>, Touched);
+pub(crate) type ActorRow = (String, usize, Option<usize>, usize, Option<usize>, Touched);
 
 /// The streams of ranks that behave alike.
 #[derive(Clone, Debug, Serialize)]
@@ -84,10 +84,10 @@ pub struct Lane {
 
 /// One run of a block: block, microbatch, start in ticks, and departures from the first run as (place, ticks that this and
 /// all that follows comes later, ticks that it takes longer).
-pub type Item = (u32, u32, i64, Vec<(usize, i64, i64)>);
+pub(super) type Item = (u32, u32, i64, Vec<(usize, i64, i64)>);
 
 /// The names of actors: what they do, the parts of the model, and the numbers of parts and of tensors.
-pub struct Names<'a> {
+pub(super) struct Names<'a> {
     /// The ops that make each tensor.
     pub makers: &'a Makers,
     /// The parts of the model.
@@ -120,7 +120,7 @@ fn tensors_of_actor<'a>(program: &'a Program, actor: &Actor) -> Vec<&'a str> {
 }
 
 /// Packs what was simulated.
-pub fn pack_timeline(
+pub(super) fn pack_timeline(
     plan: &Plan,
     ran: &[Ran<'_>],
     names: &mut Names<'_>,
@@ -148,7 +148,7 @@ pub fn pack_timeline(
 }
 
 /// The classes that are shown, by stage.
-pub fn shown_classes<'a, 'b>(ran: &'a [Ran<'b>]) -> Vec<&'a Ran<'b>> {
+pub(super) fn shown_classes<'a, 'b>(ran: &'a [Ran<'b>]) -> Vec<&'a Ran<'b>> {
     let mut firsts = BTreeMap::new();
     let mut order: Vec<(bool, &Ran<'_>)> = (ran.iter())
         .map(|ran| (firsts.insert(ran.index, ()).is_some(), ran))

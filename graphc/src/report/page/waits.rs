@@ -25,7 +25,7 @@ pub struct Wait {
 type Ends = BTreeMap<usize, (usize, Vec<f64>)>;
 
 /// What the streams of all classes did, from which follows what each waits for.
-pub struct Waits<'a, 'b> {
+pub(super) struct Waits<'a, 'b> {
     plan: &'a Plan,
     all: &'a [Ran<'b>],
     /// The ends of actors of each class.
@@ -38,7 +38,7 @@ pub struct Waits<'a, 'b> {
 
 impl<'a, 'b> Waits<'a, 'b> {
     /// Takes what all classes did.
-    pub fn new(plan: &'a Plan, all: &'a [Ran<'b>], least: f64) -> Self {
+    pub(super) fn new(plan: &'a Plan, all: &'a [Ran<'b>], least: f64) -> Self {
         let ends = all.iter().map(ends_of_actors).collect();
         let ranks_of = |(number, ran): (usize, &Ran<'b>)| {
             let ranks = ran.ranks.iter().flat_map(|&run| ranks_of_run(run));
@@ -49,7 +49,7 @@ impl<'a, 'b> Waits<'a, 'b> {
     }
 
     /// Lists what each stream of a rank waits for, where an event begins later than the one before it ends.
-    pub fn list_of_rank(&self, rank: u32) -> Vec<Vec<Wait>> {
+    pub(super) fn list_of_rank(&self, rank: u32) -> Vec<Vec<Wait>> {
         let class = self.class_of_rank[&rank];
         let of_stream = |(stream, events): (usize, &Vec<Event>)| {
             let mut found: BTreeMap<usize, Wait> = BTreeMap::new();

@@ -73,7 +73,7 @@ pub struct MeasuredRanks {
 ///
 /// # Errors
 /// [`PageError::Metrics`] with the line that is none, [`PageError::OtherRun`] with one that no run of the plan writes.
-pub fn read_metrics(plan: &Plan, text: &str, step_seconds: f64) -> Result<Went, PageError> {
+pub(super) fn read_metrics(plan: &Plan, text: &str, step_seconds: f64) -> Result<Went, PageError> {
     let (mut lines, mut timed) = (Vec::new(), Vec::new());
     let made = RunProperties::from_plan(plan);
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
@@ -175,7 +175,7 @@ fn finite_numbers(value: &Value) -> Vec<(String, f64)> {
 ///
 /// # Errors
 /// Returns an error if the measured seconds are of another plan.
-pub fn compare_measured(
+pub(super) fn compare_measured(
     plan: &Plan,
     step_seconds: f64,
     profile: &Profile,

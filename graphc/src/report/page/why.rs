@@ -35,14 +35,14 @@ pub struct Why {
 
 /// The time in which alternatives are begun.
 #[derive(Clone, Copy, Debug)]
-pub struct Time {
+pub(super) struct Time {
     begun: Instant,
     within: Option<Duration>,
 }
 
 impl Time {
     /// Begins the time now; it has no end if `within` is `None`.
-    pub fn from_now(within: Option<Duration>) -> Self {
+    pub(super) fn from_now(within: Option<Duration>) -> Self {
         Self { begun: Instant::now(), within }
     }
 
@@ -51,7 +51,7 @@ impl Time {
     }
 
     /// One of so many equal shares of what is left.
-    pub fn share(&self, shares: usize) -> Self {
+    pub(super) fn share(&self, shares: usize) -> Self {
         let left = self.within.map(|within| within.saturating_sub(self.begun.elapsed()));
         Self::from_now(left.map(|left| left / shares.max(1) as u32))
     }
@@ -86,7 +86,7 @@ pub struct PricedWish {
 }
 
 /// Prices what the user asked for, where alternatives are planned at all and there is time.
-pub fn price_wishes(
+pub(super) fn price_wishes(
     plan: &Plan,
     decisions: &Decisions,
     explained: Option<usize>,
@@ -127,7 +127,7 @@ fn leave_out_wishes(options: &CompileOptions) -> Vec<(String, CompileOptions)> {
 
 /// Explains tensors of plans, as many as there is time for, but one of each at least. As many of one plan as of another, so that those of
 /// one model can be held against each other.
-pub fn explain_tensors(
+pub(super) fn explain_tensors(
     plans: &[(&Plan, &Decisions)],
     tensors: &[Vec<String>],
     time: &Time,
@@ -149,7 +149,7 @@ pub fn explain_tensors(
 
 /// The tensors of each plan that are explained: `asked` of the heaviest, a few where nobody says how many. Two plans of one model
 /// explain the same ones, so that they can be held against each other.
-pub fn choose_explained(plans: &[&Plan], asked: Option<usize>) -> Vec<Vec<String>> {
+pub(super) fn choose_explained(plans: &[&Plan], asked: Option<usize>) -> Vec<Vec<String>> {
     let count = asked.unwrap_or(USUAL);
     let own = |plan: &Plan| -> Vec<String> {
         heaviest_tensors(plan, count).into_iter().map(str::to_owned).collect()

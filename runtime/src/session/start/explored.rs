@@ -10,7 +10,8 @@ use graphc_ir::types::DType;
 
 use super::*;
 use crate::explore::explore;
-use crate::transport::in_process::{Hub, Patience};
+use crate::transport::Patience;
+use crate::transport::in_process::Hub;
 use crate::worker::StepState;
 
 const STEPS: u64 = 2;

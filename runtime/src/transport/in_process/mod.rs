@@ -8,27 +8,17 @@ mod wait;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
 
 use super::process::Bell;
-use super::{ExchangeGroup, Receiver, Sender, Transport, TransportError};
+use super::{ExchangeGroup, Patience, Receiver, Sender, Transport, TransportError};
 use crate::error::RuntimeError;
 use crate::standstill::WaitingTime;
 use mailbox::{Mail, MailGroup};
 use ring::{Ring, RingReceiver, RingSender};
 
-/// The limits of waiting between ranks of one process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
-    /// The time after which a wait is an error.
-    pub timeout: Duration,
-    /// The time for which a wait keeps the core before it yields: worth it where every rank has a core.
-    pub spin: Duration,
-}
-
 /// The state that all ranks of a process share.
 #[derive(Debug)]
-pub struct Hub {
+pub(crate) struct Hub {
     direct: bool,
     patience: Patience,
     over: AtomicBool,
@@ -47,12 +37,12 @@ struct Endpoints {
 
 impl Hub {
     /// Makes a hub whose ranks read each other's memory in place.
-    pub fn new(patience: Patience) -> Arc<Self> {
+    pub(crate) fn new(patience: Patience) -> Arc<Self> {
         Arc::new(Self::with_patience(patience, true))
     }
 
     /// Makes a hub whose ranks pack messages, as those of several processes must.
-    pub fn new_packed(patience: Patience) -> Arc<Self> {
+    pub(crate) fn new_packed(patience: Patience) -> Arc<Self> {
         Arc::new(Self::with_patience(patience, false))
     }
 
@@ -63,7 +53,7 @@ impl Hub {
     }
 
     /// Makes the transport of one rank.
-    pub fn new_transport(self: &Arc<Self>, rank: u32) -> Arc<dyn Transport> {
+    pub(crate) fn new_transport(self: &Arc<Self>, rank: u32) -> Arc<dyn Transport> {
         Arc::new(InProcess { hub: Arc::clone(self), rank })
     }
 

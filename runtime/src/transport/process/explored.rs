@@ -12,7 +12,7 @@ use super::{ReceiveEnd, SendEnd};
 use crate::explore::explore;
 use crate::job::JobLine;
 use crate::memory::{ArenaRange, HostArena, Offered};
-use crate::transport::in_process::Patience;
+use crate::transport::Patience;
 use crate::transport::{Body, ExchangeGroup, Offer};
 
 /// A process: its memory, and that memory as its peer maps it.

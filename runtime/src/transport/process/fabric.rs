@@ -5,10 +5,11 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use super::bell::Bell;
+use super::frames::Inboxes;
 #[cfg(feature = "mpi")]
 use super::mpi::Mpi;
 use super::outbox::{Outbox, PeerMemory};
-use super::queue::{Carrier, Inboxes, ProcessNetwork};
+use super::queue::{Carrier, ProcessNetwork};
 use super::tcp::Tcp;
 use super::wait::HasBell;
 use crate::job::{JobLine, Member, TransportLinks};

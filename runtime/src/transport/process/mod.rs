@@ -17,6 +17,7 @@ mod bell;
 mod explored;
 mod fabric;
 mod foreign;
+mod frames;
 mod group;
 #[cfg(feature = "mpi")]
 mod mpi;
@@ -24,14 +25,14 @@ mod outbox;
 mod queue;
 mod segment;
 mod shared;
+mod slots;
 mod tcp;
 mod wait;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::in_process::Patience;
-use super::{Body, ExchangeGroup, Receiver, Sender, Transport, TransportError};
+use super::{Body, ExchangeGroup, Patience, Receiver, Sender, Transport, TransportError};
 use crate::error::RuntimeError;
 use crate::job::Activity;
 use crate::memory::{HostArena, Offered};

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::queue::{FrameHead, HEAD, Inboxes, Received, lock_mutex};
+use super::frames::{FrameHead, HEAD, Inboxes, Received, lock_mutex};
 use crate::error::RuntimeError;
 use crate::mpi::{Flying, MpiWorld};
 
@@ -294,7 +294,7 @@ impl Assembly {
 
 #[cfg(test)]
 mod tests {
-    use super::super::queue::frame;
+    use super::super::frames::frame;
     use super::*;
 
     #[test]

@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use super::bell::Bell;
 use super::foreign;
 use super::segment::SharedSegment;
-use super::shared::{is_left, leave_queue};
+use super::slots::{is_left, leave_queue};
 use super::wait::HasBell;
 
 /// The most queues that a process may have at one time.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crc32fast::Hasher;
 
-use super::queue::{FrameHead, HEAD, Inboxes, Received, lock_mutex};
+use super::frames::{FrameHead, HEAD, Inboxes, Received, lock_mutex};
 use super::wait::{NEWS, Waiter};
 use crate::job::{Door, Member, handshake};
 use crate::standstill::WaitingTime;
@@ -307,7 +307,7 @@ fn write_all(
 
 #[cfg(test)]
 mod tests {
-    use super::super::queue::frame;
+    use super::super::frames::frame;
     use super::*;
 
     /// What is written of a message of pieces.

@@ -8,8 +8,8 @@ use super::bell::Bell;
 use crate::explore::{exploring, point};
 use crate::job::{JobLine, note_waiting};
 use crate::standstill::WaitingTime;
+use crate::transport::Patience;
 use crate::transport::TransportError;
-use crate::transport::in_process::Patience;
 
 /// The number of times that a wait yields before it sleeps.
 const YIELDS: u32 = 64;

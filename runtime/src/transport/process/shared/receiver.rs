@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-use super::{
-    BODY, BODY_AT, FOREIGN, HEAD_AT, INLINE, OUTBOX, Place, QueueSlot, find_piece, find_slot,
-    queue_head, slot_at,
-};
 use crate::explore::point;
 use crate::memory::Lent;
 use crate::transport::process::foreign;
 use crate::transport::process::outbox::PeerMemory;
 use crate::transport::process::segment::SharedSegment;
+use crate::transport::process::slots::{
+    BODY, BODY_AT, FOREIGN, HEAD_AT, INLINE, OUTBOX, Place, QueueSlot, find_piece, find_slot,
+    queue_head, slot_at,
+};
 use crate::transport::process::wait::Waiter;
 use crate::transport::{Body, HEAD, TransportError, describe_tag};
 

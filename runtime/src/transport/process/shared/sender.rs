@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::{
+use crate::explore::point;
+use crate::transport::process::outbox::{Abandoned, Outbox, PeerMemory};
+use crate::transport::process::slots::{
     BODY, BODY_AT, FOREIGN, HEAD_AT, INLINE, ListedPiece, OUTBOX, QueueHead, QueueSlot, find_piece,
     find_slot, queue_bytes, queue_head, slot_at,
 };
-use crate::explore::point;
-use crate::transport::process::outbox::{Abandoned, Outbox, PeerMemory};
 use crate::transport::process::wait::Waiter;
 use crate::transport::{HEAD, TransportError, describe_tag};
 
