@@ -171,7 +171,8 @@ fn recomputation_changes_no_bit_of_the_losses() {
 }
 
 /// Models that transformers has saved, whose recorded logits and losses are its own.
-const SAVED: [&str; 7] = ["llama", "mistral", "qwen2", "qwen3", "gpt2", "bert", "bert_classes"];
+const SAVED: [&str; 8] =
+    ["llama", "mistral", "mixtral", "qwen2", "qwen3", "gpt2", "bert", "bert_classes"];
 
 /// The folder of a saved model, with the results of transformers.
 struct Saved {
@@ -284,7 +285,7 @@ fn models_of_transformers_compute_and_learn_what_they_do_there() {
 
 #[test]
 fn a_saved_model_is_trained_by_the_command_and_keeps_its_names() {
-    for name in ["qwen2", "gpt2"] {
+    for name in ["qwen2", "gpt2", "mixtral"] {
         let (saved, scratch) = (Saved::load(name), Scratch::new());
         let model = format!("hf:{}", saved.folder.display());
         let [data, weights, metrics, plan] =
@@ -370,7 +371,7 @@ fn a_folder_that_is_no_known_model_says_why() {
 #[test]
 fn a_folder_without_weights_is_trained_from_scratch() {
     let scratch = Scratch::new();
-    for name in ["gpt2", "mistral", "bert"] {
+    for name in ["gpt2", "mixtral", "bert"] {
         let saved = Saved::load(name);
         let own = scratch.0.path().join(name);
         std::fs::create_dir(&own).expect("a folder");

@@ -17,6 +17,8 @@ from transformers import (
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -84,6 +86,8 @@ def main() -> None:
     record("mistral", MistralForCausalLM(MistralConfig(**sizes, head_dim=4, sliding_window=8)))
     record("qwen2", Qwen2ForCausalLM(Qwen2Config(**sizes, tie_word_embeddings=True)))
     record("qwen3", Qwen3ForCausalLM(Qwen3Config(**sizes, head_dim=4)))
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None}
+    record("mixtral", MixtralForCausalLM(MixtralConfig(**sizes, **experts, head_dim=4)))
     dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
     record("gpt2", GPT2LMHeadModel(GPT2Config(vocab_size=11, n_embd=8, n_layer=2, n_head=2, n_positions=16, **dropout)))
     bert = {name: sizes[name] for name in ("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")}

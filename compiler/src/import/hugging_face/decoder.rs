@@ -1,10 +1,11 @@
-//! LLaMA (arXiv 2302.13971), Mistral (arXiv 2310.06825), Qwen 2 (arXiv 2407.10671) and Qwen 3 (arXiv 2505.09388): decoders that differ in
-//! biases and norms.
+//! LLaMA (arXiv 2302.13971), Mistral (arXiv 2310.06825), Mixtral (arXiv 2401.04088), Qwen 2 (arXiv 2407.10671) and Qwen 3 (arXiv 2505.09388):
+//! decoders that differ in biases, norms and experts.
 
 use graphc_ir::builder::Tensor;
 
 use super::super::ImportError;
 use super::config::{GREATEST, HuggingFaceConfig, PerceptronActivation};
+use super::experts::Experts;
 use super::parts::HuggingFaceParts;
 use super::rotary::Rotation;
 
@@ -26,6 +27,8 @@ pub(super) struct Decoder {
     /// Whether queries and keys are normalized, head by head.
     norms: bool,
     tied: bool,
+    /// The experts in the place of each perceptron, if the model has them.
+    experts: Option<Experts>,
     /// Tokens that a token sees; `None`: all before it.
     window: Option<usize>,
 }
@@ -81,6 +84,9 @@ impl Decoder {
             biases: Biases::from_config(config, class)?,
             norms: class == "Qwen3ForCausalLM",
             tied: config.flag_or("tie_word_embeddings", false)?,
+            experts: (class == "MixtralForCausalLM")
+                .then(|| Experts::from_config(config))
+                .transpose()?,
             window: read_sliding_window(config, class)?,
         })
     }
@@ -124,7 +130,13 @@ impl Decoder {
         let x = x.add(&self.build_attention(parts, &normal, &format!("{name}.self_attn")));
         let after = format!("{name}.post_attention_layernorm");
         let normal = parts.rms_norm(&x, &after, self.epsilon);
-        x.add(&self.build_perceptron(parts, &normal, &format!("{name}.mlp")))
+        x.add(&match &self.experts {
+            Some(experts) => {
+                let name = format!("{name}.block_sparse_moe");
+                experts.build(parts, &normal, &name, (self.hidden, &self.activation))
+            }
+            None => self.build_perceptron(parts, &normal, &format!("{name}.mlp")),
+        })
     }
 
     fn build_attention(&self, parts: &HuggingFaceParts<'_>, x: &Tensor, name: &str) -> Tensor {
@@ -165,7 +177,9 @@ impl Biases {
         let perceptron = config.flag_or("mlp_bias", false)?;
         Ok(match class {
             "Qwen2ForCausalLM" => Self { inputs: true, output: false, perceptron: false },
-            "MistralForCausalLM" => Self { inputs: false, output: false, perceptron: false },
+            "MistralForCausalLM" | "MixtralForCausalLM" => {
+                Self { inputs: false, output: false, perceptron: false }
+            }
             "Qwen3ForCausalLM" => Self { inputs: said, output: said, perceptron: false },
             _ => Self { inputs: said, output: said, perceptron },
         })
@@ -177,7 +191,7 @@ fn read_sliding_window(
     class: &str,
 ) -> Result<Option<usize>, ImportError> {
     let has = match class {
-        "MistralForCausalLM" => true,
+        "MistralForCausalLM" | "MixtralForCausalLM" => true,
         "LlamaForCausalLM" => false,
         _ => config.flag_or("use_sliding_window", false)?,
     };

@@ -7,6 +7,7 @@
 mod bert;
 mod config;
 mod decoder;
+mod experts;
 mod files;
 mod gpt2;
 mod parts;
@@ -64,14 +65,15 @@ enum Architecture {
 }
 
 /// The classes that are known, for messages.
-const KNOWN: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, GPT2LMHeadModel, BertForMaskedLM \
+const KNOWN: &str = "LlamaForCausalLM, MistralForCausalLM, MixtralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, GPT2LMHeadModel, BertForMaskedLM \
                      and BertForSequenceClassification";
 
 impl Architecture {
     fn from_config(config: &HuggingFaceConfig) -> Result<Self, ImportError> {
         let name = config.architecture()?;
         match name.as_str() {
-            "LlamaForCausalLM" | "MistralForCausalLM" | "Qwen2ForCausalLM" | "Qwen3ForCausalLM" => {
+            "LlamaForCausalLM" | "MistralForCausalLM" | "MixtralForCausalLM"
+            | "Qwen2ForCausalLM" | "Qwen3ForCausalLM" => {
                 decoder::Decoder::from_config(config, &name).map(Box::new).map(Self::Decoder)
             }
             "GPT2LMHeadModel" => gpt2::HuggingFaceGpt2::from_config(config).map(Self::Gpt2),
@@ -118,9 +120,10 @@ impl Architecture {
             Self::Gpt2(_) => &["attn_pdrop"],
             Self::Bert(_) => &["attention_probs_dropout_prob"],
         };
+        let mut warnings = Vec::new();
         for key in keys {
             if config.number_or(key, 0.0)? > 0.0 {
-                training_warnings.push(format!(
+                warnings.push(format!(
                     "`{key}` is left out: a training has no dropout within attention"
                 ));
             }
@@ -168,9 +171,8 @@ impl HuggingFaceFolder {
         choose_trained(&mut graph, options)?;
         let symbols = self.symbols().all;
         let mut training_warnings = self.architecture.list_warnings(&self.config)?;
-        let mut warnings = Vec::new();
         let weights = if draws {
-            warnings.push(format!(
+            training_warnings.push(format!(
                 "{} has no file of weights: they are drawn at random, for a training from scratch",
                 self.path.display()
             ));
