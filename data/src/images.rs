@@ -14,8 +14,8 @@ use crate::error::DatasetError;
 
 const LAYOUT: &str = "a set of images is a folder with train/CLASS/NAME.png and test/CLASS/NAME.png (or val; .jpg, .jpeg too), or with \
                       CLASS/NAME.png, where every tenth image of a class is held out";
-/// The most pixels that an image may have.
-const MOST_PIXELS: u64 = 1 << 28;
+/// The most pixels that an image may have: a JPEG of some hundred bytes may be of any number, and decoding so many takes seconds.
+const MOST_PIXELS: u64 = 1 << 27;
 /// Bytes of memory for a pixel while an image is decoded: four channels of two bytes, before and after filters.
 const PIXEL_BYTES: u64 = 16;
 /// The most bytes of memory that an image's data beside its pixels may take, such as a colour profile.
