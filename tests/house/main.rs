@@ -6,6 +6,7 @@ mod examples;
 mod fuzz;
 mod modules;
 mod names;
+mod ops_table;
 #[path = "../support/mod.rs"]
 mod support;
 mod workspace;
