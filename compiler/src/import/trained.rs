@@ -31,7 +31,8 @@ pub(super) struct TrainedPatterns {
 /// let [body, head] = ["body", "head"].map(|name| Linear::new(&g, name, 5, 5));
 /// g.output("y", &head.forward(&body.forward(&x)));
 /// let mut graph = g.finish()?;
-/// let options = ImportOptions { freeze: vec!["*".into()], train: vec!["head.*".into()] };
+/// let train = vec!["head.*".into()];
+/// let options = ImportOptions { freeze: vec!["*".into()], train, ..ImportOptions::default() };
 /// choose_trained(&mut graph, &options)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

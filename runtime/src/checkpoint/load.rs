@@ -109,8 +109,8 @@ impl Checkpoint {
     /// them.
     ///
     /// ```no_run
-    /// use graphc_runtime::{Checkpoint, RuntimeError, Session, SessionOptions};
-    /// # fn inference(plan: &graphc_ir::check::VerifiedPlan) -> Result<(), RuntimeError> {
+    /// use graphc_runtime::{Checkpoint, Session, SessionOptions};
+    /// # fn inference(plan: &graphc_ir::check::VerifiedPlan) -> Result<(), Box<dyn std::error::Error>> {
     /// let weights = Checkpoint::open("checkpoints".as_ref())?.weights()?;
     /// let session = Session::new(plan, &weights, SessionOptions::default())?;
     /// # Ok(())

@@ -197,7 +197,10 @@ mod tests {
         let path = folder.path().join("t.safetensors");
         assert!(load_safetensors(&path).expect_err("absent").to_string().contains("cannot read"));
         assert!(
-            load_safetensors(folder.path()).expect_err("a folder").to_string().contains("no file")
+            load_safetensors(folder.path())
+                .expect_err("a folder")
+                .to_string()
+                .contains("it is a folder")
         );
         for content in [&b""[..], b"no tensors at all", &[0xFF; 64]] {
             std::fs::write(&path, content).expect("it is writable");
