@@ -14,6 +14,7 @@ use graphc_ir::ops::{
     Binary, BinaryFunction, Init, MatMul, Transpose, Unary, UnaryFunction, Variable,
 };
 use graphc_ir::scalar::Scalar;
+use graphc_ir::text::suggest_name;
 use graphc_ir::types::TensorType;
 
 use crate::pattern::{matches_pattern, nearest_pattern};
@@ -25,7 +26,7 @@ pub enum LoraError {
     /// A pattern that fits no variable.
     #[error(
         "no variable has a name like `{pattern}`{}",
-        nearest.as_ref().map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
+        suggest_name(nearest.as_deref())
     )]
     Pattern {
         /// The pattern.

@@ -1,5 +1,6 @@
 //! Errors of plans that are loaded or run.
 
+use graphc_ir::text::suggest_name;
 use graphc_ir::types::{TensorType, format_bytes};
 use graphc_kernels::KernelError;
 
@@ -103,7 +104,7 @@ pub enum RuntimeError {
     /// Weights that the plan has no variables for: nothing of them would be used.
     #[error(
         "the plan has no variable `{name}`{}{}; its variables are {known}: leave out what it lacks, or rename it",
-        suggest_name(.nearest),
+        suggest_name(.nearest.as_deref()),
         describe_others(*.others)
     )]
     WeightsUnknown {
@@ -127,7 +128,7 @@ pub enum RuntimeError {
         found: TensorType,
     },
     /// No variable of that name.
-    #[error("the plan has no variable `{name}`{}", suggest_name(.nearest))]
+    #[error("the plan has no variable `{name}`{}", suggest_name(.nearest.as_deref()))]
     VariableUnknown {
         /// The name.
         name: String,
@@ -284,10 +285,6 @@ pub enum Cause {
     /// A worker panicked: a fault of graphc, not of the user.
     #[error("internal error: {0}")]
     Panic(String),
-}
-
-fn suggest_name(nearest: &Option<String>) -> String {
-    nearest.as_ref().map_or_else(String::new, |name| format!(" (did you mean `{name}`?)"))
 }
 
 fn describe_others(others: usize) -> String {

@@ -10,7 +10,7 @@ mod train;
 mod training;
 mod values;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
@@ -296,7 +296,7 @@ pub(crate) struct RuntimeArgs {
 /// Options that compile, run, train and eval share.
 #[derive(Args, Clone)]
 pub(crate) struct SharedArgs {
-    /// Whether weights that a folder of transformers lacks are drawn, as `train` does: no option
+    /// Whether the weights of a folder that has none are drawn, because they are trained or replaced: no option
     #[arg(skip)]
     pub draws_missing: bool,
     /// Take options from this file too: keys are their long names, as in `lr = 3e-4`, and what the command line says counts before it.
@@ -409,6 +409,13 @@ pub(crate) struct SharedArgs {
     /// Form of what is printed
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
+}
+
+impl SharedArgs {
+    /// Returns the options for a model whose weights a file replaces, if one does: then the model's own may be missing.
+    pub(crate) fn with_weights_from(&self, file: Option<&Path>) -> Self {
+        Self { draws_missing: file.is_some(), ..self.clone() }
+    }
 }
 
 /// A mesh of the command line.

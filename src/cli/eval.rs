@@ -7,7 +7,7 @@ use graphc_data::Kind;
 use graphc_ir::check::VerifiedPlan;
 use serde_json::Value;
 
-use super::args::{EvalArgs, Format, SharedArgs};
+use super::args::{EvalArgs, Format};
 use super::contradictions::check_options;
 use super::data::{DataExtents, read_types};
 use super::evaluation::{self, Evaluation};
@@ -66,8 +66,7 @@ fn load_plan(args: &EvalArgs) -> Result<(VerifiedPlan, Weights)> {
         Kind::Tensors => Some(read_types(&args.data.path)?),
         _ => None,
     };
-    // Weights of a file take the place of those that a folder lacks.
-    let shared = SharedArgs { draws_missing: args.weights_from.is_some(), ..args.shared.clone() };
+    let shared = args.shared.with_weights_from(args.weights_from.as_deref());
     let (imported, dims) =
         options::read_model(&args.model, &shared, types.as_ref().map(DataExtents::of_batch))?;
     let Imported { graph, weights, warnings, .. } = imported;

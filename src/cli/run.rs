@@ -11,7 +11,7 @@ use graphc_ir::types::TensorType;
 use graphc_runtime::data::{Batches, Pieces, save_safetensors};
 use graphc_runtime::{HostTensor, Session, SessionOptions};
 
-use super::args::{RunArgs, RuntimeArgs, SharedArgs};
+use super::args::{RunArgs, RuntimeArgs};
 use super::contradictions::check_options;
 use super::data::{DataExtents, Types, read_tensors};
 use super::evaluation::warn_of_mixing;
@@ -156,8 +156,7 @@ fn load_plan(args: &RunArgs, data: &Types) -> Result<(VerifiedPlan, Weights)> {
         args.shared.loss.is_none() || !args.shared.gradients_of.is_empty(),
         "run does inference: --loss belongs to train, or to --gradients-of NAME, which gives the gradient of the loss by an input"
     );
-    // Weights of a file take the place of those that a folder lacks.
-    let shared = SharedArgs { draws_missing: args.weights_from.is_some(), ..args.shared.clone() };
+    let shared = args.shared.with_weights_from(args.weights_from.as_deref());
     let PlannedModel { plan, weights, .. } = plan_model(
         &args.model,
         (&shared, args.runtime.device),

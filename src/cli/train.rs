@@ -163,7 +163,7 @@ fn open_watch(
 fn load_plan(args: &TrainArgs, data: Option<DataExtents<'_>>) -> Result<(VerifiedPlan, Weights)> {
     if !is_plan(&args.model) {
         let mut shared = args.shared.clone();
-        shared.draws_missing = args.weights_from.is_none();
+        shared.draws_missing = true;
         if args.outputs.is_some() && shared.fetch.is_empty() {
             shared.fetch.push("*".into());
         }

@@ -343,8 +343,7 @@ fn who_ignores_the_signal_is_killed_after_the_grace() {
     send(&child, Signal::TERM);
     let ended = child.wait_with_output().expect("it ends");
     assert_eq!(ended.status.code(), Some(143), "{}", stderr(&ended));
-    let said =
-        "note: killed before they had ended: rank 0, 1; steps after their last checkpoint are lost";
+    let said = "note: killed before they had ended: rank 0, 1; what they had not saved is lost";
     assert!(stderr(&ended).contains(said), "{}", stderr(&ended));
     nothing_runs(folder.path(), 4);
 }

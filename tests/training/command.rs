@@ -403,7 +403,7 @@ fn what_cannot_be_adapted_is_said() {
         graphc::lora::adapt(&network(), patterns, rank, 1.0).expect_err("refused").to_string()
     };
     let error = refused(&["a.wight"], 2);
-    assert!(error.contains("like `a.wight`; did you mean `a.weight`?"), "{error}");
+    assert!(error.contains("like `a.wight` (did you mean `a.weight`?)"), "{error}");
     let error = refused(&["a.bias"], 2);
     assert!(error.contains("`a.bias` (f32[8]) cannot be adapted: `binary` reads it"), "{error}");
     assert!(refused(&["a.weight"], 0).contains("at least 1"));

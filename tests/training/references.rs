@@ -403,6 +403,15 @@ fn a_folder_without_weights_is_trained_from_scratch() {
             let [a, b] = [tensor, &other[key]].map(|tensor| tensor.to_f32().expect("f32"));
             assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-4), "{name}: {key}");
         }
+        // Weights in another format are not passed over.
+        let other = own.join("pytorch_model.bin");
+        std::fs::write(&other, "weights").expect("written");
+        let refused = fails(train.iter());
+        assert!(
+            refused.contains("its weights are in pytorch_model.bin, which is not read"),
+            "{refused}"
+        );
+        std::fs::remove_file(other).expect("it is there");
         let refused = fails(["run", &model, "--inputs", &data, "--outputs", &outputs]);
         assert!(refused.contains("model.safetensors, which cannot be read"), "{refused}");
         succeeds([

@@ -74,8 +74,8 @@ pub(super) fn received_first(from: &Layout, to: &Layout, microbatches: usize) ->
     Senders::new(from, microbatches).count_traffic(to, 0, &mut |_, _| ())
 }
 
-/// The senders of an exchange: finds the ranks from which each of many receivers takes what it needs, without those that have nothing to send. The work grows with the number of
-/// sends, not with the pairs of ranks.
+/// The senders of an exchange: finds the ranks from which each of many receivers takes what it needs, without those that have nothing to send. The
+/// work grows with the number of sends, not with the pairs of ranks.
 pub struct Senders<'a> {
     from: &'a Layout,
     microbatches: usize,

@@ -23,10 +23,8 @@ use graphc_ir::plan::{BoxingKind, Cluster, Layout};
 use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};
 
 pub use exchange::{Senders, Traffic};
-pub(crate) use fusion::Fusion;
-pub(crate) use fusion::{BUCKET_BYTES, SCATTERED_BYTES, is_fused};
-pub(crate) use hidden::HidingWindow;
-pub(crate) use hidden::{Hidden, unhidden_seconds};
+pub(crate) use fusion::{BUCKET_BYTES, Fusion, SCATTERED_BYTES, is_fused};
+pub(crate) use hidden::{Hidden, HidingWindow, unhidden_seconds};
 pub(crate) use search::SpaceId;
 pub use search::{Router, find_route};
 

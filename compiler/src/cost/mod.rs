@@ -10,14 +10,12 @@ use graphc_ir::plan::{BoxingKind, Cluster};
 
 use crate::cluster::{AlphaBeta, Link};
 
-pub use compute::LeastSeconds;
-pub use compute::NodeWork;
-pub use compute::compute_work;
-pub use compute::least_seconds;
+pub use compute::{
+    LeastSeconds, NodeWork, compute_work, gathered_efficiency, least_seconds, matmul_efficiency,
+};
 pub(crate) use compute::{
     ROW_BYTES, chain_seconds, has_odd_rows, is_odd_row, node_work, peak_flops, roofline_seconds,
 };
-pub use compute::{gathered_efficiency, matmul_efficiency};
 pub use machine::{ActorWork, model_flops_utilization, on_cluster};
 
 /// Returns the seconds of a collective among the ranks of a link. `bytes` are those of the full tensor for all-reduce, of the busiest rank's input

@@ -12,6 +12,7 @@ pub(super) const LONGEST_MODEL: u64 = 1 << 31;
 pub(super) fn open_file(path: &Path) -> Result<File> {
     let plain = |found: std::fs::Metadata| match found.is_file() {
         true => Ok(()),
+        false if found.is_dir() => Err(Error::new(ErrorKind::IsADirectory, "it is a folder")),
         false => Err(Error::new(ErrorKind::InvalidInput, "it is no file")),
     };
     // Asked before it is opened, as opening may wait, and of what was opened, which may be another by now.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use graphc_ir::graph::Graph;
-use graphc_ir::text::{ParseErrors, Unresolved};
+use graphc_ir::text::{ParseErrors, Unresolved, suggest_name};
 use graphc_ir::verify::VerifyErrors;
 
 mod file;
@@ -188,7 +188,7 @@ pub enum ImportError {
     /// A pattern matches no floating-point tensor.
     #[error(
         "--stop-gradient '{pattern}' matches no floating-point tensor of the model{}; `graphc inspect` of its plan lists them",
-        nearest.as_ref().map_or(String::new(), |name| format!(" (did you mean `{name}`?)"))
+        suggest_name(nearest.as_deref())
     )]
     NoTensor {
         /// The pattern.

@@ -73,8 +73,7 @@ use lower::{Initializers, Lowering, Val};
 
 /// The names of initializers that are copies, and of what.
 type Copies = BTreeMap<String, String>;
-pub use rewrite::Rewritten;
-pub use rewrite::onnx_with_weights;
+pub use rewrite::{Rewritten, onnx_with_weights};
 
 /// Imports an ONNX model. Files of weights are looked for in `base_dir`, and read only when their bytes are needed. `dims` gives the values of
 /// symbolic extents. Its value for `batch` is that of the symbol that counts samples, whatever the name of that symbol.

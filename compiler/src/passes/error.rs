@@ -6,6 +6,7 @@ use graphc_ir::learning_rate::LrScheduleError;
 use graphc_ir::mesh::{Placement, PlacementError};
 use graphc_ir::op::OpError;
 use graphc_ir::plan::Schedule;
+use graphc_ir::text::suggest_name;
 use graphc_ir::types::{DType, TensorType};
 use graphc_ir::verify::VerifyErrors;
 
@@ -215,7 +216,7 @@ pub enum PassError {
         ranks: usize,
     },
     /// A pin of a tensor that the graph does not have.
-    #[error("no tensor has a name like `{pattern}`, which is to be pinned{}", suggest_name(.nearest))]
+    #[error("no tensor has a name like `{pattern}`, which is to be pinned{}", suggest_name(.nearest.as_deref()))]
     PinUnknown {
         /// The pattern.
         pattern: String,
@@ -223,7 +224,7 @@ pub enum PassError {
         nearest: Option<String>,
     },
     /// A gradient of something that the graph does not have.
-    #[error("no tensor of floating-point numbers has a name like `{pattern}`, whose gradient is to be an output{}", suggest_name(.nearest))]
+    #[error("no tensor of floating-point numbers has a name like `{pattern}`, whose gradient is to be an output{}", suggest_name(.nearest.as_deref()))]
     GradientUnknown {
         /// The pattern.
         pattern: String,
@@ -247,7 +248,7 @@ pub enum PassError {
         outputs: Vec<String>,
     },
     /// A group of parameters without any.
-    #[error("no trained variable has a name like `{pattern}`, which is to be a group of its own{}", suggest_name(.nearest))]
+    #[error("no trained variable has a name like `{pattern}`, which is to be a group of its own{}", suggest_name(.nearest.as_deref()))]
     GroupUnknown {
         /// The pattern.
         pattern: String,
@@ -255,7 +256,7 @@ pub enum PassError {
         nearest: Option<String>,
     },
     /// Running statistics that the graph does not have.
-    #[error("no batch norm has running statistics with a name like `{pattern}`, which are to be kept{}", suggest_name(.nearest))]
+    #[error("no batch norm has running statistics with a name like `{pattern}`, which are to be kept{}", suggest_name(.nearest.as_deref()))]
     StatisticsUnknown {
         /// The pattern.
         pattern: String,
@@ -413,8 +414,4 @@ fn format_choices(numbers: &[usize]) -> String {
         _ => return numbers.first().map_or_else(String::new, usize::to_string),
     };
     format!("{} or {last}", rest.iter().map(usize::to_string).collect::<Vec<_>>().join(", "))
-}
-
-fn suggest_name(nearest: &Option<String>) -> String {
-    nearest.as_ref().map_or_else(String::new, |name| format!(" (did you mean `{name}`?)"))
 }

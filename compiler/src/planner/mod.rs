@@ -55,9 +55,8 @@ use graphc_ir::sbp::NdSbp;
 use crate::decisions::{Decisions, NodeSharding, Sharding};
 
 pub use error::PlannerError;
-pub use reference::RepricedSharding;
 pub(crate) use reference::account_by_node;
-pub use reference::reprice_sharding;
+pub use reference::{RepricedSharding, reprice_sharding};
 
 pub use encoding::lead::Before;
 pub(crate) use encoding::lead::Lead;

@@ -28,5 +28,5 @@ mod syntax;
 pub use error::{ParseError, ParseErrors};
 pub use print::print_graph;
 pub use resolve::{Unresolved, parse_graph, parse_with};
-pub use suggest::nearest_name;
+pub use suggest::{nearest_name, suggest_name};
 pub use symbolic::print_for_any_batch;

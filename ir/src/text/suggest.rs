@@ -14,6 +14,11 @@ pub fn nearest_name<'a>(
         .map(|(_, candidate)| candidate)
 }
 
+/// Returns the words that name the nearest, behind what a message says is missing; nothing where none is near.
+pub fn suggest_name(nearest: Option<&str>) -> String {
+    nearest.map_or_else(String::new, |name| format!(" (did you mean `{name}`?)"))
+}
+
 /// The insertions, deletions, substitutions and swaps of neighbours that lead from one name to the other, letter case apart.
 fn edit_distance(from: &str, to: &str) -> usize {
     strsim::osa_distance(&from.to_lowercase(), &to.to_lowercase())

@@ -80,8 +80,6 @@ macro_rules! elements {
 elements!(f32 => F32, F16 => F16, Bf16 => BF16, i64 => I64, i32 => I32, u8 => U8, bool => Bool);
 
 impl<T: TensorElement> sealed::Sealed for [T] {}
-impl<T: TensorElement, const N: usize> sealed::Sealed for [T; N] {}
-impl<T: TensorElement> sealed::Sealed for Vec<T> {}
 impl sealed::Sealed for HostTensor {}
 
 impl<T: TensorElement> ElementBuffer for [T] {
@@ -100,35 +98,29 @@ impl<T: TensorElement> ElementBuffer for [T] {
     }
 }
 
-impl<T: TensorElement, const N: usize> ElementBuffer for [T; N] {
-    fn dtype(&self) -> DType {
-        T::DTYPE
-    }
+/// Declares what has its elements in a slice.
+macro_rules! slices {
+    ([$($generics:tt)*] $type:ty) => {
+        impl<$($generics)*> sealed::Sealed for $type {}
+        impl<$($generics)*> ElementBuffer for $type {
+            fn dtype(&self) -> DType {
+                T::DTYPE
+            }
 
-    fn as_bytes(&self) -> &[u8] {
-        self.as_slice().as_bytes()
-    }
+            fn as_bytes(&self) -> &[u8] {
+                self.as_slice().as_bytes()
+            }
 
-    unsafe fn as_bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the caller's promise is the same.
-        unsafe { self.as_mut_slice().as_bytes_mut() }
-    }
+            unsafe fn as_bytes_mut(&mut self) -> &mut [u8] {
+                // SAFETY: the caller's promise is the same.
+                unsafe { self.as_mut_slice().as_bytes_mut() }
+            }
+        }
+    };
 }
 
-impl<T: TensorElement> ElementBuffer for Vec<T> {
-    fn dtype(&self) -> DType {
-        T::DTYPE
-    }
-
-    fn as_bytes(&self) -> &[u8] {
-        self.as_slice().as_bytes()
-    }
-
-    unsafe fn as_bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the caller's promise is the same.
-        unsafe { self.as_mut_slice().as_bytes_mut() }
-    }
-}
+slices!([T: TensorElement] Vec<T>);
+slices!([T: TensorElement, const N: usize] [T; N]);
 
 impl ElementBuffer for HostTensor {
     fn dtype(&self) -> DType {

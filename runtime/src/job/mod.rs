@@ -54,8 +54,7 @@ pub use error::JobError;
 pub(crate) use line::JobLine;
 pub use options::{JobOptions, Meeting, TransportLinks};
 pub use port::free_port;
-pub use scheduler::SchedulerTask;
-pub use scheduler::{Environment, find_task};
+pub use scheduler::{Environment, SchedulerTask, find_task};
 pub(crate) use wire::Member;
 
 /// Reads the bytes of the control plane and returns how many messages they are, for those who try what a process does

@@ -248,14 +248,14 @@ impl Supervisor<'_> {
         if self.interrupted.is_none() {
             return;
         }
-        let still_runs = |process: &mut &mut Process| process.poll_exit().is_none();
-        let mut all: Vec<&mut Process> = self.processes.iter_mut().collect();
-        all.retain_mut(still_runs);
-        let left: Vec<String> = all.iter().map(|process| process.seat.rank.to_string()).collect();
+        let left = self.processes.iter_mut().filter_map(|process| {
+            process.poll_exit().is_none().then(|| process.seat.rank.to_string())
+        });
+        let left: Vec<String> = left.collect();
         if !left.is_empty() {
             let ranks = left.join(", ");
             print_note(&format!(
-                "killed before they had ended: rank {ranks}; steps after their last checkpoint are lost (--grace SECONDS gives them more time)"
+                "killed before they had ended: rank {ranks}; what they had not saved is lost (--grace SECONDS gives them more time)"
             ));
         }
     }

@@ -17,6 +17,9 @@ const INDEX: &str = "model.safetensors.index.json";
 /// Bytes of the longest index.
 const LONGEST: u64 = 1 << 27;
 
+/// The endings of files of weights that are not read, and of safetensors files under other names.
+const UNREAD: [&str; 7] = ["bin", "pt", "pth", "h5", "msgpack", "gguf", "safetensors"];
+
 #[derive(Deserialize)]
 struct Index {
     weight_map: BTreeMap<String, String>,
@@ -49,6 +52,17 @@ pub(super) fn read_tensors(
         tensors.extend(found.ok_or_else(missing)?);
     }
     Ok(Some(tensors))
+}
+
+/// Returns the name of a file in a folder that holds weights in a format that is not read, if there is one.
+pub(super) fn find_unread_weights(folder: &Path) -> Option<String> {
+    let is_one = |name: &String| {
+        let (_, ending) = name.rsplit_once('.')?;
+        (UNREAD.contains(&ending) && name != "training_args.bin").then_some(())
+    };
+    let entries = std::fs::read_dir(folder).ok()?.flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| is_one(name).is_some()).min()
 }
 
 /// Whether a name is that of a file in the same folder.

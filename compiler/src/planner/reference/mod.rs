@@ -7,6 +7,5 @@ mod account;
 pub mod ilp;
 mod reprice;
 
-pub use reprice::RepricedSharding;
 pub(crate) use reprice::account_by_node;
-pub use reprice::reprice_sharding;
+pub use reprice::{RepricedSharding, reprice_sharding};
