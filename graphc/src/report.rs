@@ -10,6 +10,7 @@ use graphc_compiler::lower::collective_counts;
 use graphc_compiler::passes::loss_scale::has_loss_scale;
 use graphc_compiler::passes::padding::PADDED;
 use graphc_compiler::planner::{WaitingWay, Waits};
+use graphc_ir::mesh::format_mesh;
 use graphc_ir::plan::{
     BoxingKind, Plan, PlannerStatus, Rate, Recompute, RecomputedOps, TensorEntry, TensorKind,
 };
@@ -141,7 +142,6 @@ pub fn half_weights(plan: &Plan) -> Option<String> {
 }
 
 fn describe_plan(plan: &Plan) -> String {
-    let mesh: Vec<String> = plan.mesh.iter().map(usize::to_string).collect();
     let status = match plan.planner.status {
         PlannerStatus::Optimal => "proven optimal".to_string(),
         PlannerStatus::Gap => format!("gap {:.2} %", plan.planner.gap * 100.0),
@@ -154,7 +154,7 @@ fn describe_plan(plan: &Plan) -> String {
          planner: objective {}, bound {}, {status}{tied}{effort}\n",
         plan.name,
         number_of(plan.world_size, "rank", "ranks"),
-        mesh.join("x"),
+        format_mesh(&plan.mesh),
         number_of(plan.stages, "stage", "stages"),
         number_of(plan.microbatches, "microbatch", "microbatches"),
         number_of(plan.programs.len(), "program", "programs"),
@@ -189,7 +189,7 @@ fn stage_lines(plan: &Plan, stage: usize) -> String {
         counts.entry((tensor.kind, tensor.sbp.to_string())).or_default().push(&tensor.name);
     }
     for ((kind, sbp), names) in counts {
-        let kind = format!("{kind:?}").to_lowercase();
+        let kind = kind.name();
         let _ =
             writeln!(text, "  {kind:<10} {sbp:<12} {:>4}  {}", names.len(), list_examples(&names));
     }
@@ -258,7 +258,7 @@ pub fn tensors(plan: &Plan) -> String {
     for t in &plan.tensors {
         table.add_row([
             t.name.clone(),
-            format!("{:?}", t.kind).to_lowercase(),
+            t.kind.name().into(),
             format!("{}{:?}", t.dtype, t.shape),
             t.stage.to_string(),
             format_ranks(&t.ranks),
@@ -280,7 +280,7 @@ pub fn boxing(plan: &Plan) -> String {
             entry.from.to_string(),
             entry.to.to_string(),
             format_bytes(entry.bytes),
-            format!("{:?}", entry.rate).to_lowercase(),
+            entry.rate.name().into(),
         ]);
     }
     format!("{table}\n")

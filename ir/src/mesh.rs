@@ -138,7 +138,11 @@ impl fmt::Display for DeviceKind {
 impl fmt::Display for Placement {
     /// `cpu [0, 1, 2, 3] as 2x2`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let axes: Vec<String> = self.hierarchy.iter().map(usize::to_string).collect();
-        write!(f, "{} {:?} as {}", self.device, self.ranks, axes.join("x"))
+        write!(f, "{} {:?} as {}", self.device, self.ranks, format_mesh(&self.hierarchy))
     }
+}
+
+/// Writes the extents of the axes of a mesh: `2x4`.
+pub fn format_mesh(mesh: &[usize]) -> String {
+    mesh.iter().map(usize::to_string).collect::<Vec<_>>().join("x")
 }

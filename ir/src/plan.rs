@@ -187,6 +187,21 @@ pub enum TensorKind {
     Gradient,
 }
 
+impl TensorKind {
+    /// The name in plans.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Parameter => "parameter",
+            Self::Table => "table",
+            Self::Input => "input",
+            Self::Output => "output",
+            Self::State => "state",
+            Self::Activation => "activation",
+            Self::Gradient => "gradient",
+        }
+    }
+}
+
 /// One inserted step of communication (or local slice).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BoxingEntry {
@@ -249,6 +264,16 @@ pub enum Rate {
     Microbatch,
     /// Once per step.
     Step,
+}
+
+impl Rate {
+    /// The name in plans.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Microbatch => "microbatch",
+            Self::Step => "step",
+        }
+    }
 }
 
 /// What the planner reached.

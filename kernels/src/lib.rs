@@ -48,6 +48,7 @@ mod rows;
 mod scaling;
 mod scatter;
 mod simd;
+mod sink;
 mod softmax;
 mod source;
 mod strided;

@@ -25,6 +25,7 @@ pub mod cards;
 mod checkpoint;
 mod collectives;
 mod communicator;
+mod control;
 mod copy;
 pub mod data;
 mod device;

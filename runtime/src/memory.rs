@@ -13,13 +13,10 @@ use std::fs::File;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::Arc;
 
 use graphc_ir::types::DType;
 use graphc_kernels::{View, ViewMut};
 use memmap2::{Mmap, MmapOptions, MmapRaw};
-
-use crate::transport::process::{Outbox, SharedSegment};
 
 /// Alignment of arenas and registers in bytes: a cache line, and the widest vector.
 pub(crate) const ALIGNMENT: usize = 64;
@@ -45,39 +42,29 @@ enum ArenaOwner {
         #[expect(dead_code, reason = "it is kept mapped")]
         map: MmapRaw,
     },
-    /// Shared with other processes.
-    Offered {
-        #[expect(dead_code, reason = "it is kept mapped, and known to others")]
-        offered: Offered,
+    /// Memory that somebody else made.
+    Provided {
+        #[expect(dead_code, reason = "the memory stays as long as it is kept")]
+        memory: Box<dyn ProvidedMemory>,
     },
-    /// A block of the shared memory in which a process has its queues.
-    Outbox { outbox: Arc<Outbox>, offset: u64 },
+}
+
+/// Memory for an arena that somebody else has made, who takes it back when this is dropped.
+///
+/// # Safety
+/// As long as this lives, there are `len` initialized bytes at `start`, and nobody else touches them but by what the arena lends.
+pub(crate) unsafe trait ProvidedMemory: std::fmt::Debug + Send + Sync {
+    /// Returns the first byte.
+    fn start(&self) -> *mut u8;
+
+    /// Returns the number of bytes.
+    fn len(&self) -> usize;
 }
 
 /// Memory that a transport offers to the device of a rank: zeros, which other processes of this host map and read and write in
 /// place as long as it is kept.
 #[derive(Debug)]
-pub struct Offered {
-    segment: SharedSegment,
-    outbox: Arc<Outbox>,
-    /// The number by which others know it.
-    number: u32,
-}
-
-impl Offered {
-    /// Allocates so many bytes; `None` where the system gives none.
-    pub(crate) fn new(bytes: u64, outbox: &Arc<Outbox>) -> Option<Self> {
-        let segment = SharedSegment::new(bytes.max(ALIGNMENT as u64)).ok()?;
-        let number = outbox.lend_arena(&segment)?;
-        Some(Self { segment, outbox: Arc::clone(outbox), number })
-    }
-}
-
-impl Drop for Offered {
-    fn drop(&mut self) {
-        self.outbox.withdraw_arena(self.number);
-    }
-}
+pub struct Offered(pub(crate) Box<dyn ProvidedMemory>);
 
 // SAFETY: an arena owns plain bytes.
 unsafe impl Send for HostArena {}
@@ -200,17 +187,14 @@ impl HostArena {
     }
 
     /// Makes an arena in memory that a transport offers.
-    pub(crate) fn from_offered(offered: Offered) -> Option<Self> {
-        let start = NonNull::new(offered.segment.start())?;
-        let bytes = offered.segment.len();
-        Some(Self { start, bytes, owner: ArenaOwner::Offered { offered } })
+    pub(crate) fn from_offered(Offered(memory): Offered) -> Option<Self> {
+        Self::from_provided(memory)
     }
 
-    /// Allocates memory of arbitrary content in an outbox; `None` where that is full.
-    pub(crate) fn in_outbox(bytes: u64, outbox: &Arc<Outbox>) -> Option<Self> {
-        let (offset, start) = outbox.allocate_block(bytes)?;
-        let owner = ArenaOwner::Outbox { outbox: Arc::clone(outbox), offset };
-        Some(Self { start, bytes: usize::try_from(bytes).ok()?, owner })
+    /// Makes an arena in memory that somebody else has made; `None` where that lies nowhere.
+    pub(crate) fn from_provided(memory: Box<dyn ProvidedMemory>) -> Option<Self> {
+        let (start, bytes) = (NonNull::new(memory.start())?, memory.len());
+        Some(Self { start, bytes, owner: ArenaOwner::Provided { memory } })
     }
 
     fn address(&self, place: ArenaRange) -> *mut u8 {
@@ -269,10 +253,7 @@ impl Drop for HostArena {
             // SAFETY: allocated in `new` with this layout.
             ArenaOwner::Heap { base, layout } => unsafe { dealloc(base.as_ptr(), *layout) },
             // Gives itself back.
-            ArenaOwner::Pages { .. } | ArenaOwner::Offered { .. } => {}
-            ArenaOwner::Outbox { outbox, offset } => {
-                outbox.release_block(*offset, self.bytes as u64)
-            }
+            ArenaOwner::Pages { .. } | ArenaOwner::Provided { .. } => {}
         }
     }
 }

@@ -10,6 +10,7 @@ use graphc_compiler::compile::advise::{
     Binds, Depth, Figures, Least, Way, advise_ways, least_ranks,
 };
 use graphc_ir::graph::Graph;
+use graphc_ir::mesh::format_mesh;
 use graphc_ir::plan::{Cluster, CompileOptions, Loss, Recompute};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
@@ -143,10 +144,6 @@ fn render_text(question: &Question, ranks: usize, ways: &[Way]) -> String {
     // Writing to a string cannot fail.
     let _ = writeln!(text, "{table}");
     text
-}
-
-fn format_mesh(mesh: &[usize]) -> String {
-    mesh.iter().map(usize::to_string).collect::<Vec<_>>().join("x")
 }
 
 fn bound_name(binds: Binds) -> &'static str {

@@ -1,12 +1,13 @@
 //! A plan file has been compiled with its options: what is given beside it may repeat them, and not contradict them.
 
 use std::collections::BTreeSet;
-use std::fmt::Debug;
+use std::fmt::Display;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use graphc_compiler::pattern::matches_pattern;
 use graphc_ir::graph::Graph;
+use graphc_ir::mesh::format_mesh;
 use graphc_ir::plan::{
     Action, AdamOptions, CompileOptions, Optimizer, ParameterGroup, Plan, RmspropOptions,
 };
@@ -53,7 +54,7 @@ pub(super) fn check_options(path: &Path, plan: &Plan, args: &SharedArgs) -> Resu
 
 impl Given<'_> {
     /// An option that is given is the plan's.
-    pub(super) fn check_option<T: PartialEq + Debug>(
+    pub(super) fn check_option<T: PartialEq + Display>(
         &self,
         option: &str,
         given: Option<T>,
@@ -61,8 +62,7 @@ impl Given<'_> {
     ) -> Result<()> {
         match given {
             Some(given) if given != own => {
-                let text = |value: &T| format!("{value:?}").to_lowercase();
-                self.refuse_option(option, &text(&given), &format!("with {}", text(&own)))
+                self.refuse_option(option, &given.to_string(), &format!("with {own}"))
             }
             _ => Ok(()),
         }
@@ -91,7 +91,8 @@ fn check_machines(given: &Given<'_>, plan: &Plan, args: &SharedArgs) -> Result<(
         return given.refuse_option("--framework", &framework.name, &own);
     }
     let own = &plan.options;
-    given.check_option("--mesh", args.mesh.as_ref().map(|mesh| &mesh.0), &plan.mesh)?;
+    let mesh = args.mesh.as_ref().map(|mesh| format_mesh(&mesh.0));
+    given.check_option("--mesh", mesh, format_mesh(&plan.mesh))?;
     given.check_option("--schedule", args.schedule, own.schedule)?;
     let counts = [
         ("--stages", args.stages, own.auto_stages, plan.stages),

@@ -82,16 +82,18 @@ fn a_plan_that_is_carried_away_takes_the_model_that_lies_beside_it() {
 fn an_option_that_a_plan_contradicts_is_named_with_what_the_plan_has() {
     let folder = tempfile::tempdir().expect("a scratch folder");
     let (plan, data) = (compiled(folder.path(), &[]), data());
-    let cases: [(&[&str], &str); 12] = [
+    let cases: [(&[&str], &str); 14] = [
         (&["--lr", "0.5"], "with 0.1"),
         (&["--momentum", "0.5"], "with 0"),
         (&["--beta1", "0.9"], "without such an option"),
         (&["--optimizer", "adam"], "with sgd"),
         (&["--loss", "mse"], "with cross_entropy"),
-        (&["--mesh", "4"], "with [2]"),
+        (&["--mesh", "4"], "with 2:"),
         (&["--microbatches", "1"], "with 2"),
         (&["--stages", "auto"], "with 1"),
         (&["--strategy", "zero3"], "with auto"),
+        (&["--strategy", "megatron:sp"], "with auto"),
+        (&["--schedule", "gpipe"], "with 1f1b"),
         (&["--batch", "32"], "with 16"),
         (&["--cluster", "dgx-a100"], "for `cpu`"),
         (&["--pin", "*=B"], "without this pin"),

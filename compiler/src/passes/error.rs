@@ -3,7 +3,7 @@
 use graphc_ir::builder::BuildErrors;
 use graphc_ir::graph::Source;
 use graphc_ir::learning_rate::LrScheduleError;
-use graphc_ir::mesh::{Placement, PlacementError};
+use graphc_ir::mesh::{Placement, PlacementError, format_mesh};
 use graphc_ir::op::OpError;
 use graphc_ir::plan::Schedule;
 use graphc_ir::text::suggest_name;
@@ -402,10 +402,6 @@ fn explain_momentum(momentum: f64) -> &'static str {
         }
         false => "",
     }
-}
-
-fn format_mesh(mesh: &[usize]) -> String {
-    mesh.iter().map(usize::to_string).collect::<Vec<_>>().join("x")
 }
 
 fn format_choices(numbers: &[usize]) -> String {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use graphc_compiler::lower::collective_counts;
+use graphc_ir::mesh::format_mesh;
 use graphc_ir::plan::{Plan, TensorEntry};
 use serde_json::{Value, json};
 
@@ -93,6 +94,5 @@ fn compare_tensors(before: &Plan, after: &Plan) -> Vec<(String, Option<String>, 
 }
 
 fn describe_place(tensor: &TensorEntry) -> String {
-    let mesh: Vec<String> = tensor.hierarchy.iter().map(usize::to_string).collect();
-    format!("({}) on {} of stage {}", tensor.sbp, mesh.join("x"), tensor.stage)
+    format!("({}) on {} of stage {}", tensor.sbp, format_mesh(&tensor.hierarchy), tensor.stage)
 }

@@ -337,6 +337,24 @@ pub enum Recompute {
     Auto,
 }
 
+impl fmt::Display for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl fmt::Display for Recompute {
+    /// As in plans and on the command line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "none",
+            Self::Selective => "selective",
+            Self::Full => "full",
+            Self::Auto => "auto",
+        })
+    }
+}
+
 impl Recompute {
     /// Returns whether nothing is computed again.
     pub fn is_none(&self) -> bool {

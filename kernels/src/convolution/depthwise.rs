@@ -8,11 +8,11 @@ use super::added_up;
 use super::axis::{self, PlaceClass, WindowMeeting, find_meetings};
 use super::space::ConvolutionSpace;
 use crate::context::KernelContext;
-use crate::epilogue::ResultSink;
 use crate::error::KernelError;
 use crate::parallel::{self, with_rooms};
 use crate::product::Number;
 use crate::simd::vectorized;
+use crate::sink::ResultSink;
 
 /// Channels whose sums are in registers at a time.
 const WIDTH: usize = 64;

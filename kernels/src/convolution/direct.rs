@@ -7,9 +7,9 @@ use super::outer::KernelSums;
 use super::pack::Kernels;
 use super::space::ConvolutionSpace;
 use crate::context::KernelContext;
-use crate::epilogue::ResultSink;
 use crate::error::KernelError;
 use crate::parallel;
+use crate::sink::ResultSink;
 
 /// y from x and k.
 pub(super) fn convolve_images(

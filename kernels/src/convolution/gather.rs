@@ -11,10 +11,10 @@ use graphc_ir::shard::split_range;
 
 use super::axis::PlaceClass;
 use super::pack::Kernels;
-use crate::epilogue::ResultSink;
 use crate::error::KernelError;
 use crate::panels::{Panel, cut_panels};
 use crate::parallel::{self, with_rooms};
+use crate::sink::ResultSink;
 use crate::threads::ThreadPool;
 use crate::vectors::{LANES, RowStarts, STRIP, Tap, VectorStrip, VectorTarget, multiply_strip};
 

@@ -27,11 +27,11 @@ use graphc_ir::types::DType;
 use half::{bf16, f16};
 
 use crate::context::KernelContext;
-use crate::epilogue::ResultSink;
 use crate::error::KernelError;
 #[cfg(target_arch = "x86_64")]
 use crate::product::{Data, DataMut};
 use crate::product::{Hands, Layout, Number, Write, multiply, room, threads_for};
+use crate::sink::ResultSink;
 use crate::view::{OutputParts, View, ViewMut};
 use space::{ConvolutionSpace, TakenChannels, transpose_images};
 

@@ -3,60 +3,13 @@
 //! Van Zee and van de Geijn, "BLIS", 2015). An element's sum runs in the same order wherever cuts between rows and
 //! columns fall: each cut along the inner extent follows from that alone.
 
-use half::{bf16, f16};
-
 use super::method::Method;
 #[cfg(target_arch = "x86_64")]
 use super::packed;
+use super::task::{BlockTarget, Pointer, ProductBlock, ProductPlace, ProductTask};
 use super::widened;
 use super::{Data, DataMut, Hands, Layout, Write};
 use crate::parallel;
-
-/// A product, to be computed block by block.
-pub(super) struct ProductTask<'a> {
-    pub method: Method,
-    pub extents: [usize; 3],
-    pub scale: f32,
-    pub factors: [(Data<'a>, Layout); 2],
-    pub add: bool,
-    target: BlockTarget,
-}
-
-/// The position and the extents of a block, in rows and columns.
-#[derive(Clone, Copy)]
-pub(super) struct ProductBlock {
-    pub start: [usize; 2],
-    pub extents: [usize; 2],
-}
-
-/// The address of elements to write.
-#[derive(Clone, Copy)]
-pub(super) enum Pointer {
-    Single(*mut f32),
-    Brain(*mut bf16),
-    Half(*mut f16),
-}
-
-/// A part of a product in memory.
-#[derive(Clone, Copy)]
-pub(super) struct ProductPlace {
-    pub pointer: Pointer,
-    pub rows: usize,
-    pub columns: usize,
-    /// The distance from one row to the next; columns are neighbours.
-    pub stride: usize,
-}
-
-/// The whole product in memory, which threads write at places that do not meet.
-#[derive(Clone, Copy)]
-struct BlockTarget {
-    place: ProductPlace,
-}
-
-// SAFETY: exclusive access to plain elements, as `multiply` was given it; threads take blocks that do not meet.
-unsafe impl Send for BlockTarget {}
-// SAFETY: as for `Send`.
-unsafe impl Sync for BlockTarget {}
 
 /// Multiplies matrices of half precision: a part of [`super::multiply`].
 pub(super) fn multiply_blocks(
@@ -152,47 +105,6 @@ impl ProductTask<'_> {
             Method::Widened => widened::compute_block(self, block, room),
             #[cfg(target_arch = "x86_64")]
             Method::Pairs | Method::Matrices => packed::compute_block(self, block, room),
-        }
-    }
-
-    /// Returns the memory of a block of the product.
-    pub(super) fn place(
-        &self,
-        ProductBlock { start, extents: [rows, columns] }: ProductBlock,
-    ) -> ProductPlace {
-        let whole = self.target.place;
-        assert!(start[0] + rows <= whole.rows && start[1] + columns <= whole.columns, "a block");
-        let at = start[0] * whole.stride + start[1];
-        // SAFETY: inside the product, whose memory `multiply` has measured.
-        let pointer = unsafe {
-            match whole.pointer {
-                Pointer::Single(to) => Pointer::Single(to.add(at)),
-                Pointer::Brain(to) => Pointer::Brain(to.add(at)),
-                Pointer::Half(to) => Pointer::Half(to.add(at)),
-            }
-        };
-        ProductPlace { pointer, rows, columns, stride: whole.stride }
-    }
-}
-
-impl ProductPlace {
-    /// Calls `work` with each row.
-    ///
-    /// # Safety
-    /// No other thread, and nothing else, reaches the place meanwhile.
-    pub(super) unsafe fn for_each_row(self, mut work: impl FnMut(usize, DataMut<'_>)) {
-        for row in 0..self.rows {
-            let at = row * self.stride;
-            // SAFETY: inside the product's memory; the caller says that nothing else reaches it.
-            let row_of = unsafe {
-                use std::slice::from_raw_parts_mut as slice;
-                match self.pointer {
-                    Pointer::Single(to) => DataMut::Single(slice(to.add(at), self.columns)),
-                    Pointer::Brain(to) => DataMut::Brain(slice(to.add(at), self.columns)),
-                    Pointer::Half(to) => DataMut::Half(slice(to.add(at), self.columns)),
-                }
-            };
-            work(row, row_of);
         }
     }
 }

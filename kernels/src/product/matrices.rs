@@ -8,8 +8,7 @@ use std::arch::asm;
 use std::marker::PhantomData;
 use std::sync::LazyLock;
 
-use super::method::multiplies_pairs;
-use super::pairs::Sums;
+use super::pairs::{self, Sums};
 use super::tiles::TILE;
 
 /// The configuration that `ldtilecfg` reads: palette 1 has registers of up to 16 rows and 64 bytes a row.
@@ -34,7 +33,10 @@ static WHOLE: TileShapes = TileShapes {
 /// Whether the processor has AMX for `bf16` and the system lets this process use it, which is asked once.
 pub(super) fn is_available() -> bool {
     static AVAILABLE: LazyLock<bool> = LazyLock::new(|| {
-        has_amx() && multiplies_pairs() && enabled_registers() & 0x60000 == 0x60000 && request_amx()
+        has_amx()
+            && pairs::are_multiplied()
+            && enabled_registers() & 0x60000 == 0x60000
+            && request_amx()
     });
     *AVAILABLE
 }

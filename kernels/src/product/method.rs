@@ -36,19 +36,10 @@ fn best_method() -> Method {
 /// Returns the fastest method for `bf16` on this processor.
 #[cfg(target_arch = "x86_64")]
 fn best_method() -> Method {
-    use super::matrices;
-    match (matrices::is_available(), multiplies_pairs() && !matrices::has_amx()) {
+    use super::{matrices, pairs};
+    match (matrices::is_available(), pairs::are_multiplied() && !matrices::has_amx()) {
         (true, _) => Method::Matrices,
         (_, true) => Method::Pairs,
         _ => Method::Widened,
     }
-}
-
-/// Whether the processor has what [`Method::Pairs`] uses.
-#[cfg(target_arch = "x86_64")]
-pub(super) fn multiplies_pairs() -> bool {
-    is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512bw")
-        && is_x86_feature_detected!("avx512vl")
-        && is_x86_feature_detected!("avx512bf16")
 }

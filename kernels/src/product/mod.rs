@@ -19,6 +19,7 @@ mod packed;
 #[cfg(target_arch = "x86_64")]
 mod pairs;
 mod single;
+mod task;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 #[cfg(target_arch = "x86_64")]

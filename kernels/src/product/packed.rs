@@ -1,9 +1,9 @@
 //! Blocks of `bf16` packed as tiles, multiplied in pairs by AMX or AVX-512 BF16.
 
-use super::blocks::{ProductBlock, ProductTask};
 use super::matrices::TileRegisters;
 use super::method::Method;
 use super::pairs::{self, SIDE as TILES, Sums};
+use super::task::{ProductBlock, ProductTask};
 use super::tiles::{DEPTH, FactorStrip, LANES, Order, TILE};
 
 /// Rows and columns of a block, at most.
@@ -21,7 +21,7 @@ pub(super) fn scratch_len([rows, columns]: [usize; 2], inner: usize) -> usize {
 
 /// Computes a block of a product.
 pub(super) fn compute_block(task: &ProductTask<'_>, block: ProductBlock, room: &mut [f32]) {
-    assert!(super::method::multiplies_pairs(), "a processor that multiplies pairs");
+    assert!(pairs::are_multiplied(), "a processor that multiplies pairs");
     // SAFETY: the processor has the instructions, as just seen; blocks of a task do not meet.
     unsafe { of_tiles(task, block, room) }
 }

@@ -2,13 +2,21 @@
 
 use std::arch::x86_64::*;
 
-use super::blocks::{Pointer, ProductPlace};
+use super::task::{Pointer, ProductPlace};
 use super::tiles::{LANES, TILE, as_bits, mask_first};
 
 /// Rows, and columns, of the block of the product that is summed at a time: two tiles by two.
 pub(super) const SIDE: usize = 2 * LANES;
 /// Rows whose sums are in registers at a time.
 const ROWS: usize = 8;
+
+/// Whether the processor has the instructions of this file.
+pub(super) fn are_multiplied() -> bool {
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512bf16")
+}
 
 /// A block of sums.
 pub(super) type Sums = [f32; SIDE * SIDE];

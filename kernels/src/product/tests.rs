@@ -14,7 +14,7 @@ fn methods() -> Vec<Method> {
     #[cfg_attr(not(target_arch = "x86_64"), allow(unused_mut, reason = "there is one method"))]
     let mut methods = vec![Method::Widened];
     #[cfg(target_arch = "x86_64")]
-    if super::method::multiplies_pairs() {
+    if super::pairs::are_multiplied() {
         methods.push(Method::Pairs);
     }
     #[cfg(target_arch = "x86_64")]

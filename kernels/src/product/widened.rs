@@ -1,6 +1,6 @@
 //! Blocks of half precision widened to `f32`, multiplied by `gemm`.
 
-use super::blocks::{Pointer, ProductBlock, ProductTask};
+use super::task::{Pointer, ProductBlock, ProductTask};
 use super::{Data, DataMut, Hands, Layout, Write, single};
 use crate::precision::Float;
 

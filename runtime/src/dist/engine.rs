@@ -12,8 +12,8 @@ use super::error::DistError;
 use super::header::{GroupCall, GroupOp};
 use super::reduce::ReduceOp;
 use super::work::PendingWork;
+use crate::control::{Activity, enter_activity};
 use crate::error::RuntimeError;
-use crate::job::{Activity, enter_activity};
 use crate::threads;
 
 /// A group's collectives.

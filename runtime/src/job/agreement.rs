@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::Job;
-use super::wire::ControlMessage;
+use crate::control::{ControlMessage, note_waiting};
 use crate::error::RuntimeError;
 
 /// The number of characters of a value that an account shows.
@@ -118,7 +118,7 @@ impl Job {
         if let Some(ended) = self.line.end_reason() {
             return Err(ended);
         }
-        let _waiting = super::note_waiting(|| format!("for all ranks in {key}"));
+        let _waiting = note_waiting(|| format!("for all ranks in {key}"));
         self.line.send_message(&ControlMessage::Gather { key: key.clone() }, bytes);
         let gathered = self.line.wait_for_gathered(&key);
         gathered.ok_or_else(|| self.line.end_reason().unwrap_or(RuntimeError::ShutDown))

@@ -10,8 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::JobOptions;
-use super::door::Door;
-use super::wire::{ControlMessage, Member, read_message, write_message};
+use crate::control::{ControlMessage, Door, Member, read_message, write_message};
 use crate::standstill::Looks;
 use crate::threads;
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::coordinator::Coordinator;
 use super::rendezvous::{self, FileInvitation};
-use super::{JobError, JobOptions, Meeting, handshake};
+use super::{JobError, JobOptions, Meeting};
+use crate::control::handshake;
 use crate::standstill::WaitingTime;
 
 /// The time before the next try to reach rank 0.

@@ -12,15 +12,11 @@
 //! Rank 0 alone plans; the others get the plan through the job. Ranks of different versions of graphc cannot join. What
 //! else must be alike on all ranks is compared before the first step ([`Agreement`]).
 //!
-//! Start reading with `options` and `meeting`, then `door`, `wire`, `coordinator` and `line`.
+//! Start reading with `options` and `meeting`, then [`crate::control`] and `coordinator`.
 
-mod activity;
 mod agreement;
 mod coordinator;
-mod door;
 mod error;
-pub(crate) mod handshake;
-mod line;
 mod meeting;
 #[cfg(feature = "mpi")]
 mod mpi;
@@ -28,7 +24,6 @@ mod options;
 mod port;
 mod rendezvous;
 mod scheduler;
-mod wire;
 
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -38,24 +33,20 @@ use std::time::Duration;
 use graphc_ir::enter_span;
 use graphc_ir::plan::PLAN_VERSION;
 
+use crate::control::{ControlMessage, JobLine, Member, read_message};
 use crate::error::RuntimeError;
-use crate::transport::Patience;
-use crate::transport::Transport;
 use crate::transport::process::{Fabric, FabricParts, OutsideNetwork, ProcessTransport};
+use crate::transport::{Patience, Transport};
 use coordinator::Coordinator;
-use wire::ControlMessage;
 
-pub use activity::Activity;
-pub(crate) use activity::{enter_activity, note_waiting};
+pub use crate::control::Activity;
+pub use crate::transport::TransportLinks;
 pub use agreement::Agreement;
 pub(crate) use agreement::list_differences;
-pub(crate) use door::Door;
 pub use error::JobError;
-pub(crate) use line::JobLine;
-pub use options::{JobOptions, Meeting, TransportLinks};
+pub use options::{JobOptions, Meeting};
 pub use port::free_port;
 pub use scheduler::{Environment, SchedulerTask, find_task};
-pub(crate) use wire::Member;
 
 /// Reads the bytes of the control plane and returns how many messages they are, for those who try what a process does
 /// with nonsense.
@@ -66,7 +57,7 @@ pub(crate) use wire::Member;
 pub fn count_messages(mut bytes: &[u8]) -> io::Result<usize> {
     let mut messages = 0;
     while !bytes.is_empty() {
-        wire::read_message(&mut bytes)?;
+        read_message(&mut bytes)?;
         messages += 1;
     }
     Ok(messages)

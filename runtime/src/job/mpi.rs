@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::coordinator::Coordinator;
-use super::{JobError, JobOptions, Meeting, TransportLinks};
+use super::{JobError, JobOptions, Meeting};
 use crate::mpi::MpiWorld;
+use crate::transport::TransportLinks;
 
 /// The variables in which MPI's launchers give rank and size.
 const NAMES: [[&str; 2]; 2] =

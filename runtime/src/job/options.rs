@@ -8,6 +8,7 @@ use std::time::Duration;
 use graphc_ir::mesh::MOST_RANKS;
 
 use super::{JobError, scheduler};
+use crate::transport::TransportLinks;
 
 /// The place where the processes of a job meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,19 +37,6 @@ impl fmt::Display for Meeting {
             Self::Mpi => write!(f, "MPI"),
         }
     }
-}
-
-/// The memory or network that messages take.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TransportLinks {
-    /// Shared memory between processes of one host; between hosts TCP, or MPI where it has started the processes.
-    #[default]
-    Auto,
-    /// TCP alone.
-    Tcp,
-    /// MPI alone.
-    #[cfg(feature = "mpi")]
-    Mpi,
 }
 
 /// The identity of a process, and how it finds the others.

@@ -80,7 +80,7 @@ impl OutputCollector {
                 WorkerRequest::Step(step) => {
                     if let Some(activity) = &activity {
                         activity.begin_action(step.index, 0);
-                        crate::job::enter_activity(Arc::clone(activity));
+                        crate::control::enter_activity(Arc::clone(activity));
                     }
                     let result = self.collect_step(&step);
                     if let Some(activity) = &activity {

@@ -13,15 +13,18 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::control::Activity;
 use crate::error::RuntimeError;
-use crate::job::Activity;
+pub use crate::error::TransportError;
 use crate::memory::HostArena;
 pub use crate::memory::{Lent, Offered};
 
 pub mod in_process;
+mod links;
 mod patience;
 pub(crate) mod process;
 
+pub use links::TransportLinks;
 pub use patience::Patience;
 
 /// Reads the bytes that a peer sends and returns how many frames they are, for those who try what a process does with
@@ -33,65 +36,6 @@ pub use patience::Patience;
 pub fn count_frames(bytes: &[u8]) -> std::io::Result<usize> {
     process::count_frames(bytes)
 }
-
-/// A wait that ended without what was waited for.
-#[derive(Clone, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum TransportError {
-    /// Another rank has failed, or the session was dropped: [`Transport::end_reason`] says which.
-    #[error("the job has ended on another rank")]
-    Ended,
-    /// A peer did not answer in time.
-    #[error("rank {rank} has waited {seconds:.1} s for rank {peer} {what}")]
-    Timeout {
-        /// The rank that waits.
-        rank: u32,
-        /// The rank for which it waits.
-        peer: u32,
-        /// The thing for which it waits.
-        what: String,
-        /// The seconds of waiting.
-        seconds: f64,
-    },
-    /// The two ends of a connection do not fit each other: the ranks run different plans.
-    #[error("ranks {rank} and {peer} do not agree on {what}")]
-    Mismatch {
-        /// One end.
-        rank: u32,
-        /// The other.
-        peer: u32,
-        /// The difference.
-        what: String,
-    },
-    /// A peer has left the job in order, and is still waited for.
-    #[error("rank {rank} waits for rank {peer} {what}, but that has left the job")]
-    Left {
-        /// The rank that waits.
-        rank: u32,
-        /// The rank for which it waits.
-        peer: u32,
-        /// The thing for which it waits.
-        what: String,
-    },
-    /// A connection broke.
-    #[error("rank {rank} has lost its connection with rank {peer}: {reason}")]
-    Broken {
-        /// One end.
-        rank: u32,
-        /// The other.
-        peer: u32,
-        /// The system's error.
-        reason: String,
-    },
-    /// The shared memory of a process is used up.
-    #[error("rank {rank} has no shared memory left for messages; GRAPHC_TRANSPORT=tcp needs none")]
-    Memory {
-        /// The rank.
-        rank: u32,
-    },
-}
-
-graphc_ir::readable_debug!(TransportError);
 
 /// The tag of the group in which the shards of variables are brought together: beyond those of collectives.
 pub const VARIABLES: u32 = u32::MAX;

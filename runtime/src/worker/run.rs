@@ -15,10 +15,10 @@ use super::lanes::Lanes;
 use super::replay::Replay;
 use super::report::Report;
 use super::step::StepState;
+use crate::control::{Activity, enter_activity};
 use crate::device::{ActorRanges, DeviceEvent, DeviceMemory, DeviceRecording, DeviceStream, Turn};
 use crate::error::{Cause, Failure, RuntimeError};
 use crate::explore::{exploring, point};
-use crate::job::{Activity, enter_activity};
 use crate::standstill::WaitingTime;
 use crate::transport::{Transport, TransportError};
 

@@ -50,6 +50,17 @@ pub(super) struct Case {
 }
 
 impl DoctorModel {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Gpt => "gpt",
+            Self::Llama => "llama",
+            Self::Lstm => "lstm",
+            Self::Switch => "switch",
+            Self::Resnet => "resnet",
+            Self::Mobilenet => "mobilenet",
+        }
+    }
+
     pub(super) const ALL: [Self; 6] =
         [Self::Gpt, Self::Llama, Self::Resnet, Self::Mobilenet, Self::Lstm, Self::Switch];
 
@@ -168,16 +179,12 @@ impl DoctorModel {
 
 impl Case {
     pub(super) fn name(&self) -> String {
-        let model = format!("{:?}", self.model).to_lowercase();
+        let model = self.model.name();
         let precision = self.precision.map_or("f32".to_owned(), |dtype| dtype.to_string());
         let tokens = if self.model.takes_tokens() { "tokens" } else { "numbers" };
         let mut name = format!("{model} of {tokens}, {precision}");
         if self.ranks > 1 {
-            name += &format!(
-                ", {} ranks, {}",
-                self.ranks,
-                format!("{:?}", self.strategy).to_lowercase()
-            );
+            name += &format!(", {} ranks, {}", self.ranks, self.strategy);
         }
         if self.stages > 1 {
             name += &format!(", {} stages", self.stages);

@@ -14,16 +14,16 @@ use crate::planner::solver::dual::Messages;
 use crate::planner::solver::minimise::{Minimum, TOLERANCE};
 use crate::planner::solver::network::Network;
 
-/// The entries of tables that may be looked at for plans near the best one, and as many again for parts of the problem, times the number of nodes.
-/// Half or twice as many change no plan of benchmarks/README.md.
+/// The entries of tables that may be looked at for plans near the best one, and as many again for parts of the problem, times the number of nodes
+/// ([`FEWEST`] at least). Half or twice as many change no plan of benchmarks/README.md.
 const WORK: u64 = 12_000_000_000;
 
 /// The work of making a network, in entries for each node. Half as much changes no plan; with twice as much four
 /// products on 2x2 in 22.4 KiB cost 0.02 % more.
 const MADE: usize = 600;
 
-/// The fewest nodes that count there, because much of the work of making a network is the same for a few. Half as many change no plan of
-/// benchmarks/README.md; by its own nodes alone one layer in 354 bytes is looked at for twice as long before it is refused.
+/// The fewest nodes that count in both, because much of the work of making a network is the same for a few, and few nodes have few plans. Half as
+/// many change no plan of benchmarks/README.md; by its own nodes alone one layer in 535 bytes is looked at six times as long before it is refused.
 const FEWEST: usize = 40;
 
 /// A plan with its cost and its memory.
@@ -141,7 +141,7 @@ impl<'a> MemorySearch<'a> {
 
     /// Returns the number of entries of tables that may be looked at.
     pub(super) fn share_of_work(&self) -> u64 {
-        self.problem.options.within_effort(WORK) / self.count_nodes().max(1) as u64
+        self.problem.options.within_effort(WORK) / self.count_nodes().max(FEWEST) as u64
     }
 
     /// Counts one more minimum, and returns whether there is work left for it.

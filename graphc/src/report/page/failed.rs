@@ -4,6 +4,7 @@ use graphc_compiler::error::{Asked, CompileError, Conflict};
 use graphc_compiler::passes::pins::pin_matches_name;
 use graphc_compiler::planner::PlannerError;
 use graphc_ir::graph::Graph;
+use graphc_ir::mesh::format_mesh;
 use graphc_ir::plan::{Cluster, CompileOptions, Strategy};
 use graphc_ir::sbp::NdSbp;
 use serde::Serialize;
@@ -103,8 +104,8 @@ fn describe_demand(asked: &Asked, graph: &Graph, options: &CompileOptions) -> Fa
 }
 
 fn describe_pin(sbp: &NdSbp, options: &CompileOptions) -> String {
-    let mesh: Vec<String> = options.mesh.iter().map(usize::to_string).collect();
-    format!("what makes or keeps these tensors lays them as ({sbp}) on the mesh {}", mesh.join("x"))
+    let mesh = format_mesh(&options.mesh);
+    format!("what makes or keeps these tensors lays them as ({sbp}) on the mesh {mesh}")
 }
 
 /// The demand of a strategy on every plan.

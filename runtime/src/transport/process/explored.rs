@@ -4,14 +4,15 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::arenas::{allocate_in_outbox, offer_segment};
 use super::group::ProcessGroup;
 use super::outbox::{Outbox, PeerMemory};
 use super::shared::{SharedQueueReceiver, SharedQueueSender};
 use super::wait::{HasBell, Waiter};
 use super::{ReceiveEnd, SendEnd};
+use crate::control::JobLine;
 use crate::explore::explore;
-use crate::job::JobLine;
-use crate::memory::{ArenaRange, HostArena, Offered};
+use crate::memory::{ArenaRange, HostArena};
 use crate::transport::Patience;
 use crate::transport::{Body, ExchangeGroup, Offer};
 
@@ -220,7 +221,7 @@ fn what_two_peers_read_in_one_place_is_not_overwritten_under_any_schedule() {
             })
         });
         // As many places as a queue has slots, used in turn.
-        let stage = HostArena::in_outbox(100 * slots as u64, &a.outbox).expect("memory");
+        let stage = allocate_in_outbox(100 * slots as u64, &a.outbox).expect("memory");
         let mut senders = [&b, &c].map(|to| a.new_sender(to, key, slots as u64));
         for message in 0..5 {
             for sender in &senders {
@@ -242,7 +243,7 @@ fn what_two_peers_read_in_one_place_is_not_overwritten_under_any_schedule() {
 #[test]
 fn arenas_are_read_and_written_in_place_under_every_schedule() {
     let (sides, _listener) = new_processes::<2>();
-    let offered = sides.clone().map(|side| Offered::new(256, &side.outbox).expect("memory"));
+    let offered = sides.clone().map(|side| offer_segment(256, &side.outbox).expect("memory"));
     let arenas =
         offered.map(|offered| HostArena::from_offered(offered).expect("it lies somewhere"));
     let arenas = Arc::new(arenas);

@@ -12,9 +12,10 @@ use super::outbox::{Outbox, PeerMemory};
 use super::queue::{Carrier, ProcessNetwork};
 use super::tcp::Tcp;
 use super::wait::HasBell;
-use crate::job::{JobLine, Member, TransportLinks};
+use crate::control::{JobLine, Member};
 #[cfg(feature = "mpi")]
 use crate::mpi::MpiWorld;
+use crate::transport::TransportLinks;
 
 /// The way to a peer.
 #[derive(Debug)]

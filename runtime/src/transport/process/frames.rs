@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::wait::{HasBell, lost_error};
-use crate::job::JobLine;
+use crate::control::JobLine;
 use crate::transport::{TransportError, describe_tag};
 
 /// The first bytes of a frame.

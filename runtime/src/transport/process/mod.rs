@@ -9,9 +9,10 @@
 //! behind, however a process ends. A queue lies in its sender's outbox. A collective on one host reads its peers' arenas
 //! in place and costs two changes of cache lines. Waits spin, then yield, then sleep on a futex in the waiter's outbox.
 //!
-//! Read in this order: `wait` and `bell`, then `segment`, `outbox`, `foreign` and `shared`, then `queue` and its carriers
+//! Read in this order: `wait` and `bell`, then `segment`, `outbox`, `arenas`, `foreign` and `shared`, then `queue` and its carriers
 //! `tcp` and `mpi`.
 
+mod arenas;
 mod bell;
 #[cfg(test)]
 mod explored;
@@ -33,9 +34,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Body, ExchangeGroup, Patience, Receiver, Sender, Transport, TransportError};
+use crate::control::Activity;
 use crate::error::RuntimeError;
-use crate::job::Activity;
 use crate::memory::{HostArena, Offered};
+use arenas::{allocate_in_outbox, offer_segment};
 pub(crate) use bell::Bell;
 use fabric::PeerLink;
 use group::ProcessGroup;
@@ -44,8 +46,6 @@ use shared::{SharedQueueReceiver, SharedQueueSender};
 use wait::Waiter;
 
 pub(crate) use fabric::{Fabric, FabricParts, OutsideNetwork};
-pub(crate) use outbox::Outbox;
-pub(crate) use segment::SharedSegment;
 pub(super) use tcp::count_frames;
 
 /// One process of a job. Each use of the job that has tags of its own (a session, a process group) has a number.
@@ -140,11 +140,11 @@ impl Transport for ProcessTransport {
     fn offer_memory(&self, bytes: u64) -> Result<Option<Offered>, TransportError> {
         let Some(outbox) = &self.fabric.outbox else { return Ok(None) };
         let full = || TransportError::Memory { rank: self.fabric.rank };
-        Offered::new(bytes, outbox).map(Some).ok_or_else(full)
+        offer_segment(bytes, outbox).map(Some).ok_or_else(full)
     }
 
     fn allocate_staging(&self, bytes: u64) -> Option<HostArena> {
-        HostArena::in_outbox(bytes, self.fabric.outbox.as_ref()?)
+        allocate_in_outbox(bytes, self.fabric.outbox.as_ref()?)
     }
 
     fn join_group(

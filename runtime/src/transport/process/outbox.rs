@@ -6,7 +6,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -136,12 +135,10 @@ impl Outbox {
         })
     }
 
-    /// Allocates as [`Outbox::allocate`], and returns where the block lies in this process too.
-    pub(crate) fn allocate_block(&self, bytes: u64) -> Option<(u64, NonNull<u8>)> {
-        let offset = self.allocate(bytes)?;
-        // SAFETY: the block is nobody else's.
-        let block = unsafe { self.segment.write(offset, bytes) }?;
-        Some((offset, NonNull::from(block).cast()))
+    /// Returns where a block lies in this process.
+    pub(super) fn block_start(&self, offset: u64) -> *mut u8 {
+        // SAFETY: the block was allocated inside the mapping.
+        unsafe { self.segment.start().add(offset as usize) }
     }
 
     /// Gives a block of so many bytes back; nobody reads it any more.

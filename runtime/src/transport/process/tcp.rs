@@ -15,7 +15,7 @@ use crc32fast::Hasher;
 
 use super::frames::{FrameHead, HEAD, Inboxes, Received, lock_mutex};
 use super::wait::{NEWS, Waiter};
-use crate::job::{Door, Member, handshake};
+use crate::control::{Door, Member, handshake};
 use crate::standstill::WaitingTime;
 use crate::threads;
 use crate::transport::TransportError;

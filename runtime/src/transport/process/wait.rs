@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::bell::Bell;
+use crate::control::{JobLine, note_waiting};
 use crate::explore::{exploring, point};
-use crate::job::{JobLine, note_waiting};
 use crate::standstill::WaitingTime;
 use crate::transport::Patience;
 use crate::transport::TransportError;

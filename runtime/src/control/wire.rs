@@ -11,7 +11,7 @@ const MAX_BYTES: u64 = 16 << 30;
 
 /// A message between members and the coordinator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) enum ControlMessage {
+pub(crate) enum ControlMessage {
     /// A member: here I am.
     Join(Member),
     /// The coordinator: all are here.
@@ -59,7 +59,7 @@ pub(crate) struct Member {
 }
 
 /// Sends a message.
-pub(super) fn write_message(
+pub(crate) fn write_message(
     to: &mut impl Write,
     message: &ControlMessage,
     bytes: &[u8],
@@ -74,7 +74,7 @@ pub(super) fn write_message(
 }
 
 /// Receives one.
-pub(super) fn read_message(from: &mut impl Read) -> io::Result<(ControlMessage, Vec<u8>)> {
+pub(crate) fn read_message(from: &mut impl Read) -> io::Result<(ControlMessage, Vec<u8>)> {
     let mut lengths = [0; 12];
     from.read_exact(&mut lengths)?;
     let head = u32::from_le_bytes(lengths[..4].try_into().expect("four bytes"));

@@ -5,7 +5,9 @@ use graphc_ir::types::{TensorType, format_bytes};
 use graphc_kernels::KernelError;
 
 use crate::tensor::TensorError;
-use crate::transport::TransportError;
+pub use transport::TransportError;
+
+mod transport;
 
 /// The reason why a session cannot be made or a step has failed.
 #[derive(Clone, PartialEq, thiserror::Error)]

@@ -15,11 +15,11 @@ const PROOF: usize = 32;
 /// The bytes of a hello: magic, rank and nonce.
 const HELLO: usize = MAGIC.len() + 4 + NONCE;
 /// The time that a handshake may take, all of it.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Somebody at the door, who may be a stranger. Nothing here waits.
 #[derive(Debug)]
-pub(super) struct Guest {
+pub(crate) struct Guest {
     stream: TcpStream,
     until: Instant,
     heard: Vec<u8>,
@@ -29,7 +29,7 @@ pub(super) struct Guest {
 
 impl Guest {
     /// Begins with a guest that has just come, and may take so long.
-    pub(super) fn new(stream: TcpStream, patience: Duration) -> io::Result<Self> {
+    pub(crate) fn new(stream: TcpStream, patience: Duration) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
         let until = Instant::now() + patience;
@@ -37,17 +37,17 @@ impl Guest {
     }
 
     /// Returns its connection.
-    pub(super) fn stream(&self) -> &TcpStream {
+    pub(crate) fn stream(&self) -> &TcpStream {
         &self.stream
     }
 
     /// Returns the time when its patience is over.
-    pub(super) fn deadline(&self) -> Instant {
+    pub(crate) fn deadline(&self) -> Instant {
         self.until
     }
 
     /// Whether it has said hello as a process of graphc does.
-    pub(super) fn has_greeted(&self) -> bool {
+    pub(crate) fn has_greeted(&self) -> bool {
         self.asked.is_some()
     }
 
@@ -56,7 +56,7 @@ impl Guest {
     ///
     /// # Errors
     /// Where it does not know the token, hangs up, or speaks something else.
-    pub(super) fn receive_hello(&mut self, token: &str) -> io::Result<Option<u32>> {
+    pub(crate) fn receive_hello(&mut self, token: &str) -> io::Result<Option<u32>> {
         let mut buffer = [0; HELLO + PROOF];
         loop {
             let wanted = if self.has_greeted() { HELLO + PROOF } else { HELLO };
@@ -101,7 +101,7 @@ impl Guest {
     }
 
     /// Returns the connection of who was let in.
-    pub(super) fn into_stream(self) -> io::Result<TcpStream> {
+    pub(crate) fn into_stream(self) -> io::Result<TcpStream> {
         self.stream.set_nonblocking(false)?;
         Ok(self.stream)
     }

@@ -151,8 +151,8 @@ mod tests {
     use std::sync::Arc;
     use std::sync::mpsc::channel;
 
+    use super::super::handshake::request_entry;
     use super::*;
-    use crate::job::handshake::request_entry;
 
     /// Runs `work` beside a door of token `secret`, with its address. The ranks that were let in.
     fn beside(work: impl FnOnce(SocketAddr)) -> Vec<u32> {

@@ -144,27 +144,27 @@ impl JobLine {
         Some(report.map_or_else(local, |report| RuntimeError::Job { report }))
     }
 
-    pub(super) fn send_message(&self, message: &ControlMessage, bytes: &[u8]) {
+    pub(crate) fn send_message(&self, message: &ControlMessage, bytes: &[u8]) {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         // Where the coordinator is gone the reader of this line says so.
         let _ = write_message(&mut *writer, message, bytes);
     }
 
-    pub(super) fn wait_for_roster(&self, timeout: Duration) -> Option<Vec<Member>> {
+    pub(crate) fn wait_for_roster(&self, timeout: Duration) -> Option<Vec<Member>> {
         self.wait_for_inbox(timeout, |inbox| inbox.roster.clone())
     }
 
-    pub(super) fn wait_for_shares(&self, timeout: Duration) -> Option<Vec<bool>> {
+    pub(crate) fn wait_for_shares(&self, timeout: Duration) -> Option<Vec<bool>> {
         self.wait_for_inbox(timeout, |inbox| inbox.shares.clone())
     }
 
     /// Waits for all ranks' parts, and returns them once all have come; `None` where the job ends before.
-    pub(super) fn wait_for_gathered(&self, key: &str) -> Option<Vec<Vec<u8>>> {
+    pub(crate) fn wait_for_gathered(&self, key: &str) -> Option<Vec<Vec<u8>>> {
         self.wait_for_inbox(Duration::MAX, |inbox| inbox.gathered.remove(key))
     }
 
     /// Says goodbye and closes the line.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.lock_inbox().closed = true;
         if !self.is_over() {
             self.send_message(&ControlMessage::Bye, &[]);
