@@ -3,10 +3,9 @@
 //! Van Zee and van de Geijn, "BLIS", 2015). An element's sum runs in the same order wherever cuts between rows and
 //! columns fall: each cut along the inner extent follows from that alone.
 
-use super::method::Method;
 #[cfg(target_arch = "x86_64")]
 use super::packed;
-use super::task::{BlockTarget, Pointer, ProductBlock, ProductPlace, ProductTask};
+use super::task::{BlockTarget, Method, Pointer, ProductBlock, ProductPlace, ProductTask};
 use super::widened;
 use super::{Data, DataMut, Hands, Layout, Write};
 use crate::parallel;

@@ -5,19 +5,7 @@
 //! numbers for 0.
 
 use super::Data;
-
-/// The form to which blocks of a product are brought.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Method {
-    /// `f32`, in blocks that stay in the cache.
-    Widened,
-    /// Pairs of `bf16`, which AVX-512 BF16 multiplies and adds.
-    #[cfg(target_arch = "x86_64")]
-    Pairs,
-    /// Pairs of `bf16`, which AMX multiplies.
-    #[cfg(target_arch = "x86_64")]
-    Matrices,
-}
+use super::task::Method;
 
 impl Method {
     /// The fastest for factors and a product of these types. What is `f16`, or is not `bf16` at all, is widened.

@@ -39,7 +39,7 @@ use crate::error::KernelError;
 use crate::precision::Float;
 use crate::threads::ThreadPool;
 use crate::view::OutputParts;
-use method::Method;
+use task::Method;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use tiles::transposed_numbers as transposed;
 

@@ -1,9 +1,8 @@
 //! Blocks of `bf16` packed as tiles, multiplied in pairs by AMX or AVX-512 BF16.
 
 use super::matrices::TileRegisters;
-use super::method::Method;
 use super::pairs::{self, SIDE as TILES, Sums};
-use super::task::{ProductBlock, ProductTask};
+use super::task::{Method, ProductBlock, ProductTask};
 use super::tiles::{DEPTH, FactorStrip, LANES, Order, TILE};
 
 /// Rows and columns of a block, at most.

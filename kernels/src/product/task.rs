@@ -2,8 +2,20 @@
 
 use half::{bf16, f16};
 
-use super::method::Method;
 use super::{Data, DataMut, Layout};
+
+/// The form to which blocks of a product are brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Method {
+    /// `f32`, in blocks that stay in the cache.
+    Widened,
+    /// Pairs of `bf16`, which AVX-512 BF16 multiplies and adds.
+    #[cfg(target_arch = "x86_64")]
+    Pairs,
+    /// Pairs of `bf16`, which AMX multiplies.
+    #[cfg(target_arch = "x86_64")]
+    Matrices,
+}
 
 /// A product, to be computed block by block.
 pub(super) struct ProductTask<'a> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use graphc_ir::random::RandomStream;
 use half::{bf16, f16};
 
-use super::method::Method;
+use super::task::Method;
 use super::{Hands, Layout, Number, Write, blocks, multiply, room};
 use crate::threads::ThreadPool;
 
