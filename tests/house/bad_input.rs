@@ -196,7 +196,7 @@ fn a_pin_that_cannot_be_is_refused() {
     names(&error, &["layers.0.weight", "S(2)"]);
     let error =
         fails(train(&model("mlp"), &data("mlp"), &["--mesh", "2", "--pin", &pin("S(0),B")]));
-    names(&error, &["layers.0.weight", "(S(0), B)", "mesh of [2]"]);
+    names(&error, &["layers.0.weight", "(S(0), B)", "mesh of 2:"]);
     let error = fails(train(&model("mlp"), &data("mlp"), &["--mesh", "2", "--pin", "no.such=B"]));
     names(&error, &["no.such"]);
 }

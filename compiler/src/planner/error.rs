@@ -1,6 +1,7 @@
 //! The errors of the planner.
 
 use graphc_ir::graph::Source;
+use graphc_ir::mesh::format_mesh;
 use graphc_ir::sbp::NdSbp;
 use graphc_ir::types::format_bytes;
 
@@ -10,8 +11,8 @@ use graphc_ir::types::format_bytes;
 pub enum PlannerError {
     /// A pin that no signature fulfils.
     #[error(
-        "`{tensor}` of shape {shape:?} cannot be pinned to ({pin}) on a mesh of {mesh:?}: {}",
-        format_choices(.candidates)
+        "`{tensor}` of shape {shape:?} cannot be pinned to ({pin}) on a mesh of {}: {}",
+        format_mesh(.mesh), format_choices(.candidates)
     )]
     Pin {
         /// The tensor.
@@ -27,7 +28,8 @@ pub enum PlannerError {
     },
     /// An op that no signature is left for.
     #[error(
-        "{op} ({place}) has no layout on a mesh of {mesh:?} that splits microbatches as decided"
+        "{op} ({place}) has no layout on a mesh of {} that splits microbatches as decided",
+        format_mesh(.mesh)
     )]
     NoSignature {
         /// The op.
@@ -39,8 +41,9 @@ pub enum PlannerError {
     },
     /// An op with more signatures than can be planned.
     #[error(
-        "{op} ({place}) has more than {most} signatures on a mesh of {mesh:?}: with fewer axes there are fewer, e.g. 4x4 in \
-         the place of 2x2x2x2"
+        "{op} ({place}) has more than {most} signatures on a mesh of {}: with fewer axes there are fewer, e.g. 4x4 in \
+         the place of 2x2x2x2",
+        format_mesh(.mesh)
     )]
     Signatures {
         /// The op.
@@ -53,7 +56,10 @@ pub enum PlannerError {
         most: usize,
     },
     /// Attention whose heads the axis that splits the model cannot share.
-    #[error("{op} ({place}): {ranks} ranks, the innermost axis of {mesh:?}, {cause}")]
+    #[error(
+        "{op} ({place}): {ranks} ranks, the innermost axis of {}, {cause}",
+        format_mesh(.mesh)
+    )]
     Heads {
         /// The op.
         op: &'static str,

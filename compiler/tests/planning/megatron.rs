@@ -274,7 +274,7 @@ fn heads_that_the_axis_does_not_divide_are_said() {
         let planned = compile(graph, &options(&[4], 1, 1), &cluster, None);
         let Err(CompileError::Plan(error)) = planned else { panic!("3 by 4") };
         let text = error.to_string();
-        assert!(text.contains("4 ranks, the innermost axis of [4], do not divide"), "{text}");
+        assert!(text.contains("4 ranks, the innermost axis of 4, do not divide"), "{text}");
         assert!(text.contains("heads of attention"), "{text}");
     }
 }
@@ -305,7 +305,7 @@ fn what_keeps_heads_from_being_split_is_said() {
         error.to_string()
     };
     let few = error(attention(2, false), options(&[4], 1, 1));
-    let reason = "4 ranks, the innermost axis of [4], do not divide 2 heads of keys and values, \
+    let reason = "4 ranks, the innermost axis of 4, do not divide 2 heads of keys and values, \
                   which 4 heads of queries share";
     assert!(few.contains(reason), "{few}");
     let cut = error(attention(4, true), options(&[2, 2], 2, 2));

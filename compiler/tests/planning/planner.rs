@@ -324,7 +324,7 @@ fn a_pin_that_cannot_be_kept_says_what_can() {
     g.output("y", &x.softmax(1).named("y"));
     let error = layouts(g.finish().expect("right"), &[2], &[("y", "S(1)")]).expect_err("whole");
     let message =
-        "`y` of shape [4, 5] cannot be pinned to (S(1)) on a mesh of [2]: it can be (B), (S(0))";
+        "`y` of shape [4, 5] cannot be pinned to (S(1)) on a mesh of 2: it can be (B), (S(0))";
     assert_eq!(error.to_string(), message);
 }
 
