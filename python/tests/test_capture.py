@@ -15,8 +15,8 @@ from cases import Wrong, asserts
 from torch import Tensor, nn
 
 import graphc
-from graphc.parallel.experts import by_products
 from graphc.parallel.known import Known
+from graphc.parallel.of_transformers import by_products
 from graphc.parallel.ops.decompose import log_gamma
 
 pytestmark = pytest.mark.usefixtures("exporter", "command")

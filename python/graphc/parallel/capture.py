@@ -22,8 +22,8 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from ..command import Error
-from .experts import experts_as_products
 from .known import Known
+from .of_transformers import transformers_as_captured
 from .ops.decompose import decompositions
 from .outputs import take_apart
 
@@ -157,7 +157,7 @@ def capture(traced: Traced | Predicted, batch: Any) -> ExportedProgram:
         table.pop(getattr(getattr(torch.ops.aten, packet), overload), None)
     table.update(decompositions())
     try:
-        with warnings.catch_warnings(), experts_as_products(), _distributions_unchecked(), _plain_buffers(traced):
+        with warnings.catch_warnings(), transformers_as_captured(), _distributions_unchecked(), _plain_buffers(traced):
             warnings.simplefilter("ignore")
             program: ExportedProgram = exporter(traced, (batch,), strict=False)
             for module in [part for part in program.graph_module.modules() if isinstance(part, GraphModule)]:

@@ -7,6 +7,7 @@ probability of 0. These branches go the same way at each step, and so they are n
 from __future__ import annotations
 
 import dis
+import itertools
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -42,9 +43,11 @@ OPERATORS = {"add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow",
 LEAST, GREATEST = 0.0, 1.0 - 2.0**-24
 """Between which ``torch.rand`` draws."""
 
-ASSERTIONS = {"LOAD_ASSERTION_ERROR": "AssertionError"}
 BETWEEN = {"CACHE", "TO_BOOL", "NOT_TAKEN", "PRECALL"}
-"""Instructions of Python that load what an assertion raises, and those that stand between a value and the jump that depends on it."""
+"""Instructions of Python that stand between a value and the jump that depends on it."""
+
+ENDS = {"RAISE_VARARGS", "RETURN_VALUE", "RETURN_CONST", "RERAISE", "YIELD_VALUE"}
+"""Instructions behind which others are not reached, or not at once."""
 
 FAILED = object()
 """What stands for the result of a function that has none on the host."""
@@ -80,8 +83,9 @@ class Known(TorchFunctionMode):
         operands = _tensors((arguments, options))
         if all(operand in self._contents for operand in operands):
             return self._apart(function, arguments, options)
-        if _is_asserted(sys._getframe(2)):
-            return True
+        passed = _passed_check(sys._getframe(2))
+        if passed is not None and function in (Tensor.__bool__, Tensor.item):
+            return passed
         if any(operand in self._random for operand in operands):
             raise Error("the model branches on a random number, as where it leaves out layers: set that probability (`layerdrop`) to 0")
         return function(*arguments, **options)
@@ -166,11 +170,20 @@ OTHERWISE: dict[Any, Any] = {Tensor.fill_diagonal_: _fill_diagonal}
 """What is written with other ops."""
 
 
-def _is_asserted(frame: Any) -> bool:
-    """Whether a frame reads a tensor for no more than an assertion, which is taken to hold."""
+def _passed_check(frame: Any) -> bool | None:
+    """What a frame must read for a check that does no more than to raise, as an assertion does, to be passed; ``None`` where it is none.
+
+    Whether a check holds is no part of a graph: it is taken to.
+    """
     ahead = [code for code in dis.get_instructions(frame.f_code) if code.offset >= frame.f_lasti and code.opname not in BETWEEN]
-    jumps = [at for at, code in enumerate(ahead[:2]) if code.opname.startswith("POP_JUMP") and code.opname.endswith("IF_TRUE")]
-    return bool(jumps) and "AssertionError" in (ahead[jumps[0] + 1].argrepr, ASSERTIONS.get(ahead[jumps[0] + 1].opname))
+    at = next((place for place, code in enumerate(ahead[:2]) if code.opname.startswith("POP_JUMP")), None)
+    if at is None:
+        return None
+    behind = itertools.takewhile(lambda code: not (code.is_jump_target or "JUMP" in code.opname or code.opname in ENDS), ahead[at + 1 :])
+    last = ahead[at + 1 + len(list(behind)) :][:1]
+    raises = bool(last) and last[0].opname == "RAISE_VARARGS" and not last[0].is_jump_target
+    jumps = {"TRUE": True, "FALSE": False}
+    return jumps.get(ahead[at].opname.rpartition("_IF_")[2]) if raises else None
 
 
 def _tensors(given: Any) -> list[Tensor]:

@@ -1,7 +1,10 @@
-"""Mixtures of experts of transformers, computed in a way that can be captured.
+"""Code of transformers that takes another way while it is captured.
 
-Its own ways sort tokens by their experts, or look up which experts have any, and so shapes depend on data. Here each expert computes all
-tokens, and the share of those that did not choose it is 0: these are products, of which a plan cuts experts or tokens.
+**Experts.** Its own ways sort tokens by their experts, or look up which experts have any, and so shapes depend on data. Here each expert
+computes all tokens, and the share of those that did not choose it is 0: these are products, of which a plan cuts experts or tokens.
+
+**Masks.** Where a batch has no mask, attention is without one in training. While transformers is traced it would make one that hides
+nothing, for which some models have no place, and which takes memory.
 """
 
 from __future__ import annotations
@@ -15,12 +18,18 @@ import torch
 from torch import Tensor
 
 REPLACED = ("eager", "grouped_mm")
-"""Transformers' names of what cannot be captured."""
+"""Transformers' names of ways to compute experts that cannot be captured."""
 
 
 @contextmanager
-def experts_as_products() -> Iterator[None]:
-    """Lets the experts of transformers, where it is imported, compute by products while this is entered."""
+def transformers_as_captured() -> Iterator[None]:
+    """Lets transformers, where it is imported, compute in such ways while this is entered."""
+    with _experts_as_products(), _no_masks_where_none_is_given():
+        yield
+
+
+@contextmanager
+def _experts_as_products() -> Iterator[None]:
     package = sys.modules.get("transformers.integrations.moe")
     functions: Any = getattr(package, "ALL_EXPERTS_FUNCTIONS", None)
     own: dict[str, Any] | None = getattr(functions, "_local_mapping", None)
@@ -34,6 +43,20 @@ def experts_as_products() -> Iterator[None]:
     finally:
         own.clear()
         own.update(before)
+
+
+@contextmanager
+def _no_masks_where_none_is_given() -> Iterator[None]:
+    package: Any = sys.modules.get("transformers.masking_utils")
+    own = getattr(package, "is_tracing", None)
+    if own is None:
+        yield
+        return
+    package.is_tracing = lambda mask=None: mask is not None and own(mask)
+    try:
+        yield
+    finally:
+        package.is_tracing = own
 
 
 def by_products(experts: Any, tokens: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
