@@ -76,6 +76,29 @@ def takes_windows(x: Tensor) -> Tensor:
     return x.unfold(-1, 3, 1).square().sum(-1).mean() + x.unfold(0, 2, 2)[0, :, 1].mean() + x.max() - x.min()
 
 
+def pools(x: Tensor) -> Tensor:
+    image = (x @ x.t()).reshape(1, 1, 4, 4)
+    image = F.pad(image, (0, 1, 0, 0))
+    pooled = [
+        F.avg_pool2d(image, 2, 2, ceil_mode=True),
+        F.avg_pool2d(image, 3, 2, 1, ceil_mode=True, count_include_pad=False),
+        F.avg_pool2d(image, (2, 3), (3, 3), (1, 1), ceil_mode=True),
+        F.avg_pool2d(image, 2, divisor_override=3),
+    ]
+    return torch.cat([(part * torch.arange(1.0, 1.0 + part.numel()).view_as(part)).flatten() for part in pooled]).mean()
+
+
+def puts_to_indices(x: Tensor) -> Tensor:
+    rows, apart_columns, columns = torch.tensor([[0], [2]]), torch.tensor([0, 1, 3]), torch.tensor([1, 1, 3])
+    whole = torch.zeros(2, 4, 4, 3)
+    whole[:, rows, apart_columns] += x[:2, :3, None]
+    put: Any = torch.ops.aten.index_put.default
+    added = put(torch.zeros(2, 4, 4, 3), [None, rows, columns], x[:2, :3, None], True)
+    apart = put(torch.zeros(4, 2, 4), [columns, None, torch.tensor([0, 2, 3])], x[:3, :2], True)
+    folded = F.fold(x.reshape(1, 4, 4), (3, 3), 2)
+    return ((whole + 2 * added) * torch.arange(3.0)).square().mean() + apart.square().mean() + folded.square().mean()
+
+
 def transforms(x: Tensor) -> Tensor:
     half = torch.fft.rfft(x)
     back = torch.fft.irfft(half * torch.tensor([1.0, 0.5j, 0.25]), n=5)
@@ -99,6 +122,8 @@ def turns(x: Tensor) -> Tensor:
         fills_a_diagonal,
         has_a_distribution,
         takes_windows,
+        puts_to_indices,
+        pools,
         transforms,
         turns,
     ],
