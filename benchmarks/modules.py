@@ -3,7 +3,8 @@
     GRAPHC=target/release/graphc PYTHONPATH=python python benchmarks/modules.py [NAME ...] [--steps 5] [--speed 20]
 
 All of them where none is named; those of packages that are not installed are passed over. By torchrun each process has its own rows. Sizes
-are small, weights random, dropout is off as it draws other numbers. Each ends in a line: what it is, its losses and eager's, or what kept it from being trained; the last one counts.
+are small, weights random, dropout is off as it draws other numbers. Each ends in a line: what it is, its losses and eager's, or what kept
+it from being trained; the last one counts.
 Batch norms of few elements can blow rounding up, so that eager's own losses are far from those in float64: where both are more than 1e-4
 apart a plan's losses must be no more than twice as far from float64's as eager's are, and the first 1e-4 from eager's. The exit status is
 1 where one is apart, or is refused.
