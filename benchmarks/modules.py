@@ -2,8 +2,9 @@
 
     GRAPHC=target/release/graphc PYTHONPATH=python python benchmarks/modules.py [NAME ...] [--steps 5] [--speed 20]
 
-All of them where none is named; those of packages that are not installed are passed over. Sizes are small, weights random, dropout is off
-as it draws other numbers. Each ends in a line: what it is, its losses and eager's, or what kept it from being trained; the last one counts.
+All of them where none is named; those of packages that are not installed are passed over. By torchrun each process has its own rows. Sizes
+are small, weights random, dropout is off as it draws other numbers. Each ends in a line: what it is, its losses and eager's, or what kept
+it from being trained; the last one counts.
 Batch norms of few elements can blow rounding up, so that eager's own losses are far from those in float64: where both are more than 1e-4
 apart a plan's losses must be no more than twice as far from float64's as eager's are, and the first 1e-4 from eager's. The exit status is
 1 where one is apart, or is refused.
@@ -13,7 +14,9 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import statistics
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -28,6 +31,8 @@ from torch.utils import _pytree as pytree
 import graphc
 
 ROWS, TIME, WORDS, CLASSES, SIDE = 4, 8, 61, 10, 64
+
+RANK, WORLD = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
 
 TOLERANCE = 1e-4
 
@@ -93,6 +98,36 @@ def timm(name: str, side: int = SIDE, **options: Any) -> Module:
     return Module("timm", make, lambda: (images(side), classes()), labelled)
 
 
+def segmenting(name: str, side: int = SIDE) -> Module:
+    """A model of torchvision that names the class of each pixel."""
+
+    def make() -> nn.Module:
+        models = importlib.import_module("torchvision.models.segmentation")
+        found: nn.Module = getattr(models, name)(weights=None, weights_backbone=None, num_classes=CLASSES)
+        return found
+
+    def batch() -> Batch:
+        return images(side), torch.randint(CLASSES, (ROWS, side, side))
+
+    return Module("torchvision", make, batch, lambda output, batch: F.cross_entropy(output["out"], batch[1]))
+
+
+def filming(name: str) -> Module:
+    """A classifier of films of torchvision."""
+
+    def make() -> nn.Module:
+        models = importlib.import_module("torchvision.models.video")
+        found: nn.Module = getattr(models, name)(num_classes=CLASSES)
+        return found
+
+    return Module("torchvision", make, lambda: (torch.randn(ROWS, 3, 4, 32, 32), classes()), labelled)
+
+
+def with_auxiliary(output: Any, batch: Any) -> Tensor:
+    """The loss of Inception, which has scores halfway."""
+    return F.cross_entropy(output.logits, batch[1]) + 0.4 * F.cross_entropy(output.aux_logits, batch[1])
+
+
 SMALL = {"vocab_size": WORDS, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 LLAMA = {**SMALL, "num_key_value_heads": 2, "max_position_embeddings": 32, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 BERT = {**SMALL, "max_position_embeddings": 32, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "num_labels": CLASSES}
@@ -130,6 +165,36 @@ def sounds() -> Batch:
     return {"input_features": torch.randn(ROWS, 8, 32), "labels": words()}
 
 
+def waves() -> Batch:
+    return {"input_values": torch.randn(ROWS, 800), "labels": classes()}
+
+
+def spectra() -> Batch:
+    return {"input_values": torch.randn(ROWS, 32, 16), "labels": classes()}
+
+
+def series() -> Batch:
+    """Numbers over time, and when they are."""
+    found: Batch = {}
+    for name, extent in (("past", 16), ("future", 4)):
+        found |= {f"{name}_values": torch.rand(ROWS, extent) + 1.0, f"{name}_observed_mask": torch.ones(ROWS, extent)}
+        found |= {f"{name}_time_features": torch.randn(ROWS, extent, 2)}
+    return found
+
+
+def curves() -> Batch:
+    return {"past_values": torch.randn(ROWS, 32, 3), "future_values": torch.randn(ROWS, 8, 3)}
+
+
+def masked_text() -> Batch:
+    return text(attention_mask=lambda: torch.ones(ROWS, TIME, dtype=torch.int64))
+
+
+def detected(output: Any, batch: Any) -> Tensor:
+    """A loss of a detector whose first box is the one that is looked for."""
+    return F.cross_entropy(output.logits[:, 0], batch["pixel_values"][:, 0, 0, :3].argmax(1)) + output.pred_boxes.square().mean()
+
+
 def masks() -> Batch:
     return {"pixel_values": images(), "labels": torch.randint(CLASSES, (ROWS, SIDE, SIDE))}
 
@@ -146,6 +211,17 @@ BART = {
     "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "dropout": 0.0,
     "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2,
 }  # fmt: skip
+LAYERS = {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
+SERIES = {
+    "prediction_length": 4, "context_length": 12, "lags_sequence": [1, 2, 4], "num_time_features": 2, "d_model": 32, "encoder_layers": 2,
+    "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32,
+    "dropout": 0.0, **LAYERS,
+}  # fmt: skip
+WAVES = {
+    **SMALL, "num_labels": CLASSES, "conv_dim": [16, 16], "conv_kernel": [10, 3], "conv_stride": [5, 2], "num_conv_pos_embeddings": 8,
+    "num_conv_pos_embedding_groups": 4, "classifier_proj_size": 16, "hidden_dropout": 0.0, "attention_dropout": 0.0,
+    "activation_dropout": 0.0, "feat_proj_dropout": 0.0, "final_dropout": 0.0, "layerdrop": 0.0, "apply_spec_augment": False,
+}  # fmt: skip
 WHISPER = {**BART, "num_mel_bins": 8, "max_source_positions": 16, "max_target_positions": 16}
 CLIP = {
     "text_config": {**SMALL, "max_position_embeddings": 16, "eos_token_id": 2},
@@ -158,6 +234,20 @@ SEGFORMER = {
     "attention_probs_dropout_prob": 0.0, "classifier_dropout_prob": 0.0, "drop_path_rate": 0.0,
 }  # fmt: skip
 SWIN = {"image_size": 32, "patch_size": 2, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4}
+DRY = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+SWITCH = {"num_decoder_layers": 2, "num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1, "num_experts": 4, "expert_capacity": 16}
+JAMBA = {"num_experts": 2, "attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 4, "mamba_dt_rank": 4}
+PROPHET = {
+    "vocab_size": WORDS, "hidden_size": 32, "encoder_ffn_dim": 64, "num_encoder_layers": 2, "num_encoder_attention_heads": 4,
+    "decoder_ffn_dim": 64, "num_decoder_layers": 2, "num_decoder_attention_heads": 4, "dropout": 0.0, "attention_dropout": 0.0,
+    "activation_dropout": 0.0, "max_position_embeddings": 32, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+    "decoder_start_token_id": 2, "ngram": 2,
+}  # fmt: skip
+PATCHED_SERIES = {
+    "num_input_channels": 3, "context_length": 32, "prediction_length": 8, "patch_length": 8, "patch_stride": 8, "d_model": 32,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 64, "ff_dropout": 0.0, "attention_dropout": 0.0, "head_dropout": 0.0,
+    "path_dropout": 0.0,
+}  # fmt: skip
 POOL = {"depths": [1, 1, 1, 1], "hidden_sizes": [8, 16, 24, 32], "num_labels": CLASSES}
 T5 = {
     "vocab_size": WORDS, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "dropout_rate": 0.0,
@@ -205,6 +295,46 @@ MODULES = {
     "Swin": hugging("SwinConfig", "SwinForImageClassification", picture, **SWIN, num_labels=CLASSES, drop_path_rate=0.0),
     "SegFormer": hugging("SegformerConfig", "SegformerForSemanticSegmentation", masks, **SEGFORMER),
     "PoolFormer": hugging("PoolFormerConfig", "PoolFormerForImageClassification", lambda: picture(SIDE), **POOL, drop_path_rate=0.0),
+    "AlexNet": vision("alexnet"),
+    "Inception v3": Module("torchvision", lambda: vision("inception_v3", init_weights=False).make(), lambda: (images(299), classes()),
+                           with_auxiliary),
+    "MnasNet": vision("mnasnet0_5", 96),
+    "DeepLab v3": segmenting("deeplabv3_mobilenet_v3_large"),
+    "ResNet of films": filming("r3d_18"),
+    "GhostNet": timm("ghostnet_100", drop_rate=0.0),
+    "HRNet": timm("hrnet_w18_small"),
+    "EdgeNeXt": timm("edgenext_xx_small"),
+    "CoAtNet": timm("coatnet_0_rw_224", img_size=SIDE),
+    "CrossViT": timm("crossvit_tiny_240", 240),
+    "Sequencer": timm("sequencer2d_s", 56),
+    "gMLP": timm("gmlp_ti16_224", img_size=SIDE),
+    "EfficientFormer": timm("efficientformer_l1", 224),
+    "MobileBERT": hugging("MobileBertConfig", "MobileBertForSequenceClassification", sentence, **BERT, embedding_size=16,
+                          intra_bottleneck_size=16, num_feedforward_networks=2),
+    "FNet": hugging("FNetConfig", "FNetForSequenceClassification", sentence, **BERT),
+    "Nystromformer": hugging("NystromformerConfig", "NystromformerForSequenceClassification", sentence, **BERT, segment_means_seq_len=TIME,
+                             num_landmarks=4, conv_kernel_size=5),
+    "ConvBERT": hugging("ConvBertConfig", "ConvBertForSequenceClassification", sentence, **BERT, embedding_size=16),
+    "OLMoE": hugging("OlmoeConfig", "OlmoeForCausalLM", **LLAMA, num_experts=4, num_experts_per_tok=2),
+    "Jamba": hugging("JambaConfig", "JambaForCausalLM", **LLAMA, **JAMBA, use_mamba_kernels=False),
+    "Falcon Mamba": hugging("FalconMambaConfig", "FalconMambaForCausalLM", vocab_size=WORDS, hidden_size=32, state_size=4,
+                            num_hidden_layers=2, pad_token_id=0),
+    "Recurrent Gemma": hugging("RecurrentGemmaConfig", "RecurrentGemmaForCausalLM", **{**LLAMA, "num_hidden_layers": 3,
+                               "num_key_value_heads": 1}, lru_width=32, attention_window_size=4),
+    "M2M100": hugging("M2M100Config", "M2M100ForConditionalGeneration", **BART, **LAYERS, max_position_embeddings=32),
+    "ProphetNet": hugging("ProphetNetConfig", "ProphetNetForConditionalGeneration", **PROPHET),
+    "Switch Transformers": hugging("SwitchTransformersConfig", "SwitchTransformersForConditionalGeneration", masked_text, **T5, **SWITCH,
+                                   router_jitter_noise=0.0),
+    "HuBERT": hugging("HubertConfig", "HubertForSequenceClassification", waves, **WAVES),
+    "AST": hugging("ASTConfig", "ASTForAudioClassification", spectra, **{**PATCHES, **DRY}, frequency_stride=8, time_stride=8,
+                   max_length=32, num_mel_bins=16, num_labels=CLASSES),
+    "Speech2Text": hugging("Speech2TextConfig", "Speech2TextForConditionalGeneration",
+                           lambda: {"input_features": torch.randn(ROWS, 32, 8), "labels": words()}, **BART, **LAYERS,
+                           input_feat_per_channel=8, max_source_positions=32, max_target_positions=32, conv_channels=16),
+    "Time Series": hugging("TimeSeriesTransformerConfig", "TimeSeriesTransformerForPrediction", series, **SERIES),
+    "PatchTST": hugging("PatchTSTConfig", "PatchTSTForPrediction", curves, **PATCHED_SERIES),
+    "YOLOS": hugging("YolosConfig", "YolosForObjectDetection", lambda: {"pixel_values": images(32)}, detected,
+                     **{**PATCHES, "image_size": [32, 32], **DRY}, num_detection_tokens=5, num_labels=CLASSES),
 }  # fmt: skip
 
 
@@ -212,6 +342,9 @@ def begin(module: Module) -> tuple[nn.Module, torch.optim.Optimizer]:
     """A module with the same weights each time, and what trains it."""
     torch.manual_seed(0)
     model = module.make().train()
+    for part in model.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return model, torch.optim.SGD(trained, lr=1e-3, momentum=0.9)
 
@@ -260,14 +393,16 @@ def distance(expected: list[float], found: list[float]) -> float:
 
 
 def planned(module: Module, batch: Batch, steps: int) -> list[float]:
-    """Losses of a plan.
+    """Losses of a plan, of which each process has its rows.
 
     Raises:
         graphc.Error: where there is none.
     """
     model, optimizer = begin(module)
-    parallel = graphc.parallelize(model, batch, loss=module.loss, optimizer=optimizer)
-    return [float(parallel.step(batch)) for _ in range(steps)]
+    count = ROWS // WORLD
+    rows = pytree.tree_map_only(Tensor, lambda part: part[RANK * count : (RANK + 1) * count], batch)
+    parallel = graphc.parallelize(model, rows, loss=module.loss, optimizer=optimizer)
+    return [float(parallel.step(rows)) for _ in range(steps)]
 
 
 def tried(name: str, module: Module, steps: int, timed: int) -> bool | None:
@@ -311,6 +446,8 @@ def main() -> int:
     if unknown:
         parser.error(f"there is no module `{unknown[0]}`: they are {', '.join(MODULES)}")
     warnings.simplefilter("ignore")
+    if RANK > 0:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     found = [tried(name, MODULES[name], given.steps, given.speed) for name in given.names or MODULES]
     print(f"{found.count(True)} of {len(found) - found.count(None)} modules train to eager's losses")
     return 1 if False in found else 0

@@ -244,3 +244,16 @@ class Wrong(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.function(self.layer(x))
+
+
+def asserts(x: Tensor) -> Tensor:
+    """It stands here as pytest writes the assertions of its own files anew."""
+    assert torch.all(x < 1e9).item(), "they are finite"
+    assert (x > -1e9).all(), (
+        "in several lines"
+    )  # fmt: skip
+    if x.max() >= 1e9:
+        raise ValueError(f"they are less than {1e9}")
+    if x.dim() == 2 and not (x.min() > -1e9):
+        raise ValueError
+    return x.square().mean()

@@ -131,7 +131,7 @@ def no_number(x: Tensor) -> Tensor:
         (branches, r"torch\.export cannot capture the model: .*test_parallelize\.py, line \d+"),
         (no_number, "float64, which graphc has not"),
         (lambda x: (x, x), "the loss is NoneType, of an output that is tuple: give parallelize a loss"),
-        (chosen, "is a branch or a loop that depends on data"),
+        (chosen, r"a branch or a loop that depends on data, which graphc has not: .*test_parallelize\.py, line \d+"),
         (lambda x: x, r"the loss is f32\[2, 4\]: let it be one number"),
     ],
 )

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import linecache
+import os
+import random
 import re
+import sys
+import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._dynamo.exc import UncapturedHigherOrderOpError
+from torch.distributions import Distribution
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from ..command import Error
+from .known import Known
+from .of_transformers import transformers_as_captured
 from .ops.decompose import decompositions
 from .outputs import take_apart
 
@@ -22,6 +32,9 @@ Loss = Callable[[Any, Any], Tensor]
 
 PREFIX = "model."
 """What stands before the names of the model's own tensors in a captured graph."""
+
+FOLDER = os.path.join(os.path.dirname(__file__), "")
+"""Where this file is, and whatever else of graphc runs while a model is captured."""
 
 KEPT = [
     "linear.default",
@@ -60,6 +73,10 @@ class Traced(nn.Module):
 
     def forward(self, batch: Any) -> Tensor:
         """The loss of a batch."""
+        with Known(), _drawn_by_torch():
+            return self._loss(batch)
+
+    def _loss(self, batch: Any) -> Tensor:
         output = output_of(self.model, batch)
         found: Any = output
         loss = self.losses[0]
@@ -83,7 +100,9 @@ class Predicted(nn.Module):
 
     def forward(self, batch: Any) -> tuple[Tensor, ...]:
         """The tensors of the output."""
-        form, tensors = take_apart(output_of(self.model, batch))
+        with Known(), _drawn_by_torch():
+            output = output_of(self.model, batch)
+        form, tensors = take_apart(output)
         self.keep(form)
         if not tensors:
             raise Error("the output of the model has no tensors")
@@ -138,7 +157,7 @@ def capture(traced: Traced | Predicted, batch: Any) -> ExportedProgram:
         table.pop(getattr(getattr(torch.ops.aten, packet), overload), None)
     table.update(decompositions())
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), transformers_as_captured(), _distributions_unchecked(), _plain_buffers(traced):
             warnings.simplefilter("ignore")
             program: ExportedProgram = exporter(traced, (batch,), strict=False)
             for module in [part for part in program.graph_module.modules() if isinstance(part, GraphModule)]:
@@ -150,6 +169,50 @@ def capture(traced: Traced | Predicted, batch: Any) -> ExportedProgram:
         raise
     except Exception as error:
         raise Error(f"torch.export cannot capture the model: {_reason(error)}") from error
+
+
+@contextmanager
+def _drawn_by_torch() -> Iterator[None]:
+    """Checks that random numbers are PyTorch's: others would be drawn once, and be the same at each step.
+
+    Raises:
+        Error: where they are not.
+    """
+    before = _other_generators()
+    yield
+    if _other_generators() != before:
+        said = "the model draws random numbers by `random` or numpy, and they would be the same at each step"
+        raise Error(f"{said}: draw them by torch, or leave that out (`apply_spec_augment=False` of models of sounds)")
+
+
+def _other_generators() -> tuple[Any, ...]:
+    numpy: Any = sys.modules.get("numpy")
+    state = () if numpy is None else numpy.random.get_state()
+    return random.getstate(), *(part if isinstance(part, str | int | float) else part.tobytes() for part in state)
+
+
+@contextmanager
+def _plain_buffers(module: nn.Module) -> Iterator[None]:
+    """Lets buffers that are parameters be plain tensors, as PyTorch's graphs cannot hold them otherwise."""
+    found = [(part, name, own) for part in module.modules() for name, own in part._buffers.items() if isinstance(own, nn.Parameter)]
+    for part, name, own in found:
+        part._buffers[name] = own.data
+    try:
+        yield
+    finally:
+        for part, name, own in found:
+            part._buffers[name] = own
+
+
+@contextmanager
+def _distributions_unchecked() -> Iterator[None]:
+    """Lets distributions take numbers as they are: whether they make sense is no part of a graph."""
+    before = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        Distribution.set_default_validate_args(before)
 
 
 def name_loss(program: ExportedProgram, loss: Loss | None) -> None:
@@ -209,14 +272,19 @@ def place_of(node: Node) -> str:
 
 
 def _is_of_user(file: str) -> bool:
-    """Whether a file is neither PyTorch's nor of this package, and lies somewhere at all."""
-    return "/torch/" not in file and file != __file__ and not file.startswith("<")
+    """Whether a file is neither PyTorch's nor of this folder, and lies somewhere at all."""
+    return "/torch/" not in file and not file.startswith(FOLDER) and not file.startswith("<")
 
 
 def _reason(error: Exception) -> str:
     """What PyTorch says, in one line, with the line of the model where it says one."""
     text = str(error).strip()
-    lines = re.findall(r'File "([^"]+)", line (\d+), in \S+', text)
-    own = [line for line in lines if _is_of_user(line[0])]
     first = text.split("\n")[0] or type(error).__name__
+    if isinstance(error, GuardOnDataDependentSymNode):
+        first = "a branch, or a shape, depends on what a tensor holds, which is not known before a step: use torch.where"
+    if isinstance(error, UncapturedHigherOrderOpError):
+        first = "this is a branch or a loop that depends on data, which graphc has not: leave it out of the model"
+    called = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    lines = [*re.findall(r'File "([^"]+)", line (\d+), in \S+', text), *called]
+    own = [line for line in lines if _is_of_user(line[0])]
     return f"{first} ({own[-1][0]}, line {own[-1][1]})" if own else first

@@ -20,7 +20,8 @@ from torch.fx import Node
 from ..command import Error
 from .capture import PREFIX, place_of
 from .ops.call import Call, Result, Unsupported
-from .ops.table import table
+from .ops.complex_numbers import ComplexCall, Pair, is_complex
+from .ops.table import complex_table, table
 from .text import DTYPES, Value, Writer
 
 Handler = Callable[[Call], Result]
@@ -73,7 +74,7 @@ class _Translator:
         self.inputs = iter(inputs.items())
         self.writer = Writer("model")
         self.found: dict[Node, Any] = {}
-        self.contents: dict[Node, Value] = {}
+        self.contents: dict[Node, Value | Pair] = {}
         self.variables: dict[str, Value] = {}
         self.outputs = [spec.arg.name for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
         self.counters: list[str] = []
@@ -160,11 +161,13 @@ class _Translator:
         if self._is_known(node):
             return _computed(node, self.found)
         name = str(node.target).split(".")[1] if str(node.target).startswith("aten.") else str(node.target)
-        handler = table().get(name)
+        of_complex = is_complex(node)
+        handler: Any = complex_table().get(name) if of_complex else table().get(name)
         if handler is None:
-            raise Error(f"{place_of(node)} has no translation: write it with other ops, or leave it out of the model")
+            kind = " of complex numbers" if of_complex else ""
+            raise Error(f"{place_of(node)} has no translation{kind}: write it with other ops, or leave it out of the model")
         try:
-            return handler(Call(self.writer, node, self._value))
+            return handler(ComplexCall(self.writer, node, self._found) if of_complex else Call(self.writer, node, self._value))
         except Unsupported as reason:
             raise Error(f"{place_of(node)} has no translation, as {reason}") from reason
 
@@ -178,15 +181,28 @@ class _Translator:
 
     def _value(self, node: Node) -> Value:
         """The tensor that a node gives, as one of the graph."""
+        found = self._found(node)
+        if isinstance(found, Pair):
+            raise Error(f"{place_of(node)} gives complex numbers, which graphc has not: take torch.view_as_real of them")
+        return found
+
+    def _found(self, node: Node) -> Value | Pair:
+        """The tensor that a node gives, as one of the graph; of complex numbers both parts."""
         found = self.found[node]
         if isinstance(found, Tensor):
             # It stays known too, for what else is computed of it.
             if node not in self.contents:
-                self.contents[node] = self.writer.content(found.float() if found.dtype == torch.float64 else found)
+                self.contents[node] = self._content(found)
             return self.contents[node]
-        if not isinstance(found, Value):
+        if not isinstance(found, Value | Pair):
             raise Error(f"{place_of(node)} gives several tensors where one is used: take one of them")
         return found
+
+    def _content(self, known: Tensor) -> Value | Pair:
+        if known.is_complex():
+            real, imaginary = (self.writer.content(part.float().contiguous()) for part in (known.real, known.imag))
+            return Pair(real, imaginary)
+        return self.writer.content(known.float() if known.dtype == torch.float64 else known)
 
 
 def _all_known(found: Any) -> bool:

@@ -22,6 +22,10 @@ MOST_FACTORS = 256
 """Elements of a dim of which a product is taken."""
 
 
+STEPS_UP = 6
+"""How far from 0 the gamma function's series is taken: its terms left out are less than 1e-8."""
+
+
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """What each overload of an op is in terms of others; it may leave a call as it is by giving ``NotImplemented``."""
     return dict(_TABLE)
@@ -82,6 +86,19 @@ def atanh(x: Tensor) -> Tensor:
     return 0.5 * (log1p(x) - log1p(-x))
 
 
+def log_gamma(x: Tensor) -> Tensor:
+    """The logarithm of the gamma function's size: by Stirling's series far from 0, to which its recursion and its reflection lead."""
+    above = torch.where(x < 0.5, 1.0 - x, x)
+    below, far = torch.ones_like(above), above
+    for _ in range(STEPS_UP):
+        below, far = below * far, far + 1.0
+    square = 1.0 / (far * far)
+    series = (1.0 / 12.0 - square * (1.0 / 360.0 - square * (1.0 / 1260.0))) / far
+    found = (far - 0.5) * torch.log(far) - far + 0.5 * math.log(2.0 * math.pi) + series - torch.log(below)
+    reflected = math.log(math.pi) - torch.log(torch.sin(math.pi * torch.where(x < 0.5, x, 0.5)).abs()) - found
+    return torch.where(x < 0.5, reflected, found)
+
+
 def is_nan(x: Tensor) -> Tensor:
     """Whether elements are no numbers."""
     return x != x if x.dtype.is_floating_point else torch.zeros_like(x, dtype=torch.bool)
@@ -112,6 +129,15 @@ def flip(x: Tensor, dims: Sequence[int]) -> Tensor:
     for dim in dims:
         x = torch.index_select(x, dim, torch.arange(x.shape[dim] - 1, -1, -1, device=x.device))
     return x
+
+
+def windows(x: Tensor, dim: int, size: int, step: int) -> Tensor:
+    """Windows of a dim, which may overlap; the elements of each are the last dim."""
+    dim = dim % x.dim()
+    firsts = torch.arange(0, x.shape[dim] - size + 1, step, device=x.device)
+    places = firsts.unsqueeze(1) + torch.arange(size, device=x.device)
+    taken = torch.index_select(x, dim, places.flatten())
+    return torch.movedim(taken.unflatten(dim, [firsts.shape[0], size]), dim + 1, -1)
 
 
 def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
@@ -288,6 +314,7 @@ _TABLE: dict[Any, Callable[..., Any]] = {
     ATEN.sinh.default: sinh,
     ATEN.cosh.default: cosh,
     ATEN.atanh.default: atanh,
+    ATEN.lgamma.default: log_gamma,
     ATEN.isnan.default: is_nan,
     ATEN.isinf.default: is_infinite,
     ATEN.trunc.default: truncate,
@@ -296,11 +323,14 @@ _TABLE: dict[Any, Callable[..., Any]] = {
     ATEN.fmod.Tensor: truncated_remainder,
     ATEN.fmod.Scalar: truncated_remainder,
     ATEN.flip.default: flip,
+    ATEN.unfold.default: windows,
     ATEN.diagonal.default: diagonal,
     **{getattr(ATEN, f"reflection_pad{dims}d").default: reflection_pad for dims in (1, 2, 3)},
     **{getattr(ATEN, f"replication_pad{dims}d").default: replication_pad for dims in (1, 2, 3)},
     ATEN.linalg_vector_norm.default: norm,
     ATEN._cdist_forward.default: distances,
+    ATEN.max.default: lambda x: torch.amax(x, list(range(x.dim()))),
+    ATEN.min.default: lambda x: torch.amin(x, list(range(x.dim()))),
     ATEN.max.dim: greatest,
     ATEN.min.dim: least,
     ATEN.argmin.default: place_of_least,

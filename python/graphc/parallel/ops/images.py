@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -42,12 +43,27 @@ def max_pool(call: Call) -> Result:
 
 
 def average_pool(call: Call) -> Value:
-    """The mean of each window."""
-    call.require("divisor_override", None)
-    call.require("ceil_mode", False)
+    """The mean of each window, or its sum by another divisor."""
     x, kernel, window = _pooled(call)
-    border = bool(call["count_include_pad"])
-    return call.writer.node("average_pool", [x], x.dtype, call.shape, kernel=kernel, window=window, count_border=border)
+    divisor = call["divisor_override"]
+    border = bool(call["count_include_pad"]) or divisor is not None
+    found = call.writer.node("average_pool", [x], x.dtype, call.shape, kernel=kernel, window=window, count_border=border)
+    if divisor is not None:
+        return call.writer.scale(found, math.prod(kernel) / float(divisor))
+    if border and window["pads"][2:] != window["pads"][:2]:
+        factors = call.writer.content(_of_cut_windows(call, x, kernel, window))
+        return call.writer.binary("mul", found, call.writer.cast(factors, x.dtype))
+    return found
+
+
+def _of_cut_windows(call: Call, x: Value, kernel: Sequence[int], window: dict[str, Any]) -> Tensor:
+    """By how much more than all places of a window those count that are not behind the border, in which it is cut off."""
+    factors: list[Tensor] = []
+    for dim in (0, 1):
+        first = torch.arange(call.shape[2 + dim]) * window["strides"][dim] - window["pads"][dim]
+        last = torch.clamp(first + kernel[dim], max=x.shape[2 + dim] + window["pads"][dim])
+        factors.append(kernel[dim] / (last - first).float())
+    return torch.outer(*factors)
 
 
 def adaptive_average_pool(call: Call) -> Value:

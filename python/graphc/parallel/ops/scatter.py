@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -63,7 +63,7 @@ def _added(call: Call, x: Value, places: Value, values: Value) -> Value:
 
 
 def index_put(call: Call) -> Value:
-    """Elements at indices of one dim, or of several that are neighbours; or one where a mask holds."""
+    """Elements at indices of one dim or of several; or one where a mask holds."""
     writer, x, given = call.writer, call.tensor("self"), call["indices"]
     dims = [dim for dim, one in enumerate(given) if one is not None]
     indices = [call.value(given[dim]) for dim in dims]
@@ -71,16 +71,27 @@ def index_put(call: Call) -> Value:
         return _where(call, x, dims[0], indices[0])
     if any(one.dtype == torch.bool for one in indices):
         raise Unsupported(MASK)
-    if dims != list(range(len(dims))):
-        raise Unsupported("graphc puts elements at indices of the first dims: permute them to the front")
-    extents = x.shape[: len(dims)]
+    others = [dim for dim in range(x.rank) if dim not in dims]
+    front = writer.transpose(x, [*dims, *others])
+    extents, inner = front.shape[: len(dims)], front.shape[len(dims) :]
     places = joined_indices(call, indices, extents)
-    count, inner = math.prod(places.shape), x.shape[len(dims) :]
-    values = writer.expand(call.tensor("values", x.dtype), (*places.shape, *inner))
-    flat = writer.reshape(x, (math.prod(extents), *inner))
+    count = math.prod(places.shape)
+    values = _indexed_first(call, places, dims, inner)
+    flat = writer.reshape(front, (math.prod(extents), *inner))
     join = _added if call["accumulate"] else _put
     found = join(call, flat, writer.reshape(places, (count,)), writer.reshape(values, (count, *inner)))
-    return writer.reshape(found, x.shape)
+    order = [*dims, *others]
+    return writer.transpose(writer.reshape(found, front.shape), [order.index(dim) for dim in range(x.rank)])
+
+
+def _indexed_first(call: Call, places: Value, dims: Sequence[int], inner: Sequence[int]) -> Value:
+    """The values of indices, whose dims stand before all others."""
+    writer, first = call.writer, dims[0]
+    if list(dims) != list(range(first, first + len(dims))):
+        first = 0
+    values = writer.expand(call.tensor("values", call.dtype), (*inner[:first], *places.shape, *inner[first:]))
+    of_places = range(first, first + places.rank)
+    return writer.transpose(values, [*of_places, *(dim for dim in range(values.rank) if dim not in of_places)])
 
 
 def _where(call: Call, x: Value, dim: int, mask: Value) -> Value:

@@ -1,0 +1,206 @@
+"""What tensors hold that depend on neither weights nor batches, while a model is captured.
+
+Models branch on such tensors: whether all places of a mask are seen, whether a first position is 0, whether a random number is below a
+probability of 0. These branches go the same way at each step, and so they are no branches of the graph.
+"""
+
+from __future__ import annotations
+
+import dis
+import itertools
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.weak import WeakIdKeyDictionary
+
+from ..command import Error
+
+MOST_ELEMENTS = 1 << 16
+"""Elements of the largest tensor whose content is kept."""
+
+MADE = {torch.arange, torch.zeros, torch.ones, torch.full, torch.tensor, torch.eye, torch.linspace, torch.as_tensor}
+"""What makes tensors of numbers alone."""
+
+LIKE = {"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "new_tensor"}
+"""What takes of a tensor no more than its type and shape."""
+
+READ: set[Any] = {Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__, Tensor.item, Tensor.tolist}
+READ |= {torch.equal, Tensor.equal, torch.allclose, Tensor.allclose, torch.is_nonzero, Tensor.is_nonzero}
+"""What asks for the content."""
+
+ORDERS = {"lt", "le", "gt", "ge", "less", "less_equal", "greater", "greater_equal", "__lt__", "__le__", "__gt__", "__ge__"}
+"""Comparisons: what holds for the least and the greatest of random numbers holds for all of them."""
+
+OPERATORS = {"add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"}
+"""Those of Python that there are in place as well."""
+
+LEAST, GREATEST = 0.0, 1.0 - 2.0**-24
+"""Between which ``torch.rand`` draws."""
+
+BETWEEN = {"CACHE", "TO_BOOL", "NOT_TAKEN", "PRECALL"}
+"""Instructions of Python that stand between a value and the jump that depends on it."""
+
+ENDS = {"RAISE_VARARGS", "RETURN_VALUE", "RETURN_CONST", "RERAISE", "YIELD_VALUE"}
+"""Instructions behind which others are not reached, or not at once."""
+
+FAILED = object()
+"""What stands for the result of a function that has none on the host."""
+
+
+class Known(TorchFunctionMode):
+    """Keeps what tensors hold while it is entered, and says it to whoever branches on it."""
+
+    def __init__(self) -> None:
+        """Nothing is known."""
+        super().__init__()
+        self._contents: Any = WeakIdKeyDictionary()
+        self._random: Any = WeakIdKeyDictionary()
+        """Random numbers; ``False`` stands at comparisons with them that may hold or not."""
+
+    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        """Computes as PyTorch does, and beside it what is known of the result.
+
+        Raises:
+            Error: where a branch depends on random numbers.
+        """
+        options = options or {}
+        if function in READ:
+            return self._read(function, arguments, options)
+        found = OTHERWISE.get(function, function)(*arguments, **options)
+        if _writes(function, options):
+            self._follow(function, arguments, options)
+        else:
+            self._note(found, function, arguments, options)
+        return found
+
+    def _read(self, function: Any, arguments: Any, options: Mapping[str, Any]) -> Any:
+        operands = _tensors((arguments, options))
+        if all(operand in self._contents for operand in operands):
+            return self._apart(function, arguments, options)
+        passed = _passed_check(sys._getframe(2))
+        if passed is not None and function in (Tensor.__bool__, Tensor.item):
+            return passed
+        if any(operand in self._random for operand in operands):
+            raise Error("the model branches on a random number, as where it leaves out layers: set that probability (`layerdrop`) to 0")
+        return function(*arguments, **options)
+
+    def _note(self, found: Any, function: Any, arguments: Any, options: Mapping[str, Any]) -> None:
+        results, operands = _tensors(found), _tensors((arguments, options))
+        if not results or any(result.numel() > MOST_ELEMENTS for result in results):
+            return
+        if function is torch.rand:
+            self._random[found] = True
+        elif any(self._random.get(operand) for operand in operands):
+            self._compare(found, function, arguments, options)
+        elif self._is_known(function, operands):
+            contents = _tensors(self._beside(function, arguments, options))
+            if len(contents) == len(results):
+                for result, content in zip(results, contents, strict=True):
+                    # By `to` the one may be a copy where the other is none.
+                    same = any(content is self._contents.get(operand) and result is not operand for operand in operands)
+                    self._contents[result] = content.clone() if same else content
+
+    def _is_known(self, function: Any, operands: list[Tensor]) -> bool:
+        if not operands:
+            return function in MADE
+        return _name(function) in LIKE or all(operand in self._contents for operand in operands)
+
+    def _compare(self, found: Tensor, function: Any, arguments: Any, options: Mapping[str, Any]) -> None:
+        """Keeps what holds for all random numbers."""
+        least, greatest = (self._beside(function, arguments, options, end) for end in (LEAST, GREATEST))
+        if _name(function) in ORDERS and isinstance(least, Tensor) and isinstance(greatest, Tensor) and torch.equal(least, greatest):
+            self._contents[found] = least
+        else:
+            for result in _tensors(found):
+                self._random[result] = False
+
+    def _follow(self, function: Any, arguments: Any, options: Mapping[str, Any]) -> None:
+        """Writes to what is known as well, or forgets all that lies in the same memory."""
+        targets = [target for target in _tensors(options.get("out", arguments[0])) if target in self._contents]
+        is_known = all(operand in self._contents for operand in _tensors((arguments, options)))
+        if is_known and self._beside(function, arguments, options) is not FAILED:
+            return
+        memory = {_memory(self._contents[target]) for target in targets}
+        for tensor, content in list(self._contents.items()):
+            if _memory(content) in memory:
+                del self._contents[tensor]
+
+    def _beside(self, function: Any, arguments: Any, options: Mapping[str, Any], value: float = 0.0) -> Any:
+        """What a function gives, or that it fails, or draws random numbers: then nothing is known."""
+        if any(isinstance(leaf, torch.Generator) for leaf in pytree.tree_leaves((arguments, dict(options)))):
+            return FAILED
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
+            before = torch.get_rng_state()
+            try:
+                found = self._apart(function, arguments, options, value)
+            except Exception:
+                return FAILED
+            if not torch.equal(before, torch.get_rng_state()):
+                torch.set_rng_state(before)
+                return FAILED
+        return found
+
+    def _apart(self, function: Any, arguments: Any, options: Mapping[str, Any], value: float = 0.0) -> Any:
+        """What a function gives on the host, outside of the capture; tensors that are not known hold this value."""
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
+            own = [pytree.tree_map(lambda leaf: self._on_host(leaf, value), part) for part in (arguments, dict(options))]
+            return function(*own[0], **own[1])
+
+    def _on_host(self, leaf: Any, value: float) -> Any:
+        if isinstance(leaf, Tensor):
+            return self._contents[leaf] if leaf in self._contents else torch.full(leaf.shape, value, dtype=leaf.dtype)
+        is_device = isinstance(leaf, torch.device) or (isinstance(leaf, str) and leaf.split(":")[0] in ("cuda", "meta"))
+        return torch.device("cpu") if is_device else leaf
+
+
+def _fill_diagonal(x: Tensor, value: float, wrap: bool = False) -> Tensor:
+    """PyTorch's own way takes places in memory, by which nothing may be written to a view while a model is captured."""
+    if x.dim() != 2 or (wrap and x.shape[0] > x.shape[1]):
+        return x.fill_diagonal_(value, wrap)
+    return x.masked_fill_(torch.eye(*x.shape, dtype=torch.bool, device=x.device), value)
+
+
+OTHERWISE: dict[Any, Any] = {Tensor.fill_diagonal_: _fill_diagonal}
+"""What is written with other ops."""
+
+
+def _passed_check(frame: Any) -> bool | None:
+    """What a frame must read for a check that does no more than to raise, as an assertion does, to be passed; ``None`` where it is none.
+
+    Whether a check holds is no part of a graph: it is taken to.
+    """
+    ahead = [code for code in dis.get_instructions(frame.f_code) if code.offset >= frame.f_lasti and code.opname not in BETWEEN]
+    at = next((place for place, code in enumerate(ahead[:2]) if code.opname.startswith("POP_JUMP")), None)
+    if at is None:
+        return None
+    behind = itertools.takewhile(lambda code: not (code.is_jump_target or "JUMP" in code.opname or code.opname in ENDS), ahead[at + 1 :])
+    last = ahead[at + 1 + len(list(behind)) :][:1]
+    raises = bool(last) and last[0].opname == "RAISE_VARARGS" and not last[0].is_jump_target
+    jumps = {"TRUE": True, "FALSE": False}
+    return jumps.get(ahead[at].opname.rpartition("_IF_")[2]) if raises else None
+
+
+def _tensors(given: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, Tensor)]
+
+
+def _memory(content: Tensor) -> int:
+    """Where a tensor's memory begins."""
+    return content.untyped_storage().data_ptr()
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__name__", ""))
+
+
+def _writes(function: Any, options: Mapping[str, Any]) -> bool:
+    name = _name(function)
+    by_name = name.endswith("_") and not name.endswith("__")
+    by_operator = name in ("__setitem__", "__set__") or (name.startswith("__i") and name[3:-2] in OPERATORS)
+    return by_name or by_operator or options.get("out") is not None

@@ -1,0 +1,250 @@
+"""What a capture makes of a model's code beside its ops: branches, checks, random numbers, experts, complex numbers."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from cases import Wrong, asserts
+from torch import Tensor, nn
+
+import graphc
+from graphc.parallel.known import Known
+from graphc.parallel.of_transformers import by_products
+from graphc.parallel.ops.decompose import log_gamma
+
+pytestmark = pytest.mark.usefixtures("exporter", "command")
+
+BATCH = torch.randn(4, 4, generator=torch.Generator().manual_seed(3))
+
+
+def begun(function: Callable[[Tensor], Any]) -> Wrong:
+    torch.manual_seed(0)
+    return Wrong(function)
+
+
+def check_losses(model: nn.Module, batch: Any = BATCH, steps: int = 3) -> None:
+    """Checks that a plan has PyTorch's losses."""
+    plain = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+    expected = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        output = plain(**batch) if isinstance(batch, dict) else plain(batch)
+        loss = output if isinstance(output, Tensor) else output.loss
+        torch.autograd.backward(loss)
+        optimizer.step()
+        expected.append(float(loss.detach()))
+    parallel = graphc.parallelize(model, batch, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    assert [float(parallel.step(batch)) for _ in range(steps)] == pytest.approx(expected, abs=1e-5)
+    assert expected[0] != pytest.approx(expected[-1], abs=1e-4)
+
+
+def leaves_layers_out(x: Tensor) -> Tensor:
+    return x.mean() if torch.rand([]) < 0.0 else x.square().mean()
+
+
+def branches_on_masks(x: Tensor) -> Tensor:
+    mask, positions = torch.ones_like(x), torch.arange(4)
+    mask[:, positions + 0] = 1.0
+    if torch.all(mask == 1) and not positions[0] > 0:
+        x = x * 2.0
+    mask[0, 0] = 0.0
+    if torch.all(mask == 1):
+        x = x + 100.0
+    return (x * mask).square().mean() * positions.max().item()
+
+
+def fills_a_diagonal(x: Tensor) -> Tensor:
+    mask = torch.zeros(2, 4, 4)
+    mask[1].fill_diagonal_(1.0)
+    return (x * mask).square().mean()
+
+
+def has_a_distribution(x: Tensor) -> Tensor:
+    spread = F.softplus(x) + 0.5
+    return -torch.distributions.StudentT(2.0 + spread, x, spread).log_prob(torch.ones(4)).mean()
+
+
+def takes_windows(x: Tensor) -> Tensor:
+    return x.unfold(-1, 3, 1).square().sum(-1).mean() + x.unfold(0, 2, 2)[0, :, 1].mean() + x.max() - x.min()
+
+
+def pools(x: Tensor) -> Tensor:
+    image = (x @ x.t()).reshape(1, 1, 4, 4)
+    image = F.pad(image, (0, 1, 0, 0))
+    pooled = [
+        F.avg_pool2d(image, 2, 2, ceil_mode=True),
+        F.avg_pool2d(image, 3, 2, 1, ceil_mode=True, count_include_pad=False),
+        F.avg_pool2d(image, (2, 3), (3, 3), (1, 1), ceil_mode=True),
+        F.avg_pool2d(image, 2, divisor_override=3),
+    ]
+    return torch.cat([(part * torch.arange(1.0, 1.0 + part.numel()).view_as(part)).flatten() for part in pooled]).mean()
+
+
+def puts_to_indices(x: Tensor) -> Tensor:
+    rows, apart_columns, columns = torch.tensor([[0], [2]]), torch.tensor([0, 1, 3]), torch.tensor([1, 1, 3])
+    whole = torch.zeros(2, 4, 4, 3)
+    whole[:, rows, apart_columns] += x[:2, :3, None]
+    put: Any = torch.ops.aten.index_put.default
+    added = put(torch.zeros(2, 4, 4, 3), [None, rows, columns], x[:2, :3, None], True)
+    apart = put(torch.zeros(4, 2, 4), [columns, None, torch.tensor([0, 2, 3])], x[:3, :2], True)
+    folded = F.fold(x.reshape(1, 4, 4), (3, 3), 2)
+    return ((whole + 2 * added) * torch.arange(3.0)).square().mean() + apart.square().mean() + folded.square().mean()
+
+
+def transforms(x: Tensor) -> Tensor:
+    half = torch.fft.rfft(x)
+    back = torch.fft.irfft(half * torch.tensor([1.0, 0.5j, 0.25]), n=5)
+    whole = torch.fft.fft2(x, norm="ortho")
+    return back.square().mean() + (whole * whole.conj()).real.mean() + half.abs().mean() + torch.fft.fftn(x).real.square().mean()
+
+
+def turns(x: Tensor) -> Tensor:
+    pairs = torch.view_as_complex(x.reshape(4, 2, 2))
+    angles = torch.polar(torch.ones(2), torch.arange(2.0) + 0.3)
+    turned = torch.view_as_real(pairs * angles + pairs[:, :1] / angles)
+    return (turned * torch.arange(4.0)[:, None, None]).square().mean() + torch.stack([pairs.real, pairs.imag]).cumsum(0).mean()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        leaves_layers_out,
+        branches_on_masks,
+        asserts,
+        fills_a_diagonal,
+        has_a_distribution,
+        takes_windows,
+        puts_to_indices,
+        pools,
+        transforms,
+        turns,
+    ],
+)
+def test_losses_are_those_of_pytorch(function: Callable[[Tensor], Tensor]) -> None:
+    check_losses(begun(function))
+
+
+def leaves_layers_out_at_times(x: Tensor) -> Tensor:
+    return x.mean() if torch.rand([]) < 0.1 else x.square().mean()
+
+
+def draws_by_python(x: Tensor) -> Tensor:
+    return x.mean() * random.random()
+
+
+def branches_on_weights(x: Tensor) -> Tensor:
+    return x.mean() if x.sum() > 0 else x.square().mean()
+
+
+def gives_complex_numbers(x: Tensor) -> Tensor:
+    return torch.fft.fft(x).angle().mean()
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (leaves_layers_out_at_times, r"the model branches on a random number.*: set that probability \(`layerdrop`\) to 0"),
+        (draws_by_python, "the model draws random numbers by `random` or numpy, and they would be the same at each step"),
+        (branches_on_weights, r"a branch, or a shape, depends on what a tensor holds.*: use torch\.where \(.*test_capture\.py, line \d+\)"),
+        (gives_complex_numbers, r"aten\.angle\.default \(.*\) has no translation of complex numbers"),
+    ],
+)
+def test_what_cannot_be_captured_is_said(function: Callable[[Tensor], Any], said: str) -> None:
+    model = begun(function)
+    with pytest.raises(graphc.Error, match=said):
+        graphc.parallelize(model, BATCH, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def test_what_is_written_to_is_known_or_forgotten() -> None:
+    unknown = torch.ones(2)
+    with Known() as known:
+        x = torch.zeros(3)
+        view, copied = x[1:], x.to(torch.float64)
+        view += 1.0
+        assert known._contents[x].tolist() == [0.0, 1.0, 1.0] and known._contents[copied].tolist() == [0.0] * 3
+        same = x.to(torch.float32)
+        same[0] = 5.0
+        assert known._contents[x].tolist() == [5.0, 1.0, 1.0]
+        view.copy_(unknown)
+        assert x not in known._contents and same not in known._contents and copied in known._contents
+        first, _ = copied.view(3, 1).chunk(2)
+        first[0].copy_(unknown[0])
+        assert copied not in known._contents
+        drawn, left = torch.bernoulli(torch.ones(2)), torch.ones(2).uniform_()
+        assert drawn not in known._contents and left not in known._contents and torch.equal(torch.ones(2), torch.full((2,), 1.0))
+        assert (torch.rand(2) >= 0.0) in known._contents and (torch.rand(2) > 0.5) not in known._contents
+
+
+class Frozen(nn.Module):
+    """A buffer that is a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.register_buffer("scale", nn.Parameter(torch.full((4,), 0.5), requires_grad=False), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.layer(x) * self.scale).square().mean()
+
+
+def test_a_buffer_may_be_a_parameter() -> None:
+    torch.manual_seed(0)
+    model = Frozen()
+    check_losses(model)
+    assert isinstance(model.scale, nn.Parameter)
+
+
+@pytest.mark.parametrize("is_transposed", [False, True])
+@pytest.mark.parametrize(("has_gate", "has_bias"), [(True, False), (False, True)])
+def test_experts_are_products(is_transposed: bool, has_gate: bool, has_bias: bool) -> None:
+    torch.manual_seed(0)
+    experts, width, inner = 3, 4, 5
+    shapes = {"gate_up_proj" if has_gate else "up_proj": (2 * inner if has_gate else inner, width), "down_proj": (width, inner)}
+    weights = {name: torch.randn(experts, *(reversed(shape) if is_transposed else shape)) for name, shape in shapes.items()}
+    biases = {f"{name}_bias": torch.randn(experts, shape[0]) for name, shape in shapes.items()}
+    form = {"num_experts": experts, "is_transposed": is_transposed, "has_gate": has_gate, "has_bias": has_bias}
+    module = SimpleNamespace(**form, **weights, **biases, act_fn=F.silu, _apply_gate=lambda x: F.silu(x[..., :inner]) * x[..., inner:])
+    tokens, shares = torch.randn(6, width), torch.rand(6, 2)
+    chosen = torch.stack([torch.randperm(experts)[:2] for _ in range(6)])
+
+    def layer(name: str, expert: int, x: Tensor) -> Tensor:
+        weight = weights[name][expert]
+        found = x @ (weight if is_transposed else weight.t())
+        return found + biases[f"{name}_bias"][expert] if has_bias else found
+
+    expected = torch.zeros_like(tokens)
+    for row in range(6):
+        for place, expert in enumerate(chosen[row].tolist()):
+            x = layer("gate_up_proj" if has_gate else "up_proj", expert, tokens[row])
+            x = module._apply_gate(x) if has_gate else F.silu(x)
+            expected[row] += shares[row, place] * layer("down_proj", expert, x)
+    torch.testing.assert_close(by_products(module, tokens, chosen, shares), expected)
+
+
+def test_experts_of_transformers_are_captured() -> None:
+    transformers: Any = pytest.importorskip("transformers", minversion="5.0")
+    torch.manual_seed(0)
+    config = transformers.OlmoeConfig(
+        vocab_size=31, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2,
+        num_experts=4, num_experts_per_tok=2, pad_token_id=0, eos_token_id=1, use_cache=False,
+    )  # fmt: skip
+    tokens = torch.randint(2, 31, (2, 6))
+    check_losses(transformers.OlmoeForCausalLM(config).train(), {"input_ids": tokens, "labels": tokens})
+
+
+def test_the_logarithm_of_the_gamma_function_is_pytorchs() -> None:
+    x = torch.tensor([0.01, 0.1, 0.5, 1.0, 1.5, 2.0, 7.0, 100.0, 1e4, -0.3, -1.5, -7.2], requires_grad=True)
+    exact = x.detach().double().requires_grad_()
+    found, expected = log_gamma(x), torch.lgamma(exact)
+    torch.autograd.backward([found.sum(), expected.sum()])
+    assert found.tolist() == pytest.approx(expected.tolist(), rel=1e-5, abs=1e-6)
+    assert x.grad is not None and exact.grad is not None
+    assert x.grad.tolist() == pytest.approx(exact.grad.tolist(), rel=1e-5, abs=1e-6)
