@@ -17,6 +17,7 @@ use graphc_compiler::pipeline::{decide_recomputed, decide_regathered, prepare_gr
 use graphc_compiler::planner::{PlannerError, plan_signatures};
 use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::graph::Graph;
+use graphc_ir::mesh::format_mesh;
 use graphc_ir::ops::Init;
 use graphc_ir::plan::{Cluster, CompileOptions, Loss, Optimizer, Recompute};
 use graphc_ir::types::DType;
@@ -72,7 +73,7 @@ fn line(
     };
     let best = best(&decisions, &options, &machines)?;
     let longer = (auto / best - 1.0) * 100.0;
-    let mesh = mesh.iter().map(usize::to_string).collect::<Vec<_>>().join("x");
+    let mesh = format_mesh(mesh);
     let mib = limit as f64 / f64::from(1 << 20);
     println!(
         "{name:<11} {mesh:<7} {mib:>9.1} {:>9.1} {:>8.1} {longer:>9.2}",

@@ -186,11 +186,6 @@ impl HostArena {
         Some(Self { start, bytes, owner: ArenaOwner::Pages { map } })
     }
 
-    /// Makes an arena in memory that a transport offers.
-    pub(crate) fn from_offered(Offered(memory): Offered) -> Option<Self> {
-        Self::from_provided(memory)
-    }
-
     /// Makes an arena in memory that somebody else has made; `None` where that lies nowhere.
     pub(crate) fn from_provided(memory: Box<dyn ProvidedMemory>) -> Option<Self> {
         let (start, bytes) = (NonNull::new(memory.start())?, memory.len());

@@ -23,6 +23,7 @@ use graphc_compiler::planner::problem::size::programme_size;
 use graphc_compiler::planner::reference::ilp::{SOLVER, solve_ilp};
 use graphc_compiler::planner::{Planned, plan_signatures, reprice_sharding};
 use graphc_ir::graph::Graph;
+use graphc_ir::mesh::format_mesh;
 use graphc_ir::plan::{
     AdamOptions, Cluster, CompileOptions, Loss, Optimizer, PlannerStatus, Strategy,
 };
@@ -194,7 +195,7 @@ fn agrees(case: &Case) -> Result<bool, Box<dyn Error>> {
     println!(
         "| {} | {} | {} | {variables} | {constraints} | {:.9e} | {found:.9e} | {apart:.1e} | {} | {planner_took:.2} s | {solver_took:.1} s |",
         case.name,
-        case.mesh.iter().map(usize::to_string).collect::<Vec<_>>().join("x"),
+        format_mesh(case.mesh),
         decisions.graph().nodes.len(),
         report.objective_seconds,
         status(case, &planned),

@@ -43,9 +43,9 @@ const ROOMS: usize = 2;
 /// another limit. (Four products on 2x2 in 22.4 KiB have a plan at the first of them, and none in less than is counted.)
 const BETWEEN: usize = 3;
 
-/// The least part of the memory, one of so many, that must lie between the planner's count and the memory for such limits to be tried. (One layer on four ranks counts 319 of
-/// 323 bytes, and has the same plan at each limit between.)
-const GAP: u64 = 64;
+/// Such limits are tried where at least this part of the memory, one of so many, lies above what the planner counts: nearer to each other they lead to
+/// the same plan. (One layer on four ranks counts 319 of 323 bytes.)
+const PARTS_BETWEEN: u64 = 64;
 
 /// The most nodes of the user's graph times ranks for which limits above the memory are tried if nothing is found in it.
 const MOST_BEYOND: usize = 5_000;
@@ -438,7 +438,7 @@ fn with_other<T>(
     left: &mut usize,
     mut plan: impl FnMut(u64) -> Option<T>,
 ) -> Option<(T, u64)> {
-    while *left > 0 && memory - counted >= memory / GAP {
+    while *left > 0 && memory - counted >= memory / PARTS_BETWEEN {
         let limit = counted + (memory - counted) * *left as u64 / (BETWEEN as u64 + 1);
         *left -= 1;
         if let Some(found) = plan(limit) {

@@ -83,7 +83,7 @@ impl Use {
     /// Returns its name in one word.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Self::Tensor(kind) => kind_word(kind),
+            Self::Tensor(kind) => kind.name(),
             Self::Copy => "copy",
             Self::Intermediate => "intermediate",
         }
@@ -92,19 +92,6 @@ impl Use {
     /// Returns its place in [`Self::ALL`].
     pub(super) fn place(self) -> usize {
         Self::ALL.iter().position(|&one| one == self).unwrap_or(Self::ALL.len() - 1)
-    }
-}
-
-/// A kind of tensor in one word.
-pub(super) fn kind_word(kind: TensorKind) -> &'static str {
-    match kind {
-        TensorKind::Parameter => "parameter",
-        TensorKind::Table => "table",
-        TensorKind::Input => "input",
-        TensorKind::Output => "output",
-        TensorKind::State => "state",
-        TensorKind::Activation => "activation",
-        TensorKind::Gradient => "gradient",
     }
 }
 

@@ -6,7 +6,7 @@ use serde_json::{Map, Value as Json};
 
 use crate::graph::{Graph, Node};
 use crate::ids::ValueId;
-use crate::mesh::Placement;
+use crate::mesh::{Placement, format_mesh};
 use crate::types::TensorType;
 
 /// The text of a graph.
@@ -138,6 +138,6 @@ fn print_type(ty: &TensorType) -> String {
 }
 
 fn print_placement(placement: &Placement) -> String {
-    let axes: Vec<String> = placement.hierarchy.iter().map(usize::to_string).collect();
-    format!("{}{:?} as {}", placement.device, placement.ranks, axes.join("x"))
+    let mesh = format_mesh(&placement.hierarchy);
+    format!("{}{:?} as {mesh}", placement.device, placement.ranks)
 }

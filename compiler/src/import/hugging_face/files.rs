@@ -57,12 +57,12 @@ pub(super) fn read_tensors(
 /// Returns the name of a file in a folder that holds weights in a format that is not read, if there is one.
 pub(super) fn find_unread_weights(folder: &Path) -> Option<String> {
     let is_one = |name: &String| {
-        let (_, ending) = name.rsplit_once('.')?;
-        (UNREAD.contains(&ending) && name != "training_args.bin").then_some(())
+        let ending = name.rsplit_once('.').map(|(_, ending)| ending);
+        ending.is_some_and(|ending| UNREAD.contains(&ending)) && name != "training_args.bin"
     };
     let entries = std::fs::read_dir(folder).ok()?.flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    names.filter(|name| is_one(name).is_some()).min()
+    names.filter(is_one).min()
 }
 
 /// Whether a name is that of a file in the same folder.

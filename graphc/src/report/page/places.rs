@@ -15,7 +15,6 @@ use super::layers::{Layer, Tensor, by_layer};
 use super::parts::Parts;
 use super::table::InternTable;
 use crate::report::alternatives::name_of;
-use crate::report::contents::kind_word;
 use crate::report::home_of_stage;
 
 /// The places of ranks, stages and tensors.
@@ -82,7 +81,7 @@ pub(super) fn list_places(
         let ty = (entry.dtype.to_string(), entry.dtype.size(), entry.shape.clone());
         (
             entry.name.clone(),
-            kind_word(entry.kind),
+            entry.kind.name(),
             types.intern(ty),
             layouts.intern(entry.sbp.to_string()),
             entry.stage,

@@ -46,7 +46,7 @@ impl Cpu {
         offered: Option<Offered>,
     ) -> Result<HostArena, RuntimeError> {
         let arena = match offered {
-            Some(offered) => HostArena::from_offered(offered),
+            Some(offered) => HostArena::from_provided(offered.0),
             None => HostArena::new(bytes),
         };
         arena.ok_or(RuntimeError::NoMemory { rank: self.rank, bytes })

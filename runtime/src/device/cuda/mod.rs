@@ -156,7 +156,7 @@ impl Cuda {
     ) -> Result<CardMemory, RuntimeError> {
         let rank = self.rank;
         let image = match offered {
-            Some(offered) => HostArena::from_offered(offered),
+            Some(offered) => HostArena::from_provided(offered.0),
             None => HostArena::new(bytes),
         };
         let image = image.ok_or(RuntimeError::NoMemory { rank, bytes })?;

@@ -50,7 +50,7 @@ struct OutboxBlock {
 // SAFETY: the block is inside the outbox's mapping, and nobody else's until it is released.
 unsafe impl ProvidedMemory for OutboxBlock {
     fn start(&self) -> *mut u8 {
-        self.outbox.block_start(self.offset)
+        self.outbox.block_start(self.offset, self.bytes)
     }
 
     fn len(&self) -> usize {

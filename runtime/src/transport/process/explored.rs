@@ -245,7 +245,7 @@ fn arenas_are_read_and_written_in_place_under_every_schedule() {
     let (sides, _listener) = new_processes::<2>();
     let offered = sides.clone().map(|side| offer_segment(256, &side.outbox).expect("memory"));
     let arenas =
-        offered.map(|offered| HostArena::from_offered(offered).expect("it lies somewhere"));
+        offered.map(|offered| HostArena::from_provided(offered.0).expect("it lies somewhere"));
     let arenas = Arc::new(arenas);
     explore(4_000, move || {
         let key = fresh_key();

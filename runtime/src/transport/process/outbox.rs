@@ -136,9 +136,8 @@ impl Outbox {
     }
 
     /// Returns where a block lies in this process.
-    pub(super) fn block_start(&self, offset: u64) -> *mut u8 {
-        // SAFETY: the block was allocated inside the mapping.
-        unsafe { self.segment.start().add(offset as usize) }
+    pub(super) fn block_start(&self, offset: u64, bytes: u64) -> *mut u8 {
+        self.segment.locate_range(offset, bytes).expect("a block is allocated inside")
     }
 
     /// Gives a block of so many bytes back; nobody reads it any more.

@@ -67,7 +67,7 @@ impl SharedSegment {
     }
 
     /// Returns the address of `bytes` bytes from `offset`, if they are inside.
-    fn locate_range(&self, offset: u64, bytes: u64) -> Option<*mut u8> {
+    pub(super) fn locate_range(&self, offset: u64, bytes: u64) -> Option<*mut u8> {
         let end = offset.checked_add(bytes)?;
         // SAFETY: inside the mapping, or one past it.
         (end <= self.len() as u64).then(|| unsafe { self.start().add(offset as usize) })
