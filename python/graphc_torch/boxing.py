@@ -14,10 +14,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from . import direct
+from .assembly import Assembly, Change, Scope, identity
+from .communicator import Communicator, axis_of
 from .errors import PlanError
-from .layout import Contribution, Layout, Ranks, Rect, ReduceKind, Sbp, along_axis, contributions
-from .ops import HALVES, TORCH, Port, Run
-from .plan import BoxingKind, Channel, Collective, Plan
+from .layout import Contribution, Layout, Ranks, Rect, ReduceKind, Sbp, contributions
+from .ops import TORCH, Port, Run, overlap
+from .plan import BoxingKind, Collective
 
 REDUCE: dict[ReduceKind, Any] = {
     ReduceKind.SUM: dist.ReduceOp.SUM,
@@ -26,142 +29,19 @@ REDUCE: dict[ReduceKind, Any] = {
 }
 
 
-class Communicator:
-    """The way of one rank to the others: process groups, by their ranks."""
-
-    def __init__(self, plan: Plan, rank: int) -> None:
-        """Makes all groups that the plan's ranks need; all ranks call it."""
-        self.plan, self.rank = plan, rank
-        self.alone = plan.world_size == 1
-        self.nccl = not self.alone and dist.get_backend() == "nccl"
-        self.groups: dict[tuple[int, ...], Any] = {}
-        self.channels: dict[int, Any] = {}
-        if not self.alone:
-            self._join()
-
-    def _join(self) -> None:
-        everybody = tuple(range(self.plan.world_size))
-        # All ranks make all groups, in one order.
-        for ranks in sorted(ranks for ranks in _collective_groups(self.plan) if len(ranks) > 1):
-            self.groups[ranks] = dist.group.WORLD if ranks == everybody else dist.new_group(list(ranks))
-        # Sends of one channel must not queue behind those of another: NCCL has an order for each group alone.
-        for number, channel in enumerate(self.plan.channels) if self.nccl else ():
-            ranks = _ends(self.plan, channel)
-            self.channels[number] = dist.new_group(list(ranks))
-
-    def group(self, ranks: tuple[int, ...]) -> Any:
-        """The group of these ranks.
-
-        Raises:
-            PlanError: where no collective has it.
-        """
-        if ranks not in self.groups:
-            raise PlanError(f"no collective of the plan is of the ranks {list(ranks)}")
-        return self.groups[ranks]
-
-
-def _collective_groups(plan: Plan) -> set[tuple[int, ...]]:
-    found = set()
-    for program in plan.programs:
-        for actor in program.actors:
-            if isinstance(actor.action.does, Collective) and actor.inputs:
-                layout = plan.layouts[program.registers[actor.inputs[0]].layout]
-                found.update(layout.groups(_axis(layout, actor.action.does.axis)))
-    return found
-
-
-def _axis(layout: Layout, axis: int) -> int:
-    if not 0 <= axis < len(layout.hierarchy):
-        raise PlanError(f"a collective is over axis {axis} of a mesh {list(layout.hierarchy)}")
-    return axis
-
-
-def _ends(plan: Plan, channel: Channel) -> tuple[int, ...]:
-    return tuple(sorted({*plan.layouts[channel.start].ranks.list, *plan.layouts[channel.to].ranks.list}))
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A tensor that changes its layout."""
-
-    start: Layout
-    to: Layout
-    operand: Port
-    result: Port
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """For whom, and when, a change of layout is worked out."""
-
-    communicator: Communicator
-    rank: int
-    microbatch: int
-    microbatches: int
-
-    def along(self, change: Change, axis: int, rank: int) -> list[Contribution]:
-        """What a rank gets in a step along an axis."""
-        return along_axis(change.start, change.to, axis, rank, self.microbatch, self.microbatches)
-
-    def held(self, layout: Layout, rank: int) -> Rect:
-        """What a rank holds."""
-        return layout.rect(rank, self.microbatch, self.microbatches)
-
-
-def identity(dtype: torch.dtype, kind: ReduceKind) -> float | bool:
-    """The value that changes nothing."""
-    if kind is ReduceKind.SUM:
-        return 0
-    if dtype is torch.bool:
-        return kind is ReduceKind.MIN
-    if dtype.is_floating_point:
-        return float("-inf") if kind is ReduceKind.MAX else float("inf")
-    limits = torch.iinfo(dtype)
-    return limits.min if kind is ReduceKind.MAX else limits.max
-
-
-def combine(kind: ReduceKind, into: Tensor, value: Tensor) -> None:
-    """Joins what is there with a value, in place; a NaN stays one."""
-    if into.dtype is torch.bool:
-        join: Any = torch.logical_and if kind is ReduceKind.MIN else torch.logical_or
-    else:
-        join = {ReduceKind.SUM: torch.add, ReduceKind.MAX: torch.maximum, ReduceKind.MIN: torch.minimum}[kind]
-    join(into, value, out=into)
-
-
-class Assembly:
-    """How a result is put together: values by their rectangles, in order; sums of halves in f32."""
-
-    def __init__(self, result: Tensor, held: Rect, parts: list[Contribution]) -> None:
-        """The memory of the result, the rectangle that it is, and what goes into it."""
-        self.result = result
-        sums = any(part.combine is ReduceKind.SUM for part in parts)
-        self.precise = sums and result.dtype in HALVES
-        self.places = [part.part.within(held) for part in parts]
-        self.kinds = [part.combine for part in parts]
-
-    def run(self, values: list[Tensor]) -> None:
-        """Writes the result."""
-        target = torch.zeros_like(self.result, dtype=torch.float32) if self.precise else self.result
-        for place, kind, value in zip(self.places, self.kinds, values, strict=True):
-            if kind is None:
-                target[place] = value
-            else:
-                combine(kind, target[place], value)
-        if self.precise:
-            self.result.copy_(target)
-
-
 def collective(does: Collective, changes: list[Change], scope: Scope) -> Run:
     """A collective of this rank, ready to run.
 
     Raises:
         PlanError: where layouts do not fit what it does.
     """
-    axis = _axis(changes[0].start, does.axis)
+    axis = axis_of(changes[0].start, does.axis)
     group = changes[0].start.group(scope.rank, axis)
     if any(change.start.group(scope.rank, axis) != group for change in changes):
         raise PlanError("a collective is of tensors on different ranks")
+    neighbours = scope.communicator.neighbours
+    if neighbours is not None and len(group) > 1 and neighbours.reach(group):
+        return direct.collective(does, changes, axis, direct.Meeting(neighbours, group, scope))
     if does.kind is BoxingKind.ALL_REDUCE:
         return _all_reduce(changes, axis, group, scope)
     if does.kind is BoxingKind.ALL_GATHER and len(changes) == 1 and len(group) > 1:
@@ -247,7 +127,7 @@ def _all_gather(change: Change, axis: int, group: tuple[int, ...], scope: Scope)
     places = [(group.index(part.source), part.part) for part in parts]
     assembly = Assembly(result, scope.held(change.to, scope.rank), parts)
     rows = even and result.is_contiguous() and message is operand.dtype and _in_order(held, result)
-    apart = not _overlap(operand, result)
+    apart = not overlap(operand, result)
 
     def run() -> None:
         if rows and apart:
@@ -272,11 +152,6 @@ def _part(flat: Tensor, held: Rect, part: Rect) -> Tensor:
     return flat[: held.elements].view(held.extent)[part.within(held)]
 
 
-def _overlap(a: Tensor, b: Tensor) -> bool:
-    first, second = a.data_ptr(), b.data_ptr()
-    return first < second + b.numel() * b.element_size() and second < first + a.numel() * a.element_size()
-
-
 @dataclass(slots=True)
 class _Traffic:
     """Of elements of one type: what goes to each peer, what comes, and where it belongs."""
@@ -295,7 +170,7 @@ def _exchange(changes: list[Change], axis: int, group: tuple[int, ...], scope: S
         by_type.setdefault(change.operand.tensor.dtype, []).append(change)
     members = scope.communicator.group(group) if len(group) > 1 else None
     plans = [(dtype, _traffic(of_type, axis, group, scope)) for dtype, of_type in by_type.items()]
-    staged = any(_overlap(a.operand.tensor, b.result.tensor) for a in changes for b in changes)
+    staged = any(overlap(a.operand.tensor, b.result.tensor) for a in changes for b in changes)
     device = changes[0].operand.tensor.device
 
     def run() -> None:

@@ -25,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from .boxing import Assembly, identity
+from .assembly import Assembly, identity
 from .errors import CheckpointError, PlanError, reason
 from .files import check_file, read_text
 from .json_text import Number, read_json

@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 
 from . import plan as plans
-from .boxing import Buffered, Change, Communicator, Scope, collective, local
-from .errors import GraphcError, PlanError, RunError, failing, reason
+from .assembly import Change, Scope
+from .boxing import Buffered, collective, local
+from .communicator import Communicator
+from .errors import GraphcError, PlanError, RunError, reason
 from .layout import Layout
 from .ops import TORCH, Call, Clock, Port, Run, prepare, prepare_chain
 from .order import Action, one_order
@@ -66,8 +68,7 @@ class Executor:
         self.plan, self.rank, self.device, self.communicator = plan, rank, device, communicator
         self.program, self.microbatches = plan.program_of(rank), max(plan.microbatches, 1)
         self.clock, self.fetched = Clock(), fetched
-        with failing(rank, f"taking {self.program.arena_bytes} bytes of memory for the plan"):
-            self.arena = torch.zeros(self.program.arena_bytes, dtype=torch.uint8, device=device)
+        self.arena = communicator.take_memory(self.program.arena_bytes, device)
         self.shared = [
             (register.offset, register.offset + register.slot_bytes, shared[register.kind.variable.name].reshape(-1).view(torch.uint8))
             for register in self.program.registers

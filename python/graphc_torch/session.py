@@ -15,8 +15,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from . import plan as plans
-from .boxing import Communicator, identity, sources
-from .boxing import combine as join
+from .assembly import combine, identity
+from .boxing import sources
+from .communicator import Communicator
 from .data import type_of
 from .errors import FeedError, GraphcError, PlanError, failing
 from .executor import Executor
@@ -82,7 +83,7 @@ class Session:
         self.outputs = dict(sorted(chosen.items()))
         with torch.no_grad():
             with failing(self.rank, "joining groups of ranks"):
-                communicator = Communicator(plan, self.rank)
+                communicator = Communicator(plan, self.rank, self.device, timeout)
             shared = {} if beside is None else self._shared(beside, own)
             self.executor = Executor(plan, self.rank, self.device, communicator, frozenset(self.outputs), shared)
             self.executor.clock.seed = seed
@@ -278,7 +279,7 @@ class Session:
                 if kind is None:
                     whole[part.slices] = value
                 else:
-                    join(kind, whole[part.slices], value)
+                    combine(kind, whole[part.slices], value, whole[part.slices])
 
 
 def _table(elements: bytes, layout: Layout) -> Tensor:

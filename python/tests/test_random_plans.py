@@ -11,6 +11,7 @@ import torch
 from world import root, run
 
 import graphc_torch
+from graphc_torch import direct, neighbours
 from graphc_torch import plan as plans
 from graphc_torch.ops import TABLE
 from graphc_torch.random import Stream, key_of
@@ -42,8 +43,14 @@ def close(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -> bool
     return torch.allclose(a, b, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
 
 
-@pytest.mark.parametrize("world", [1, 2, 3, 4])
-def test_plans_give_what_the_oracle_says(random_plans: Path, world: int) -> None:
+@pytest.mark.parametrize(
+    ("world", "way"),
+    [(1, "alone"), *((world, way) for world in (2, 3, 4) for way in ("memory", "shares")), (2, "messages"), (4, "messages")],
+)
+def test_plans_give_what_the_oracle_says(random_plans: Path, world: int, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alone, or with the memory of the others: whole or, as all-reduces of much are, in shares; or by messages, as between machines."""
+    monkeypatch.setenv(neighbours.SWITCH, "0" if way == "messages" else "1")
+    monkeypatch.setattr(direct, "FEW_BYTES", 0 if way == "shares" else direct.FEW_BYTES)
     loaded = [(path, graphc_torch.load(path)) for path in numbered(random_plans)]
     own = [(path, plan) for path, plan in loaded if plan.world_size == world]
     assert len(own) >= len(loaded) // 8

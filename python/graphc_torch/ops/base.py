@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -135,6 +135,28 @@ def into(result: Tensor, compute: Callable[[], Tensor]) -> Run:
 def wide(tensor: Tensor) -> Tensor:
     """The same numbers, halves as f32."""
     return tensor.float() if tensor.dtype in HALVES else tensor
+
+
+CACHED = 1 << 18
+"""Elements that the caches of a core of a processor keep from one pass over them to the next."""
+
+
+def blocks_of(rows: Tensor) -> Iterator[slice]:
+    """Parts of the rows of a matrix over which several passes are made: such that a processor's cache keeps one, or all of them."""
+    count, columns = rows.shape
+    step = max(CACHED // max(columns, 1), 1) if rows.device.type == "cpu" else max(count, 1)
+    return (slice(begin, min(begin + step, count)) for begin in range(0, count, step))
+
+
+def overlap(a: Tensor, b: Tensor) -> bool:
+    """Whether two contiguous tensors have some memory in common."""
+    first, second = a.data_ptr(), b.data_ptr()
+    return first < second + b.numel() * b.element_size() and second < first + a.numel() * a.element_size()
+
+
+def same_memory(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are one, of the same shape and type."""
+    return a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.dtype == b.dtype
 
 
 def dim_of(port: Port, axis: int) -> int:

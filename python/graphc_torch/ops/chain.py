@@ -10,8 +10,9 @@ from torch import Tensor
 
 from ..errors import PlanError
 from ..plan import FusedArg, FusedOp, FusedStep
-from .base import Call, Clock, Port, Run
-from .elementwise import Function, _overlaps, _same, function, reduction, result_type
+from .base import Call, Clock, Port, Run, overlap, same_memory
+from .derivatives import DERIVATIVE, derivative, with_derivatives
+from .elementwise import Function, function, reduction, result_type
 from .image import convolved
 
 
@@ -60,7 +61,7 @@ def prepare_chain(chain: FusedOp, operands: list[Port], results: list[Port], clo
     """
     if len(chain.outputs) != len(results):
         raise PlanError(f"a chain gives {len(chain.outputs)} values for {len(results)} registers")
-    return _Chain(chain, operands, results, clock).prepare()
+    return _Chain(with_derivatives(chain), operands, results, clock).prepare()
 
 
 class _Chain:
@@ -124,7 +125,8 @@ class _Chain:
         dtype = result_type(step.op, [arg.dtype for arg in args])
         local = torch.broadcast_shapes(*(arg.local for arg in args))
         whole = torch.broadcast_shapes(*(arg.whole for arg in args))
-        return Value(name, tuple(local), tuple(whole), dtype), function(step.op, args[-1].dtype)
+        compute = derivative(step.op) if step.op.name == DERIVATIVE else function(step.op, args[-1].dtype)
+        return Value(name, tuple(local), tuple(whole), dtype), compute
 
     def _convolution(self, index: int, step: FusedStep, args: list[Value]) -> tuple[Value, Function]:
         ports = [self.ports[arg.operand] for arg in step.args if arg.operand is not None]
@@ -154,12 +156,12 @@ class _Chain:
     def _free(self, index: int, args: list[Value], result: Tensor) -> bool:
         """Whether a result may be written now: nothing that lies there is read later, or out of step by this one."""
         for arg in args:
-            if arg.operand is not None and _overlaps(arg.operand, result) and not _same(arg.operand, result):
+            if arg.operand is not None and overlap(arg.operand, result) and not same_memory(arg.operand, result):
                 return False
         reduces = self.chain.steps[index].op.name == "reduce"
         later = [arg for step in self.chain.steps[index + (not reduces) :] for arg in step.args]
         late = [self.operands[arg.operand].operand for arg in later if arg.operand is not None]
-        if any(tensor is not None and _overlaps(tensor, result) for tensor in late):
+        if any(tensor is not None and overlap(tensor, result) for tensor in late):
             return False
         pending = [port.tensor for step, port in [*self.results.items(), *self.copies] if step != index]
-        return not any(_overlaps(tensor, result) for tensor in pending)
+        return not any(overlap(tensor, result) for tensor in pending)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..errors import PlanError
 from ..plan import Op, scalar
-from .base import HALVES, TORCH, Call, Run, op
+from .base import HALVES, TORCH, Call, Run, op, overlap, same_memory
 
 Function = Callable[..., Tensor]
 """A function of tensors with an ``out`` that may be left out."""
@@ -173,7 +173,7 @@ def result_type(of: Op, operands: list[torch.dtype]) -> torch.dtype:
 def _single(call: Call) -> Run:
     result, operands = call.result(), [port.tensor for port in call.operands]
     compute = function(call.op, operands[0].dtype)
-    if any(_overlaps(operand, result) and not _same(operand, result) for operand in operands):
+    if any(overlap(operand, result) and not same_memory(operand, result) for operand in operands):
         return lambda: _copied(result, compute(*operands))
     if len(operands) == 1:
         (only,) = operands
@@ -194,20 +194,6 @@ def _done(_value: Tensor) -> None:
 
 def _copied(result: Tensor, value: Tensor) -> None:
     result.copy_(value)
-
-
-def _span(tensor: Tensor) -> tuple[int, int]:
-    begin = tensor.data_ptr()
-    return begin, begin + tensor.numel() * tensor.element_size()
-
-
-def _overlaps(a: Tensor, b: Tensor) -> bool:
-    (begin, end), (other, last) = _span(a), _span(b)
-    return begin < last and other < end
-
-
-def _same(a: Tensor, b: Tensor) -> bool:
-    return a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.dtype == b.dtype
 
 
 def reduction(of: Op, local: tuple[int, ...], shape: tuple[int, ...], dtype: torch.dtype) -> Function:

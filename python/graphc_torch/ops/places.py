@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import RunError
-from .base import HALVES, Call, Port, Run, into, op, wide
+from .base import HALVES, Call, Port, Run, blocks_of, into, op, wide
 
 IGNORED = -100
 """The label that is ignored."""
@@ -218,14 +218,19 @@ def cross_entropy(call: Call) -> Run:
     smoothing, classes = call.op.number("smoothing", 0.0), _classes(call, call.operands[0])
     check = checked("label", labels, classes, IGNORED)
 
+    flat = sums.view(-1)
+    rows = x.view(flat.numel(), x.shape[-1])[:, :classes]
+    parts = [(rows[block], flat[block]) for block in blocks_of(rows)]
+
     def run() -> None:
         check()
-        scores, ignored = wide(x[..., :classes]), labels == IGNORED
-        torch.logsumexp(scores, -1, out=sums)
-        hit = torch.gather(scores, -1, torch.where(ignored, 0, labels).unsqueeze(-1)).squeeze(-1)
+        for part, result in parts:
+            torch.logsumexp(wide(part), -1, out=result)
+        ignored = labels == IGNORED
+        hit = wide(torch.gather(x, -1, torch.where(ignored, 0, labels).unsqueeze(-1)).squeeze(-1))
         found = sums - hit
         if smoothing:
-            found = found + smoothing * (hit - scores.mean(-1))
+            found = found + smoothing * (hit - wide(x[..., :classes]).mean(-1))
         torch.mul(found, ~ignored, out=loss)
         loss.masked_fill_(ignored, 0.0)
 
@@ -240,16 +245,23 @@ def cross_entropy_grad(call: Call) -> Run:
     classes, last = _classes(call, port), len(port.shape) - 1
     check, here_of = checked("label", labels, classes, IGNORED), max(classes - port.origin[last], 0)
 
+    count, columns = sums.numel(), x.shape[-1]
+    scores, result = x.view(count, columns), y.view(count, columns)
+    own = y.dtype is torch.float32
+    blocks = list(blocks_of(scores))
+
     def run() -> None:
         check()
         here, local = _labels(port, last, labels)
-        given = torch.where(labels == IGNORED, 0.0, g).unsqueeze(-1)
-        found = torch.exp(wide(x) - sums.unsqueeze(-1))
-        if x.shape[-1]:
-            hits = torch.where(here, 1.0 - smoothing, 0.0).unsqueeze(-1)
-            found.scatter_add_(last, local.unsqueeze(-1), -hits)
-        found = found.sub_(smoothing / classes) if smoothing else found
-        y.copy_(found.mul_(given))
+        given = torch.where(labels == IGNORED, 0.0, g).view(count, 1)
+        hits, local, of_rows = torch.where(here, smoothing - 1.0, 0.0).view(count, 1), local.view(count, 1), sums.view(count, 1)
+        for block in blocks if columns else ():
+            found = torch.sub(wide(scores[block]), of_rows[block], out=result[block] if own else None).exp_()
+            found.scatter_add_(1, local[block], hits[block])
+            found = found.sub_(smoothing / classes) if smoothing else found
+            found.mul_(given[block])
+            if not own:
+                result[block] = found
         y[..., here_of:] = 0
 
     return run
