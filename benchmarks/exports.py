@@ -1,7 +1,7 @@
 """Models as PyTorch exports them to ONNX: graphc computes what onnxruntime does, and trains as PyTorch does.
 
     cargo build --release --bin graphc
-    python3 benchmarks/exports.py [--families | --only gpt2 bert llama ..] [--meshes 1 2 2x2] [--keep DIR] [--export dynamo|plain|default] [--opset 17]
+    python3 benchmarks/exports.py [--families | --others | --only gpt2 bert llama ..] [--meshes 1 2 2x2] [--keep DIR] [--export dynamo|plain|default] [--opset 17]
 
 Each model is small, with random weights. It is exported by `torch.onnx.export`, run by `graphc run` on each mesh beside onnxruntime, and
 trained by `graphc train` for some steps of SGD beside PyTorch in float32 and in float64. A line a model and mesh says how far outputs
@@ -28,6 +28,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from exports_families import MODELS as FAMILIES
+from exports_others import MODELS as OTHERS
 
 ROOT = pathlib.Path(__file__).parent.parent
 NEAR, FIRST, LATER = 1e-4, 1e-5, 20.0
@@ -452,10 +453,17 @@ def model(args, build, folder):
     return all([line(case, mesh) for mesh in args.meshes])
 
 
+def choose_models(args):
+    if args.only:
+        return [build for build in MODELS + FAMILIES + OTHERS if build.__name__ in args.only]
+    return OTHERS if args.others else MODELS + (FAMILIES if args.families else [])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", help="these models; else those of this file")
     parser.add_argument("--families", action="store_true", help="those of exports_families.py too")
+    parser.add_argument("--others", action="store_true", help="those of exports_others.py alone")
     parser.add_argument("--meshes", nargs="+", default=["1", "2", "2x2"], help="2p: two stages, in training with two microbatches")
     parser.add_argument("--export", choices=["dynamo", "default", "plain"], default="dynamo")
     parser.add_argument("--opset", type=int, help="the version of ONNX's ops; else the exporter's own choice")
@@ -468,8 +476,8 @@ def main():
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as scratch:
         folder = args.keep or pathlib.Path(scratch)
-        chosen = MODELS + FAMILIES if args.families or args.only else MODELS
-        ok = [model(args, build, folder) for build in chosen if args.only is None or build.__name__ in args.only]
+        chosen = choose_models(args)
+        ok = [model(args, build, folder) for build in chosen]
     print(f"{sum(ok)} of {len(ok)} models are near enough on {', '.join(args.meshes)}")
     sys.exit(0 if all(ok) else 1)
 

@@ -48,7 +48,7 @@ pub(super) struct FoundAttention {
     /// The nodes between the product and its queries, keys and values, which nothing else reads.
     pub inside: BTreeSet<NodeId>,
     pub op: Attention,
-    /// Queries, keys and values.
+    /// Queries, keys and values. These may have another width.
     pub operands: [Heads; 3],
     /// The summands of the scores, each with the shapes that bring it to the op's form.
     pub terms: Vec<(ScoreTerm, TermForm)>,
@@ -57,6 +57,11 @@ pub(super) struct FoundAttention {
 }
 
 impl FoundAttention {
+    /// Returns the width of the op, the greatest of its operands'.
+    pub(super) fn width(&self) -> usize {
+        self.operands.iter().map(|heads| heads.shape[3]).fold(0, usize::max)
+    }
+
     /// Returns the values from which the attention is computed.
     pub(super) fn roots(&self) -> impl Iterator<Item = ValueId> {
         let of_terms = self.terms.iter().map(|(term, _)| term.root());
@@ -446,7 +451,7 @@ impl<'a> AttentionFinder<'a> {
         ];
         let dtype = self.dtype(sides[0].0);
         if !dtype.is_float() || sides.iter().any(|&(value, _)| self.dtype(value) != dtype) {
-            return Err(Kept::Widths);
+            return Err(Kept::ElementTypes);
         }
         let mut factor = path.factor;
         let mut operand = |place: usize| {
@@ -460,11 +465,8 @@ impl<'a> AttentionFinder<'a> {
         };
         let operands = [operand(0)?, operand(1)?, operand(2)?];
         let [q, k, v] = [0, 1, 2].map(|place: usize| operands[place].shape);
-        if q[3] != v[3] {
-            return Err(Kept::Widths);
-        }
         let heads: usize = batch[1..].iter().product();
-        if q[2] != heads || k != v || q.contains(&0) || k.contains(&0) {
+        if q[2] != heads || k[..3] != v[..3] || q.contains(&0) || k.contains(&0) {
             return Err(Kept::Shared);
         }
         let soft_cap = path.cap.map(Scalar);

@@ -23,8 +23,8 @@ pub enum Kept {
     Pinned,
     /// Ops on several stages or in several precisions.
     Apart,
-    /// Queries, keys and values of different widths or element types.
-    Widths,
+    /// Queries, keys and values of different element types.
+    ElementTypes,
     /// Keys or values that heads share otherwise than by groups.
     Shared,
     /// A softmax over another dim than that of keys.
@@ -46,7 +46,7 @@ impl Kept {
             Self::Read => "scores or weights are read by others",
             Self::Pinned => Held::Pinned.reason(),
             Self::Apart => Held::Apart.reason(),
-            Self::Widths => "queries, keys and values of several widths or element types",
+            Self::ElementTypes => "queries, keys and values of several element types",
             Self::Shared => "keys or values are not shared by groups of heads",
             Self::Axis => "softmax over another dim",
             Self::Other(op) => return format!("the op `{op}` within"),

@@ -12,6 +12,7 @@ use super::find::FoundAttention;
 use super::head_scale::push_head_scale;
 use super::heads::push_transpose;
 use super::terms::push_sum;
+use super::widths::{push_narrowed, push_widened};
 use crate::passes::joined::{push_reshape, still_needed};
 use crate::passes::pins::pin_of;
 
@@ -94,7 +95,8 @@ impl AttentionRewriter<'_> {
         let mut operands = Vec::new();
         for heads in &found.operands {
             let root = self.restore_value(heads.root)?;
-            operands.push(heads.push_operand(&mut self.graph, root, node)?);
+            let operand = heads.push_operand(&mut self.graph, root, node)?;
+            operands.push(push_widened(&mut self.graph, operand, found.width(), node)?);
         }
         operands.extend(self.push_bias(found, operands[0], node)?);
         if let Some(scale) = found.head_scale {
@@ -107,11 +109,12 @@ impl AttentionRewriter<'_> {
         let [outer, inner @ .., time, width] = &shape[..] else {
             unreachable!("products of attention have a batch")
         };
+        let output = push_narrowed(&mut self.graph, results[0], *width, node)?;
         // Of the op: batch, time, the other dims of the batch, width.
         let split = [&[*outer, *time], inner, &[*width]].concat();
         let last = inner.len() + 2;
         let order = [0].into_iter().chain(2..last).chain([1, last]).collect();
-        self.values[result.index()] = Some(New::Attended { output: results[0], split, order });
+        self.values[result.index()] = Some(New::Attended { output, split, order });
         if pin_of(self.old, result, self.options).is_some() {
             self.restore_value(result)?;
         }

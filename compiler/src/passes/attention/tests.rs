@@ -20,6 +20,7 @@ use crate::passes::training_mode::set_mode;
 use crate::passes::views::same::count_transposes;
 
 mod biases;
+mod widths;
 
 const BATCH: usize = 2;
 const TIME: usize = 5;
