@@ -27,8 +27,11 @@ from .of_transformers import transformers_as_captured
 from .ops.decompose import decompositions
 from .outputs import take_apart
 
-Loss = Callable[[Any, Any], Tensor]
-"""The loss of a model's output and the batch that it was given."""
+Loss = Callable[[Any, Any], Any]
+"""The loss of a model's output and the batch that it was given, alone or with whatever else is to be seen of a step."""
+
+Forward = Callable[[nn.Module, Any], Any]
+"""What calls a model with a batch."""
 
 PREFIX = "model."
 """What stands before the names of the model's own tensors in a captured graph."""
@@ -64,44 +67,49 @@ def _(x: Tensor) -> Tensor:
 class Traced(nn.Module):
     """A model and its loss."""
 
-    def __init__(self, model: nn.Module, loss: Loss | None) -> None:
-        """Both; without a loss the model's output has one."""
+    def __init__(self, model: nn.Module, loss: Loss | None, call: Forward, keep: Callable[[Any], None]) -> None:
+        """Both; without a loss the model's output has one. The form of what the loss has beside it is given away."""
         super().__init__()
-        self.model = model
+        self.model, self.keep = model, keep
         # In a list it is no part of the module, and its buffers are known values.
-        self.losses = [loss]
+        self.losses, self.call = [loss], call
 
-    def forward(self, batch: Any) -> Tensor:
-        """The loss of a batch."""
+    def forward(self, batch: Any) -> tuple[Tensor, ...]:
+        """The loss of a batch, and the tensors of what stands beside it."""
         with Known(), _drawn_by_torch():
-            return self._loss(batch)
+            found, beside = self._loss(batch)
+        form, tensors = take_apart(beside)
+        self.keep(form)
+        return found, *tensors
 
-    def _loss(self, batch: Any) -> Tensor:
-        output = output_of(self.model, batch)
+    def _loss(self, batch: Any) -> tuple[Tensor, Any]:
+        output = self.call(self.model, batch)
         found: Any = output
+        beside: Any = None
         loss = self.losses[0]
         if loss is not None:
             found = loss(output, batch[1] if is_criterion(loss) else batch)
+            found, beside = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
         elif not isinstance(output, Tensor):
             found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
         if not isinstance(found, Tensor):
             advice = "give parallelize a loss of the output and the batch"
             raise Error(f"the loss is {type(found).__name__}, of an output that is {type(output).__name__}: {advice}")
-        return found
+        return found, beside
 
 
 class Predicted(nn.Module):
     """A model whose output is taken apart into tensors."""
 
-    def __init__(self, model: nn.Module, keep: Callable[[Any], None]) -> None:
+    def __init__(self, model: nn.Module, call: Forward, keep: Callable[[Any], None]) -> None:
         """Of a model; the form of its output is given away, as PyTorch undoes what a module says of itself while it is captured."""
         super().__init__()
-        self.model, self.keep = model, keep
+        self.model, self.call, self.keep = model, call, keep
 
     def forward(self, batch: Any) -> tuple[Tensor, ...]:
         """The tensors of the output."""
         with Known(), _drawn_by_torch():
-            output = output_of(self.model, batch)
+            output = self.call(self.model, batch)
         form, tensors = take_apart(output)
         self.keep(form)
         if not tensors:
