@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -157,10 +158,12 @@ def gives_complex_numbers(x: Tensor) -> Tensor:
         (gives_complex_numbers, r"aten\.angle\.default \(.*\) has no translation of complex numbers"),
     ],
 )
-def test_what_cannot_be_captured_is_said(function: Callable[[Tensor], Any], said: str) -> None:
+def test_what_cannot_be_captured_is_said(function: Callable[[Tensor], Any], said: str, capfd: pytest.CaptureFixture[str]) -> None:
     model = begun(function)
     with pytest.raises(graphc.Error, match=said):
         graphc.parallelize(model, BATCH, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    # PyTorch would print the graph, and log that it does not know the place.
+    assert capfd.readouterr().err == ""
 
 
 def test_what_is_written_to_is_known_or_forgotten() -> None:
@@ -200,6 +203,36 @@ def test_a_buffer_may_be_a_parameter() -> None:
     model = Frozen()
     check_losses(model)
     assert isinstance(model.scale, nn.Parameter)
+
+
+class Converting(nn.Module):
+    """It converts a part while it computes, to the type that the part has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        print("converted", file=sys.stderr)
+        return self.layer.to(torch.float32)(x).square().mean()  # type: ignore[no-any-return]
+
+
+def test_a_part_may_be_converted_to_its_own_type(capfd: pytest.CaptureFixture[str]) -> None:
+    torch.manual_seed(0)
+    check_losses(Converting())
+    # What a model prints is printed while it is captured as well, which is once.
+    assert capfd.readouterr().err == 4 * "converted\n"
+
+
+def test_a_mask_that_is_made_unless_compiled_is_made() -> None:
+    transformers: Any = pytest.importorskip("transformers", minversion="5.0")
+    torch.manual_seed(0)
+    config = transformers.LongT5Config(
+        vocab_size=31, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, dropout_rate=0.0, local_radius=3,
+        decoder_start_token_id=0, pad_token_id=0, eos_token_id=1,
+    )  # fmt: skip
+    tokens = torch.randint(2, 31, (2, 6))
+    check_losses(transformers.LongT5ForConditionalGeneration(config).train(), {"input_ids": tokens, "labels": tokens})
 
 
 @pytest.mark.parametrize("is_transposed", [False, True])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import linecache
+import logging
 import os
 import random
 import re
@@ -10,7 +12,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from torch._dynamo.exc import UncapturedHigherOrderOpError
 from torch.distributions import Distribution
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
+from torch.fx.experimental import symbolic_shapes
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from ..command import Error
@@ -165,8 +168,7 @@ def capture(traced: Traced | Predicted, batch: Any) -> ExportedProgram:
         table.pop(getattr(getattr(torch.ops.aten, packet), overload), None)
     table.update(decompositions())
     try:
-        with warnings.catch_warnings(), transformers_as_captured(), _distributions_unchecked(), _plain_buffers(traced):
-            warnings.simplefilter("ignore")
+        with _quiet(), transformers_as_captured(), _distributions_unchecked(), _plain_buffers(traced), _conversions_to_the_same():
             program: ExportedProgram = exporter(traced, (batch,), strict=False)
             for module in [part for part in program.graph_module.modules() if isinstance(part, GraphModule)]:
                 mark_detached(module)
@@ -177,6 +179,44 @@ def capture(traced: Traced | Predicted, batch: Any) -> ExportedProgram:
         raise
     except Exception as error:
         raise Error(f"torch.export cannot capture the model: {_reason(error)}") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Lets an error be the only message: PyTorch warns, logs, and prints whole graphs where it fails. ``TORCH_LOGS`` shows them."""
+    if os.environ.get("TORCH_LOGS"):
+        yield
+        return
+    said, log = io.StringIO(), logging.getLogger(symbolic_shapes.__name__)
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(said):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(before)
+    # Where nothing fails it is the model's.
+    sys.stderr.write(said.getvalue())
+
+
+@contextmanager
+def _conversions_to_the_same() -> Iterator[None]:
+    """Lets modules convert a part to the type that it has: PyTorch would put other parameters in the place of its own."""
+    own: Any = nn.Module.to
+
+    def convert(module: nn.Module, *arguments: Any, **options: Any) -> nn.Module:
+        device, dtype, *_ = torch._C._nn._parse_to(*arguments, **options)
+        parts = [*module.parameters(), *module.buffers()]
+        same = all(device in (None, part.device) and (dtype in (None, part.dtype) or not part.is_floating_point()) for part in parts)
+        found: nn.Module = module if same else own(module, *arguments, **options)
+        return found
+
+    nn.Module.to = convert  # type: ignore[assignment, method-assign]
+    try:
+        yield
+    finally:
+        nn.Module.to = own  # type: ignore[method-assign]
 
 
 @contextmanager
