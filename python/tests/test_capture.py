@@ -114,9 +114,30 @@ def turns(x: Tensor) -> Tensor:
     return (turned * torch.arange(4.0)[:, None, None]).square().mean() + torch.stack([pairs.real, pairs.imag]).cumsum(0).mean()
 
 
+def loops_over_experts(x: Tensor) -> Tensor:
+    """Each row is computed by the two best of four experts, the last of which may have no row."""
+    scores, chosen = x.softmax(-1).topk(2, -1)
+    mask = F.one_hot(chosen, 4).permute(2, 1, 0)
+    found = torch.zeros_like(x)
+    for expert in torch.greater(mask.sum((-1, -2)), 0).nonzero():
+        place, row = torch.where(mask[expert].squeeze(0))
+        factor = float(f"{expert[0]}") + 1.0
+        rows = torch.tanh(F.linear(x[None, row].reshape(-1, 4), torch.eye(4).flip(0) * factor))
+        found.index_add_(0, row, rows * scores[row, place, None])
+    return found.square().mean()
+
+
+def selects_rows(x: Tensor) -> Tensor:
+    (row,) = torch.where(x[:, 0] > 0)
+    (column,) = torch.where(x[0] > 0)
+    return (x.index_add(0, row, 2.0 * x[row]) * x.index_add(0, column, x.t()[column] / 2)).square().mean()
+
+
 @pytest.mark.parametrize(
     "function",
     [
+        loops_over_experts,
+        selects_rows,
         leaves_layers_out,
         branches_on_masks,
         asserts,
@@ -149,9 +170,39 @@ def gives_complex_numbers(x: Tensor) -> Tensor:
     return torch.fft.fft(x).angle().mean()
 
 
+def has_the_mean_of_rows(x: Tensor) -> Tensor:
+    return x[torch.where(x[:, 0] > 0)[0]].mean()
+
+
+def counts_rows(x: Tensor) -> Tensor:
+    row = torch.where(x[:, 0] > 0)[0]
+    return x.sum() / row.shape[0]
+
+
+def lists_rows(x: Tensor) -> Tensor:
+    return x.sum() * len(torch.where(x[:, 0] > 0)[0].tolist())
+
+
+def adds_for_each_row(x: Tensor) -> Tensor:
+    found = x.sum()
+    for row in (x[:, 0] > 0).nonzero():
+        found = found + x[row].sum()
+    return found
+
+
+def puts_rows_elsewhere(x: Tensor) -> Tensor:
+    row, other = torch.where(x[:, 0] > 0)[0], torch.where(x[:, 1] > 0)[0]
+    return torch.zeros_like(x).index_add(0, other, x[row]).mean()
+
+
 @pytest.mark.parametrize(
     ("function", "said"),
     [
+        (has_the_mean_of_rows, "`mean` is computed of rows that a condition selects, and how many these are depends on data: compute all"),
+        (counts_rows, "`shape` is computed of rows that a condition selects"),
+        (lists_rows, "a branch or a number is made of rows that a condition selects"),
+        (adds_for_each_row, "`add` is computed of rows that a condition selects"),
+        (puts_rows_elsewhere, "`index_add` is computed of rows that a condition selects"),
         (leaves_layers_out_at_times, r"the model branches on a random number.*: set that probability \(`layerdrop`\) to 0"),
         (draws_by_python, "the model draws random numbers by `random` or numpy, and they would be the same at each step"),
         (branches_on_weights, r"a branch, or a shape, depends on what a tensor holds.*: use torch\.where \(.*test_capture\.py, line \d+\)"),

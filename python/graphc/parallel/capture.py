@@ -79,9 +79,10 @@ class Traced(nn.Module):
 
     def forward(self, batch: Any) -> tuple[Tensor, ...]:
         """The loss of a batch, and the tensors of what stands beside it."""
-        with Known(), _drawn_by_torch():
+        with Known() as known, _drawn_by_torch():
             found, beside = self._loss(batch)
         form, tensors = take_apart(beside)
+        known.check([found, *tensors])
         self.keep(form)
         return found, *tensors
 
@@ -111,9 +112,10 @@ class Predicted(nn.Module):
 
     def forward(self, batch: Any) -> tuple[Tensor, ...]:
         """The tensors of the output."""
-        with Known(), _drawn_by_torch():
+        with Known() as known, _drawn_by_torch():
             output = self.call(self.model, batch)
         form, tensors = take_apart(output)
+        known.check(tensors)
         self.keep(form)
         if not tensors:
             raise Error("the output of the model has no tensors")
