@@ -169,6 +169,13 @@ def waves() -> Batch:
     return {"input_values": torch.randn(ROWS, 800), "labels": classes()}
 
 
+def spoken() -> Batch:
+    """Sounds and their texts, of which one is shorter."""
+    labels = torch.randint(3, 30, (ROWS, 6))
+    labels[0, 4:] = -100
+    return {"input_values": torch.randn(ROWS, 800), "labels": labels}
+
+
 def spectra() -> Batch:
     return {"input_values": torch.randn(ROWS, 32, 16), "labels": classes()}
 
@@ -327,12 +334,16 @@ MODULES = {
                                    router_jitter_noise=0.0),
     "NLLB-MoE": hugging("NllbMoeConfig", "NllbMoeForConditionalGeneration", masked_text, **BART, **LAYERS, max_position_embeddings=32,
                         num_experts=4, expert_capacity=16, encoder_sparse_step=2, decoder_sparse_step=2, router_jitter_noise=0.0),
+    "JetMoE": hugging("JetMoeConfig", "JetMoeForCausalLM", vocab_size=WORDS, hidden_size=32, num_hidden_layers=2, num_key_value_heads=4,
+                      kv_channels=8, intermediate_size=32, max_position_embeddings=32, num_local_experts=4, num_experts_per_tok=2,
+                      pad_token_id=0, bos_token_id=1, eos_token_id=2),
     "LongT5": hugging("LongT5Config", "LongT5ForConditionalGeneration", **T5, local_radius=3),
     "Moonshine": hugging("MoonshineConfig", "MoonshineForConditionalGeneration",
                          lambda: {"input_values": torch.randn(ROWS, 2000), "labels": words()}, vocab_size=WORDS, hidden_size=32,
                          intermediate_size=64, encoder_num_hidden_layers=2, decoder_num_hidden_layers=2, encoder_num_attention_heads=4,
                          decoder_num_attention_heads=4, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1),
     "HuBERT": hugging("HubertConfig", "HubertForSequenceClassification", waves, **WAVES),
+    "HuBERT with CTC": hugging("HubertConfig", "HubertForCTC", spoken, **WAVES, pad_token_id=0),
     "AST": hugging("ASTConfig", "ASTForAudioClassification", spectra, **{**PATCHES, **DRY}, frequency_stride=8, time_stride=8,
                    max_length=32, num_mel_bins=16, num_labels=CLASSES),
     "Speech2Text": hugging("Speech2TextConfig", "Speech2TextForConditionalGeneration",

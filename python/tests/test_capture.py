@@ -133,11 +133,40 @@ def selects_rows(x: Tensor) -> Tensor:
     return (x.index_add(0, row, 2.0 * x[row]) * x.index_add(0, column, x.t()[column] / 2)).square().mean()
 
 
+def classifies_in_time(x: Tensor) -> Tensor:
+    """Of texts that are shorter than others, have letters twice, or none at all; of one there is not time enough."""
+    scores = torch.cat([x, x.flip(0), x.sin(), 2.0 * x.cos()]).reshape(4, 4, 4).log_softmax(-1)
+    labels = torch.tensor([[1, 1, 2], [3, -1, 2], [-1, -1, -1], [3, 3, 3]]) + 0 * x[:, :3].detach().long()
+    mask, frames = labels >= 0, torch.tensor([4, 3, 2, 4])
+    found = F.ctc_loss(scores, labels.masked_select(mask), frames, mask.sum(-1), zero_infinity=True)
+    texts = torch.tensor([[1, 2], [2, 1], [1, 0], [3, 3]])
+    return found + 0.1 * F.ctc_loss(scores, texts, torch.full((4,), 4), torch.tensor([2, 2, 1, 2]), reduction="sum")
+
+
+def sorts(x: Tensor) -> Tensor:
+    best, places = x.sort(0, descending=True)
+    least = x.detach().mul(3).round().to(torch.int64).sort(stable=True)
+    return (best * x.gather(1, places) * least.values * x.gather(1, least.indices) * x.argsort()).mean()
+
+
+def splits_by_experts(x: Tensor) -> Tensor:
+    """Rows in the order of their experts, of which one has none, and each expert's own."""
+    chosen = (x.detach()[:, 0] > 0).to(torch.int64) * 2
+    order = chosen.sort(0).indices
+    counts = F.one_hot(chosen, 3).sum(0).tolist()
+    parts = x[order].split(counts, dim=0)
+    found = torch.cat([F.relu(part) * float(number + 1) for number, part in enumerate(parts)], dim=0)
+    return torch.zeros_like(x).index_add(0, order, found).square().mean()
+
+
 @pytest.mark.parametrize(
     "function",
     [
         loops_over_experts,
         selects_rows,
+        classifies_in_time,
+        sorts,
+        splits_by_experts,
         leaves_layers_out,
         branches_on_masks,
         asserts,
@@ -190,6 +219,19 @@ def adds_for_each_row(x: Tensor) -> Tensor:
     return found
 
 
+def counts_by_list(x: Tensor) -> Tensor:
+    return x.sum() * sum((x > 0).sum(0).tolist())
+
+
+def joins_half_of_what_it_splits(x: Tensor) -> Tensor:
+    parts = x.split((x.detach() > 0).sum(0).tolist())
+    return torch.cat(parts[:2]).mean()
+
+
+def has_targets_in_a_row(x: Tensor) -> Tensor:
+    return F.ctc_loss(x[:, None].log_softmax(-1), torch.tensor([1, 2]), torch.tensor([4]), torch.tensor([2]))
+
+
 def puts_rows_elsewhere(x: Tensor) -> Tensor:
     row, other = torch.where(x[:, 0] > 0)[0], torch.where(x[:, 1] > 0)[0]
     return torch.zeros_like(x).index_add(0, other, x[row]).mean()
@@ -202,6 +244,9 @@ def puts_rows_elsewhere(x: Tensor) -> Tensor:
         (counts_rows, "`shape` is computed of rows that a condition selects"),
         (lists_rows, "a branch or a number is made of rows that a condition selects"),
         (adds_for_each_row, "`add` is computed of rows that a condition selects"),
+        (counts_by_list, "the model computes with numbers that it reads of a tensor, which are not known before a step: use the tensor"),
+        (joins_half_of_what_it_splits, "`cat` is computed of rows that a condition selects"),
+        (has_targets_in_a_row, r"targets \[n, s\] in a plan: fill the targets up to one length"),
         (puts_rows_elsewhere, "`index_add` is computed of rows that a condition selects"),
         (leaves_layers_out_at_times, r"the model branches on a random number.*: set that probability \(`layerdrop`\) to 0"),
         (draws_by_python, "the model draws random numbers by `random` or numpy, and they would be the same at each step"),

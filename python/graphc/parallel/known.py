@@ -20,7 +20,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ..command import Error
-from .selected import Selected
+from .connectionist import ctc_loss
+from .selected import Extent, Selected
 
 MOST_ELEMENTS = 1 << 16
 """Elements of the largest tensor whose content is kept."""
@@ -102,6 +103,8 @@ class Known(TorchFunctionMode):
         passed = _passed_check(sys._getframe(2))
         if passed is not None and function in (Tensor.__bool__, Tensor.item):
             return passed
+        if function is Tensor.item and _is_of_a_list(sys._getframe(2)) and not operands[0].is_floating_point():
+            return Extent(operands[0])
         if any(operand in self._random for operand in operands):
             raise Error("the model branches on a random number, as where it leaves out layers: set that probability (`layerdrop`) to 0")
         return function(*arguments, **options)
@@ -182,7 +185,7 @@ def _fill_diagonal(x: Tensor, value: float, wrap: bool = False) -> Tensor:
     return x.masked_fill_(torch.eye(*x.shape, dtype=torch.bool, device=x.device), value)
 
 
-OTHERWISE: dict[Any, Any] = {Tensor.fill_diagonal_: _fill_diagonal}
+OTHERWISE: dict[Any, Any] = {Tensor.fill_diagonal_: _fill_diagonal, torch.nn.functional.ctc_loss: ctc_loss}
 """What is written with other ops."""
 
 
@@ -200,6 +203,12 @@ def _passed_check(frame: Any) -> bool | None:
     raises = bool(last) and last[0].opname == "RAISE_VARARGS" and not last[0].is_jump_target
     jumps = {"TRUE": True, "FALSE": False}
     return jumps.get(ahead[at].opname.rpartition("_IF_")[2]) if raises else None
+
+
+def _is_of_a_list(frame: Any) -> bool:
+    """Whether PyTorch reads all elements of a tensor one by one, for ``tolist``."""
+    frames = (frame, frame.f_back)
+    return any(one is not None and one.f_code.co_name == "tolist" and one.f_code.co_filename.endswith("fake_tensor.py") for one in frames)
 
 
 def _tensors(given: Any) -> list[Tensor]:

@@ -1,8 +1,8 @@
 """Rows that a condition selects, of which there are as many as it holds for: computed for all, and put back where it holds.
 
-Layers of experts, written as loops, look up the rows of each expert, compute them, and add them up at their places. How many rows there
-are depends on data, but what comes of it does not: here all rows are computed, those that are not selected with zeros in their place
-where they are put back. That holds for what is computed row by row. All else that is done with a selection is refused.
+Layers of experts, written as loops, look up the rows of each expert, or sort and split rows by experts, compute them, and put them to
+their places. How many rows there are depends on data, but what comes of it does not: here all rows are computed, and where they are put
+back zeros stand for those that are not selected. That holds for what is computed row by row. All else that is done with them is refused.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ..command import Error
+from .connectionist import to_the_left
+from .recorded import Unknown
 
 ROW_BY_ROW = {
     "add", "sub", "mul", "div", "true_divide", "neg", "pow", "square", "exp", "log", "tanh", "sigmoid", "erf", "sqrt", "rsqrt", "abs",
@@ -38,6 +40,8 @@ class Selection:
     """A condition, of whatever shape, and which of its elements hold."""
 
     mask: Tensor
+    parts: tuple[Selection, ...] = ()
+    """All parts of what was split, if this is one of them."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -61,6 +65,15 @@ class Rows:
     leading: int
 
 
+class Extent(Unknown):
+    """A number that a list was made of, as of how many rows there are: nothing is known of it before a step."""
+
+    def __init__(self, value: Tensor) -> None:
+        """The number that this tensor holds."""
+        super().__init__("the model computes with numbers that it reads of a tensor, which are not known before a step: use the tensor")
+        self.value = value
+
+
 @dataclass(frozen=True)
 class Number:
     """A number that is there where a condition of one element holds."""
@@ -79,6 +92,10 @@ class Selected:
         """Whether a function selects, or is given what was selected."""
         if _name(function) in ("where", "nonzero") and len(arguments) == 1:
             return not is_known(arguments[0])
+        if _name(function) == "masked_select":
+            return not is_known(arguments[1])
+        if any(isinstance(leaf, Extent) for leaf in pytree.tree_leaves((arguments, dict(options)))):
+            return True
         return bool(self.kept) and any(isinstance(leaf, Tensor) and leaf in self.kept for leaf in pytree.tree_leaves((arguments, options)))
 
     def compute(self, function: Any, arguments: Any, options: Mapping[str, Any], run: Run) -> Any:
@@ -88,6 +105,10 @@ class Selected:
             Error: where it would depend on how many rows there are.
         """
         name = _name(function)
+        if name == "masked_select" and arguments[0].shape == arguments[1].shape:
+            return self._mark(run(Tensor.reshape, arguments[0], [-1]), Rows(Selection(arguments[1]), 0))
+        if any(isinstance(leaf, Extent) for leaf in pytree.tree_leaves((arguments, dict(options)))):
+            return self._split(name, arguments, options, run)
         if name in ("where", "nonzero") and len(arguments) == 1:
             return self._select(arguments[0], name == "where" or bool(options.get("as_tuple")), run)
         marks = {id(leaf): self.kept[leaf] for leaf in pytree.tree_leaves((arguments, options)) if _is_in(leaf, self.kept)}
@@ -142,6 +163,34 @@ class Selected:
         self.kept[whole] = Column(selection, 0)
         return whole
 
+    def _split(self, name: str, arguments: Any, options: Mapping[str, Any], run: Run) -> tuple[Tensor, ...]:
+        """Parts of as many rows as data say: all rows, of which it is kept which belong to each."""
+        extents: Any = arguments[1] if len(arguments) > 1 else None
+        whole = isinstance(extents, list) and all(isinstance(extent, Extent) for extent in extents)
+        if name != "split" or not whole or options.get("dim", arguments[2] if len(arguments) > 2 else 0) != 0 or arguments[0] in self.kept:
+            raise _refused(f"`{name.strip('_')}` is computed")
+        x = arguments[0]
+        places, end, selections = run(torch.arange, x.shape[0]), torch.zeros((), dtype=torch.int64, device=x.device), []
+        for extent in extents:
+            begin, end = end, run(torch.add, end, extent.value)
+            selections.append(Selection(run(torch.logical_and, run(torch.ge, places, begin), run(torch.lt, places, end))))
+        for selection in selections:
+            selection.parts = tuple(selections)
+        return tuple(self._mark(run(Tensor.view, x, list(x.shape)), Rows(selection, 0)) for selection in selections)
+
+    def _joined(self, arguments: Any, options: Mapping[str, Any], run: Run) -> Any:
+        """All parts of what was split, one behind the other: each row is that of its part."""
+        parts = list(arguments[0])
+        rows = [self.kept.get(part) for part in parts]
+        first = rows[0]
+        is_first_dim = options.get("dim", arguments[1] if len(arguments) > 1 else 0) == 0
+        if not isinstance(first, Rows) or not is_first_dim or [Rows(selection, 0) for selection in first.selection.parts] != rows:
+            return None
+        found = run(torch.zeros_like, parts[0])
+        for part, own in zip(parts, first.selection.parts, strict=True):
+            found = run(torch.where, run(Tensor.reshape, own.mask, [-1, *([1] * (part.dim() - 1))]), part, found)
+        return found
+
     def _numbers(self, places: Tensor, run: Run) -> Any:
         """The places one by one, each of which is there if its element holds."""
         selection = self.kept[places].selection
@@ -162,6 +211,10 @@ class Selected:
             return self._added(name, arguments, options, run)
         if not isinstance(first, Rows) and not any(isinstance(mark, Rows) for mark in marks.values()):
             return None
+        if name == "cat":
+            return self._joined(arguments, options, run)
+        if name == "ctc_loss" and len(marks) == 1:
+            return self._classified(function, arguments, options, run)
         if name in ("reshape", "view") and isinstance(first, Rows):
             return self._reshaped(arguments, first, run)
         return self._row_by_row(name, function, arguments, options, marks, run)
@@ -224,6 +277,15 @@ class Selected:
         if not shape or shape[0] != -1 or -1 in shape[1:] or torch.Size(shape[1:]).numel() != width:
             return None
         return self._mark(run(Tensor.reshape, x, [count, *shape[1:]]), Rows(rows.selection, 0))
+
+    def _classified(self, function: Any, arguments: Any, options: Mapping[str, Any], run: Run) -> Any:
+        """A loss of labels that stand behind each other: those of each text are as many as are selected of its row."""
+        rows = self.kept.get(arguments[1]) if len(arguments) > 1 else None
+        if not isinstance(rows, Rows) or rows.selection.mask.dim() != 2:
+            return None
+        mask = rows.selection.mask
+        labels = run(to_the_left, run(Tensor.reshape, arguments[1], list(mask.shape)), mask)
+        return run(function, arguments[0], labels, *arguments[2:], **options)
 
     def _row_by_row(self, name: str, function: Any, arguments: Any, options: Mapping[str, Any], marks: Mapping[int, Any], run: Run) -> Any:
         tensors = [leaf for leaf in pytree.tree_leaves((arguments, options)) if isinstance(leaf, Tensor)]
