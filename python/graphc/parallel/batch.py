@@ -160,6 +160,12 @@ class Whole:
             self.check(tensors)
         return {name: self._gathered([tensors[name] for tensors in batches], name in self.sampled, device) for name in self.types}
 
+    def own_rows(self, tensor: Tensor, rank: int) -> Tensor:
+        """A rank's part of what has rows for all samples of a step, one or several for each; all else as it is."""
+        rows = self.rows * self.world * self.parts
+        cut = tensor.dim() > 0 and tensor.shape[0] > 0 and tensor.shape[0] % rows == 0
+        return tensor.chunk(self.world)[rank].clone() if cut else tensor
+
     def _gathered(self, parts: Sequence[Tensor], sampled: bool, device: torch.device) -> Tensor:
         own = torch.cat(list(parts)) if sampled and len(parts) > 1 else parts[0]
         own = own.detach().to(device).contiguous()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import linecache
+import logging
 import os
 import random
 import re
@@ -10,7 +12,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from torch._dynamo.exc import UncapturedHigherOrderOpError
 from torch.distributions import Distribution
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
+from torch.fx.experimental import symbolic_shapes
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from ..command import Error
@@ -27,8 +30,11 @@ from .of_transformers import transformers_as_captured
 from .ops.decompose import decompositions
 from .outputs import take_apart
 
-Loss = Callable[[Any, Any], Tensor]
-"""The loss of a model's output and the batch that it was given."""
+Loss = Callable[[Any, Any], Any]
+"""The loss of a model's output and the batch that it was given, alone or with whatever else is to be seen of a step."""
+
+Forward = Callable[[nn.Module, Any], Any]
+"""What calls a model with a batch."""
 
 PREFIX = "model."
 """What stands before the names of the model's own tensors in a captured graph."""
@@ -64,45 +70,52 @@ def _(x: Tensor) -> Tensor:
 class Traced(nn.Module):
     """A model and its loss."""
 
-    def __init__(self, model: nn.Module, loss: Loss | None) -> None:
-        """Both; without a loss the model's output has one."""
+    def __init__(self, model: nn.Module, loss: Loss | None, call: Forward, keep: Callable[[Any], None]) -> None:
+        """Both; without a loss the model's output has one. The form of what the loss has beside it is given away."""
         super().__init__()
-        self.model = model
+        self.model, self.keep = model, keep
         # In a list it is no part of the module, and its buffers are known values.
-        self.losses = [loss]
+        self.losses, self.call = [loss], call
 
-    def forward(self, batch: Any) -> Tensor:
-        """The loss of a batch."""
-        with Known(), _drawn_by_torch():
-            return self._loss(batch)
+    def forward(self, batch: Any) -> tuple[Tensor, ...]:
+        """The loss of a batch, and the tensors of what stands beside it."""
+        with Known() as known, _drawn_by_torch():
+            found, beside = self._loss(batch)
+        form, tensors = take_apart(beside)
+        known.check([found, *tensors])
+        self.keep(form)
+        return found, *tensors
 
-    def _loss(self, batch: Any) -> Tensor:
-        output = output_of(self.model, batch)
+    def _loss(self, batch: Any) -> tuple[Tensor, Any]:
+        output = self.call(self.model, batch)
         found: Any = output
+        beside: Any = None
         loss = self.losses[0]
         if loss is not None:
             found = loss(output, batch[1] if is_criterion(loss) else batch)
+            found, beside = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
         elif not isinstance(output, Tensor):
             found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
         if not isinstance(found, Tensor):
             advice = "give parallelize a loss of the output and the batch"
             raise Error(f"the loss is {type(found).__name__}, of an output that is {type(output).__name__}: {advice}")
-        return found
+        return found, beside
 
 
 class Predicted(nn.Module):
     """A model whose output is taken apart into tensors."""
 
-    def __init__(self, model: nn.Module, keep: Callable[[Any], None]) -> None:
+    def __init__(self, model: nn.Module, call: Forward, keep: Callable[[Any], None]) -> None:
         """Of a model; the form of its output is given away, as PyTorch undoes what a module says of itself while it is captured."""
         super().__init__()
-        self.model, self.keep = model, keep
+        self.model, self.call, self.keep = model, call, keep
 
     def forward(self, batch: Any) -> tuple[Tensor, ...]:
         """The tensors of the output."""
-        with Known(), _drawn_by_torch():
-            output = output_of(self.model, batch)
+        with Known() as known, _drawn_by_torch():
+            output = self.call(self.model, batch)
         form, tensors = take_apart(output)
+        known.check(tensors)
         self.keep(form)
         if not tensors:
             raise Error("the output of the model has no tensors")
@@ -157,8 +170,7 @@ def capture(traced: Traced | Predicted, batch: Any) -> ExportedProgram:
         table.pop(getattr(getattr(torch.ops.aten, packet), overload), None)
     table.update(decompositions())
     try:
-        with warnings.catch_warnings(), transformers_as_captured(), _distributions_unchecked(), _plain_buffers(traced):
-            warnings.simplefilter("ignore")
+        with _quiet(), transformers_as_captured(), _distributions_unchecked(), _plain_buffers(traced), _conversions_to_the_same():
             program: ExportedProgram = exporter(traced, (batch,), strict=False)
             for module in [part for part in program.graph_module.modules() if isinstance(part, GraphModule)]:
                 mark_detached(module)
@@ -169,6 +181,44 @@ def capture(traced: Traced | Predicted, batch: Any) -> ExportedProgram:
         raise
     except Exception as error:
         raise Error(f"torch.export cannot capture the model: {_reason(error)}") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Lets an error be the only message: PyTorch warns, logs, and prints whole graphs where it fails. ``TORCH_LOGS`` shows them."""
+    if os.environ.get("TORCH_LOGS"):
+        yield
+        return
+    said, log = io.StringIO(), logging.getLogger(symbolic_shapes.__name__)
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(said):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(before)
+    # Where nothing fails it is the model's.
+    sys.stderr.write(said.getvalue())
+
+
+@contextmanager
+def _conversions_to_the_same() -> Iterator[None]:
+    """Lets modules convert a part to the type that it has: PyTorch would put other parameters in the place of its own."""
+    own: Any = nn.Module.to
+
+    def convert(module: nn.Module, *arguments: Any, **options: Any) -> nn.Module:
+        device, dtype, *_ = torch._C._nn._parse_to(*arguments, **options)
+        parts = [*module.parameters(), *module.buffers()]
+        same = all(device in (None, part.device) and (dtype in (None, part.dtype) or not part.is_floating_point()) for part in parts)
+        found: nn.Module = module if same else own(module, *arguments, **options)
+        return found
+
+    nn.Module.to = convert  # type: ignore[assignment, method-assign]
+    try:
+        yield
+    finally:
+        nn.Module.to = own  # type: ignore[method-assign]
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,14 +42,14 @@ class Evaluator:
         self.job, self.weights = job, weights
         self.made: dict[tuple[object, ...], _Evaluation] = {}
 
-    def loss(self, batch: Any, version: int) -> Tensor:
-        """The loss of a batch, with weights that are as new as this. All processes call it.
+    def loss(self, batch: Any, version: int) -> tuple[Tensor, Any]:
+        """The loss of a batch and what stands beside it, with weights that are as new as this. All processes call it.
 
         Raises:
             Error: where the module in ``eval`` mode has no plan.
         """
-        _, outputs = self._outputs(batch, version, self.job.plan_evaluation)
-        return outputs["loss"].reshape(()).clone()
+        made, outputs = self._outputs(batch, version, self.job.plan_evaluation)
+        return outputs["loss"].reshape(()).clone(), beside(made.form, outputs, made.whole, self.job.rank)
 
     def prediction(self, batch: Any, version: int, whole: bool) -> Any:
         """What the module returns for this process's rows, or for those of all. All processes call it.
@@ -58,16 +58,7 @@ class Evaluator:
             Error: where the module in ``eval`` mode has no plan.
         """
         made, outputs = self._outputs(batch, version, self.job.plan_prediction)
-        tensors = [outputs[f"output.{number}"] for number in range(len(outputs))]
-        return put_together(made.form, tensors if whole else self._own_rows(tensors, made.whole))
-
-    def _own_rows(self, tensors: Sequence[Tensor], whole: Whole) -> list[Tensor]:
-        """This rank's part of what has rows for all samples, one or several for each."""
-        rows, rank = whole.rows * whole.world, self.job.rank
-        return [
-            tensor.chunk(whole.world)[rank].clone() if tensor.dim() > 0 and tensor.shape[0] and tensor.shape[0] % rows == 0 else tensor
-            for tensor in tensors
-        ]
+        return beside(made.form, outputs, made.whole, None if whole else self.job.rank)
 
     def _outputs(self, batch: Any, version: int, plan: Plans) -> tuple[_Evaluation, dict[str, Tensor]]:
         whole = Whole.of(batch, self.job.world)
@@ -94,3 +85,10 @@ class Evaluator:
             for part, mode in modes:
                 part.training = mode
         return _Evaluation(self.job.session(found), whole, tuple(sorted(found.translation.variables)), found.form)
+
+
+def beside(form: Any, outputs: Mapping[str, Tensor], whole: Whole, rank: int | None) -> Any:
+    """The numbered outputs of a step in the form that they had: of samples this rank's own, or with ``None`` those of all."""
+    count = sum(name.startswith("output.") for name in outputs)
+    tensors = [outputs[f"output.{number}"] for number in range(count)]
+    return put_together(form, tensors if rank is None else [whole.own_rows(tensor, rank) for tensor in tensors])

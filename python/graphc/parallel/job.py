@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ import graphc_torch
 from ..command import Error
 from . import optimizers
 from .batch import Whole
-from .capture import Loss, Predicted, Traced, capture
+from .capture import Forward, Loss, Predicted, Traced, capture
 from .names import canonical_names, tensors_of
 from .outputs import check_sent
 from .planning import Mesh, Planned, on_first_rank, planned
@@ -34,6 +34,8 @@ class Job:
     names: Mapping[int, str]
     """The names of its tensors, by their identity."""
     loss: Loss | None
+    call: Forward
+    """What calls the module with a batch."""
     rank: int
     world: int
     device: torch.device
@@ -52,11 +54,11 @@ class Job:
             scheduled = "lr_schedule" in self.options
             trained = optimizers.trained(optimizer, self.names)
             optimizers.options(optimizer, self.names, frozenset(), scheduled)
-            translation = self._translation(example, whole, trained)
+            translation, form = self._translation(example, whole, trained)
             own = optimizers.options(optimizer, self.names, translation.variables & trained, scheduled)
             state = optimizer.state_dict() if optimizer.state and first is None else None
             mesh = self.mesh if first is None else first.plan.contents.mesh
-            found = self._planned(translation, {**own, **self.options}, mesh, state)
+            found = self._planned(translation, {**own, **self.options}, mesh, form, state)
             self._check_variables(found, first)
             return found
 
@@ -71,7 +73,8 @@ class Job:
 
         def work() -> Planned:
             options = {name: value for name, value in self.options.items() if name in SHARED}
-            return self._planned(self._translation(example, whole, frozenset()), options, self.mesh, None)
+            translation, form = self._translation(example, whole, frozenset())
+            return self._planned(translation, options, self.mesh, form)
 
         return self._on_first_rank(work)
 
@@ -84,12 +87,9 @@ class Job:
 
         def work() -> Planned:
             forms: list[Any] = []
-            predicted = Predicted(self.module, forms.append)
+            predicted = Predicted(self.module, self.call, forms.append)
             options = {name: value for name, value in self.options.items() if name in SHARED}
-            found = self._planned(self._translated(predicted, example, whole, frozenset()), options, self.mesh, None)
-            if self.world > 1:
-                check_sent(forms[-1])
-            return replace(found, form=forms[-1])
+            return self._planned(self._translated(predicted, example, whole, frozenset()), options, self.mesh, forms[-1])
 
         return self._on_first_rank(work)
 
@@ -105,8 +105,10 @@ class Job:
     def _on_first_rank(self, work: Callable[[], Planned]) -> Planned:
         return on_first_rank(self.world, self.rank, work)
 
-    def _translation(self, example: Any, whole: Whole, trained: frozenset[str]) -> Translation:
-        return self._translated(Traced(self.module, self.loss), example, whole, trained)
+    def _translation(self, example: Any, whole: Whole, trained: frozenset[str]) -> tuple[Translation, Any]:
+        """The graph of a loss, and the form of what stands beside it."""
+        forms: list[Any] = []
+        return self._translated(Traced(self.module, self.loss, self.call, forms.append), example, whole, trained), forms[-1]
 
     def _translated(self, traced: Traced | Predicted, example: Any, whole: Whole, trained: frozenset[str]) -> Translation:
         device = next((tensor.device for tensor in tensors_of(self.module).values()), torch.device("cpu"))
@@ -120,9 +122,13 @@ class Job:
         name = min(found.translation.variables ^ first.translation.variables)
         raise Error(f"a batch of this shape and one like the example do not both use `{name}`: give parallelize an example that uses all")
 
-    def _planned(self, translation: Translation, options: dict[str, Any], mesh: Mesh, state: dict[str, Any] | None) -> Planned:
+    def _planned(
+        self, translation: Translation, options: dict[str, Any], mesh: Mesh, form: Any, state: dict[str, Any] | None = None
+    ) -> Planned:
+        if self.world > 1:
+            check_sent(form)
         plan = planned(translation.text, self.world, mesh, options)
         held = tensors_of(self.module)
         has_weights = not any(tensor.is_meta for tensor in held.values())
         counted = {name: int(held[name]) if has_weights else 0 for name in translation.counters}
-        return Planned(plan, translation, has_weights, counted, state)
+        return Planned(plan, translation, has_weights, counted, state, form)

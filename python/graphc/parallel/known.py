@@ -9,7 +9,7 @@ from __future__ import annotations
 import dis
 import itertools
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -20,6 +20,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ..command import Error
+from .connectionist import ctc_loss
+from .selected import Extent, Selected
 
 MOST_ELEMENTS = 1 << 16
 """Elements of the largest tensor whose content is kept."""
@@ -31,7 +33,7 @@ LIKE = {"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_fu
 """What takes of a tensor no more than its type and shape."""
 
 READ: set[Any] = {Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__, Tensor.item, Tensor.tolist}
-READ |= {torch.equal, Tensor.equal, torch.allclose, Tensor.allclose, torch.is_nonzero, Tensor.is_nonzero}
+READ |= {Tensor.__format__, torch.equal, Tensor.equal, torch.allclose, Tensor.allclose, torch.is_nonzero, Tensor.is_nonzero}
 """What asks for the content."""
 
 ORDERS = {"lt", "le", "gt", "ge", "less", "less_equal", "greater", "greater_equal", "__lt__", "__le__", "__gt__", "__ge__"}
@@ -62,6 +64,7 @@ class Known(TorchFunctionMode):
         self._contents: Any = WeakIdKeyDictionary()
         self._random: Any = WeakIdKeyDictionary()
         """Random numbers; ``False`` stands at comparisons with them that may hold or not."""
+        self._selected = Selected()
 
     def __torch_function__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
         """Computes as PyTorch does, and beside it what is known of the result.
@@ -72,6 +75,19 @@ class Known(TorchFunctionMode):
         options = options or {}
         if function in READ:
             return self._read(function, arguments, options)
+        if self._selected.takes(function, arguments, options, self._contents.__contains__):
+            return self._selected.compute(function, arguments, options, lambda own, *given, **more: self._computed(own, given, more))
+        return self._computed(function, arguments, options)
+
+    def check(self, outputs: Iterable[Tensor]) -> None:
+        """Checks what a capture gives.
+
+        Raises:
+            Error: where it depends on how many rows a condition selects.
+        """
+        self._selected.check(outputs)
+
+    def _computed(self, function: Any, arguments: Any, options: Mapping[str, Any]) -> Any:
         found = OTHERWISE.get(function, function)(*arguments, **options)
         if _writes(function, options):
             self._follow(function, arguments, options)
@@ -81,11 +97,14 @@ class Known(TorchFunctionMode):
 
     def _read(self, function: Any, arguments: Any, options: Mapping[str, Any]) -> Any:
         operands = _tensors((arguments, options))
+        self._selected.check_read(function, operands)
         if all(operand in self._contents for operand in operands):
             return self._apart(function, arguments, options)
         passed = _passed_check(sys._getframe(2))
         if passed is not None and function in (Tensor.__bool__, Tensor.item):
             return passed
+        if function is Tensor.item and _is_of_a_list(sys._getframe(2)) and not operands[0].is_floating_point():
+            return Extent(operands[0])
         if any(operand in self._random for operand in operands):
             raise Error("the model branches on a random number, as where it leaves out layers: set that probability (`layerdrop`) to 0")
         return function(*arguments, **options)
@@ -166,7 +185,7 @@ def _fill_diagonal(x: Tensor, value: float, wrap: bool = False) -> Tensor:
     return x.masked_fill_(torch.eye(*x.shape, dtype=torch.bool, device=x.device), value)
 
 
-OTHERWISE: dict[Any, Any] = {Tensor.fill_diagonal_: _fill_diagonal}
+OTHERWISE: dict[Any, Any] = {Tensor.fill_diagonal_: _fill_diagonal, torch.nn.functional.ctc_loss: ctc_loss}
 """What is written with other ops."""
 
 
@@ -184,6 +203,12 @@ def _passed_check(frame: Any) -> bool | None:
     raises = bool(last) and last[0].opname == "RAISE_VARARGS" and not last[0].is_jump_target
     jumps = {"TRUE": True, "FALSE": False}
     return jumps.get(ahead[at].opname.rpartition("_IF_")[2]) if raises else None
+
+
+def _is_of_a_list(frame: Any) -> bool:
+    """Whether PyTorch reads all elements of a tensor one by one, for ``tolist``."""
+    frames = (frame, frame.f_back)
+    return any(one is not None and one.f_code.co_name == "tolist" and one.f_code.co_filename.endswith("fake_tensor.py") for one in frames)
 
 
 def _tensors(given: Any) -> list[Tensor]:

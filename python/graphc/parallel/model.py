@@ -15,8 +15,8 @@ from graphc_torch.session import join_job
 
 from ..command import Error
 from .batch import Whole
-from .capture import Loss, check
-from .evaluation import Evaluator
+from .capture import Forward, Loss, check, output_of
+from .evaluation import Evaluator, beside
 from .job import Job
 from .loop import Loop
 from .names import canonical_names, device_of, names_of, tensors_of
@@ -47,6 +47,7 @@ def parallelize(
     example_batch: Any,
     *,
     loss: Loss | None = None,
+    forward: Forward = output_of,
     optimizer: Optimizer,
     mesh: Mesh = "auto",
     accumulate: int = 1,
@@ -65,7 +66,9 @@ def parallelize(
         example_batch: a batch of this process's own rows, as each step has one: a tensor, a tuple whose first element is the model's
             input, or a mapping that names its arguments.
         loss: the loss of the model's output and the batch, a mean over samples; a criterion of ``torch.nn`` takes the output and the
-            second of a pair. Without it the output is one, or has one as ``loss``.
+            second of a pair. Without it the output is one, or has one as ``loss``. A function may return a pair: the loss, and whatever
+            else is to be seen of each step as ``beside``.
+        forward: calls the model with a batch, where that is not ``model(input)`` or ``model(**batch)``.
         optimizer: SGD, Adam or AdamW of the model's parameters; what it has kept of its steps is the first process's for all. Rates and
             decays of its groups, and betas, are read at each step, so schedulers of PyTorch have their way.
         mesh: the ranks in a grid, or ``auto``.
@@ -83,7 +86,7 @@ def parallelize(
         rank = join_job(place, timeout)
     world = dist.get_world_size() if dist.is_initialized() else 1
     all_options = _options(accumulate, max_norm, options)
-    job = Job(model, names_of(model), loss, rank, world, place, timeout, mesh, all_options)
+    job = Job(model, names_of(model), loss, forward, rank, world, place, timeout, mesh, all_options)
     check(model, loss, example_batch)
     whole = Whole.of(example_batch, world, accumulate)
     whole.agree()
@@ -120,7 +123,8 @@ class Parallel:
         self.session = shapes.first.session
         self.training = True
         """Whether a call with a batch makes a step of training."""
-        self._names, self._shapes, self._found, self._world = job.names, shapes, found, job.world
+        self._names, self._shapes, self._found = job.names, shapes, found
+        self._rank, self._world = job.rank, job.world
         self._first = Settings.of(optimizer, "lr_schedule" in job.options)
         self._states = OptimizerState(self.session, optimizer, self._names)
         self._counted = found.counted
@@ -130,6 +134,8 @@ class Parallel:
         """How often the weights have changed."""
         self.norm: Tensor | None = None
         """The norm of the last step's gradients before they were scaled down, where ``max_norm`` is given."""
+        self.beside: Any = None
+        """What the loss had beside it at the last step: of samples those of this process, all else of the whole batch."""
         if found.has_weights:
             self._begin(job)
         if found.state is not None:
@@ -149,8 +155,9 @@ class Parallel:
         parts = self._shapes.first.whole.parts
         if len(batches) != parts:
             raise Error(f"a step is made of {parts} batches, as accumulate says, and {len(batches)} are given")
-        outputs = self._shapes.step(batches, self._settings())
+        shape, outputs = self._shapes.step(batches, self._settings())
         self.norm = outputs["grad_norm"].reshape(()).clone() if "grad_norm" in outputs else None
+        self.beside = beside(shape.form, outputs, shape.whole, self._rank)
         loss = outputs["loss"].reshape(()).clone()
         self._version += 1
         # Schedulers warn where an optimizer has made no step of its own.
@@ -167,7 +174,8 @@ class Parallel:
         """
         if not self.training:
             self._check_ready()
-            return self._evaluator.loss(batch, self._version)
+            loss, self.beside = self._evaluator.loss(batch, self._version)
+            return loss
         self._loop.check()
         return self._loop.begin(self.step(batch))
 

@@ -4,7 +4,8 @@
 computes all tokens, and the share of those that did not choose it is 0: these are products, of which a plan cuts experts or tokens.
 
 **Masks.** Where a batch has no mask, attention is without one in training. While transformers is traced it would make one that hides
-nothing, for which some models have no place, and which takes memory.
+nothing, for which some models have no place, and which takes memory. Others make the mask that they need, but not while they believe
+themselves to be compiled.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ REPLACED = ("eager", "grouped_mm")
 @contextmanager
 def transformers_as_captured() -> Iterator[None]:
     """Lets transformers, where it is imported, compute in such ways while this is entered."""
-    with _experts_as_products(), _no_masks_where_none_is_given():
+    with _experts_as_products(), _no_masks_where_none_is_given(), _not_compiled():
         yield
 
 
@@ -57,6 +58,20 @@ def _no_masks_where_none_is_given() -> Iterator[None]:
         yield
     finally:
         package.is_tracing = own
+
+
+@contextmanager
+def _not_compiled() -> Iterator[None]:
+    name = "is_torchdynamo_compiling"
+    modules: list[Any] = [module for path, module in list(sys.modules.items()) if path.startswith("transformers.models.")]
+    found = [(module, vars(module)[name]) for module in modules if name in vars(module)]
+    for module, _ in found:
+        setattr(module, name, lambda: False)
+    try:
+        yield
+    finally:
+        for module, own in found:
+            setattr(module, name, own)
 
 
 def by_products(experts: Any, tokens: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:

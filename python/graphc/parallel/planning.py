@@ -27,8 +27,8 @@ class Planned:
     """What buffers that count steps begin with."""
     state: dict[str, Any] | None
     """What the optimizer has kept of the steps that it has made."""
-    form: Any = None
-    """What an output is made of, where the plan gives one."""
+    form: Any
+    """What an output is made of, or what stands beside a loss."""
 
 
 def on_first_rank(world: int, rank: int, work: Callable[[], Planned]) -> Planned:

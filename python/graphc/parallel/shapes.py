@@ -34,6 +34,8 @@ class Shape:
     whole: Whole
     variables: frozenset[str]
     """The model's own that it has."""
+    form: Any
+    """What stands beside its loss."""
     settings: Settings | None = None
     """The optimizer's numbers that it was told last."""
 
@@ -44,7 +46,7 @@ class Shapes:
     def __init__(self, job: Job, found: Planned, whole: Whole, optimizer: Optimizer) -> None:
         """The plan of the example's shape."""
         self.job, self.found, self.optimizer = job, found, optimizer
-        self.first = Shape(job.session(found), whole, found.translation.variables)
+        self.first = Shape(job.session(found), whole, found.translation.variables, found.form)
         self.made = {whole.key: self.first}
 
     @property
@@ -53,8 +55,8 @@ class Shapes:
         sessions = [shape.session for shape in self.made.values()]
         return sum(session.executor.begun * max(session.plan.microbatches, 1) for session in sessions)
 
-    def step(self, batches: tuple[Any, ...], settings: Settings) -> dict[str, Tensor]:
-        """A step's outputs. All processes call it, with batches of one shape.
+    def step(self, batches: tuple[Any, ...], settings: Settings) -> tuple[Shape, dict[str, Tensor]]:
+        """A step's outputs, and the shape of its batches. All processes call it, with batches of one shape.
 
         Raises:
             Error: where batches differ from the example in more than their extents, or there is no plan.
@@ -66,9 +68,7 @@ class Shapes:
             if shape.settings != own:
                 shape.session.use_settings(own)
                 shape.settings = own
-            if shape is self.first:
-                return shape.session.step(feeds)
-            return self._aside(shape.session, feeds)
+            return shape, shape.session.step(feeds) if shape is self.first else self._aside(shape.session, feeds)
 
     def _aside(self, session: graphc_torch.Session, feeds: dict[str, Tensor]) -> dict[str, Tensor]:
         """A step by another plan, after which the first one's variables are as new."""
@@ -96,4 +96,4 @@ class Shapes:
             warnings.warn(f"each shape of batches has a plan and memory of its own, and this is the {MANY + 1}th: {advice}", stacklevel=4)
         found = self.job.plan_training(example, whole, self.optimizer, self.found)
         session = self.job.session(found, self.first.session)
-        return Shape(session, whole, found.translation.variables)
+        return Shape(session, whole, found.translation.variables, found.form)

@@ -60,7 +60,7 @@ def translate(program: ExportedProgram, inputs: Mapping[str, bool], names: Names
         program: the graph.
         inputs: the batch's tensors in order, and whether each counts samples along its first dim.
         names: the model's tensors.
-        is_loss: whether the output is one number to be learned from; else outputs are ``output.0`` and so on.
+        is_loss: whether the first output is one number to be learned from; the others are ``output.0`` and so on.
 
     Raises:
         Error: where an op has no translation, with the line of the model where it stands.
@@ -100,8 +100,8 @@ class _Translator:
         for node, name in states:
             state = self._variable(name, node.meta["val"])
             self.writer.node("blend", [state, self._value(node)], state.dtype, state.shape, decay=0.0, rate=1.0)
-        outputs = {"loss": self._loss(results[0])} if is_loss else self._numbered(results)
-        text = self.writer.finish(outputs)
+        loss = {"loss": self._loss(results[0])} if is_loss else {}
+        text = self.writer.finish(loss | self._numbered(results[len(loss) :]))
         return Translation(text, self.writer.constants, frozenset(self.variables), tuple(self.counters))
 
     def _numbered(self, results: list[Node]) -> dict[str, Value]:

@@ -10,8 +10,8 @@
 //! they are -inf, softmax gives no number, so such a mask is taken only if each row is known to have a key, or if the model puts zeros in
 //! the place of those weights, as PyTorch's exports do (`guards.rs`): the op gives 0 for such rows. Queries, keys
 //! and values are traced to what they were before transposes, reshapes and repetitions of heads (`heads.rs`), so heads that share
-//! keys are read as they are. Values may be wider or narrower than keys (`widths.rs`). Nothing is replaced whose scores or weights somebody else reads or asks a layout of, nor what is on
-//! several stages.
+//! keys are read as they are. Values may be wider or narrower than keys (`widths.rs`). Nothing is replaced whose scores or weights somebody
+//! else reads or asks a layout of, nor what is on several stages.
 
 mod find;
 mod guards;

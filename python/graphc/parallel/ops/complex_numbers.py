@@ -174,7 +174,7 @@ def _parts(handler: Callable[[Call], object]) -> Handler:
     return lambda call: call.each(handler)
 
 
-MOVED = {name: handler for name, handler in movement.TABLE.items() if name not in ("embedding", "topk")}
+MOVED = {name: handler for name, handler in movement.TABLE.items() if name not in ("embedding", "topk", "sort")}
 SUMMED = {name: reduce.TABLE[name] for name in ("sum", "mean", "cumsum")}
 ALIKE = ("neg", "where", "clone", "alias", "lift_fresh_copy", "contiguous", "graphc.detach.default")
 KEPT = {name: elementwise.TABLE[name] for name in ALIKE}

@@ -228,12 +228,22 @@ def gather(call: Call) -> Value:
 
 def top_k(call: Call) -> Result:
     """The greatest or least elements of a dim, the best first, and their places."""
+    return _best(call, int(call["k"]), bool(call["largest"]))
+
+
+def sort(call: Call) -> Result:
+    """All elements of a dim in order, and their places: of those that are alike the first one comes first."""
+    x = call.tensor("self")
+    return _best(call, x.shape[call.dim("dim", x.rank)], bool(call["descending"]))
+
+
+def _best(call: Call, count: int, greatest: bool) -> Result:
     writer, x = call.writer, call.tensor("self")
     dim, last = call.dim("dim", x.rank), x.rank - 1
     turned = exchanged(call, x, dim, last)
-    shape = (*turned.shape[:-1], int(call["k"]))
+    shape = (*turned.shape[:-1], count)
     results = [(x.dtype, shape), (torch.int64, shape)]
-    values, places = writer.nodes("top_k", [turned], results, count=int(call["k"]), greatest=bool(call["largest"]))
+    values, places = writer.nodes("top_k", [turned], results, count=count, greatest=greatest)
     return (exchanged(call, values, dim, last), exchanged(call, places, dim, last))
 
 
@@ -258,4 +268,5 @@ TABLE: dict[str, Callable[[Call], Result]] = {
     "index_select": index_select,
     "gather": gather,
     "topk": top_k,
+    "sort": sort,
 }

@@ -1,0 +1,216 @@
+"""A strategy of Lightning's Trainer, whose steps are those of a plan. It needs lightning.
+
+Lightning runs its loops, hooks, loggers and checkpoints as ever. ``training_step`` is captured with the first batch; after that a step of
+the plan stands in its place, and in that of the gradients, clipping and update behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from datetime import timedelta
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import BaseFinetuning, ModelPruning, StochasticWeightAveraging
+from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch import Tensor
+
+from ..command import Error
+from .batch import plain
+from .model import Parallel, parallelize
+from .planning import Mesh
+from .recorded import Unknown, make, recorded, replaced
+
+CONSTANT = {
+    "world_size", "num_nodes", "num_devices", "max_epochs", "max_steps", "num_training_batches", "estimated_stepping_batches",
+    "accumulate_grad_batches", "gradient_clip_val", "training", "validating", "testing", "predicting", "sanity_checking", "barebones",
+}  # fmt: skip
+"""What of a trainer ``training_step`` may read, as it is the same at each step."""
+
+OF_GRADIENTS = ("backward", "configure_gradient_clipping", "on_after_backward", "on_before_optimizer_step")
+"""Hooks that look at gradients or change them."""
+
+OF_WEIGHTS = (StochasticWeightAveraging, ModelPruning, BaseFinetuning)
+"""Callbacks that change weights, or which of them are trained."""
+
+
+class GraphcStrategy(DDPStrategy):  # type: ignore[misc]
+    """Trains a LightningModule by a plan, on as many processes as the Trainer or torchrun starts.
+
+    >>> trainer = lightning.Trainer(strategy=GraphcStrategy(mesh="auto"), max_epochs=3)    # doctest: +SKIP
+    >>> trainer.fit(module, datamodule)                                                    # doctest: +SKIP
+    """
+
+    def __init__(self, mesh: Mesh = "auto", *, timeout: float = 300.0, **options: Any) -> None:
+        """A strategy.
+
+        Args:
+            mesh: the ranks in a grid, or ``auto``.
+            timeout: seconds after which a rank that waits for others gives up.
+            options: further ones of :func:`graphc.parallelize`: ``cluster``, ``strategy``, ``microbatches``, ``precision``, ``pin``.
+        """
+        super().__init__(timeout=timedelta(seconds=timeout))
+        self.options = {**options, "mesh": mesh, "timeout": timeout}
+        self.parallel: Parallel | None = None
+        """The model as it is trained, from the first step on."""
+        self._batches: list[Any] = []
+        self._saved: Mapping[str, Any] | None = None
+        self._is_behind = False
+        """Whether the module's weights are older than the plan's."""
+
+    @property
+    def handles_gradient_accumulation(self) -> bool:
+        """A step of the plan takes all batches of which it is made."""
+        return True
+
+    def setup(self, trainer: pl.Trainer) -> None:
+        """Checks what is asked for, and prepares as for data parallelism.
+
+        Raises:
+            Error: where the module or the trainer asks for what a plan has not.
+        """
+        _check(trainer, self.lightning_module)
+        # Batch norms are those of the whole batch in any case.
+        self._layer_sync = None
+        self.parallel, self._saved, self._is_behind, self._batches = None, None, False, []
+        super().setup(trainer)
+
+    def configure_ddp(self) -> None:
+        """Leaves the module as it is."""
+
+    def training_step(self, *arguments: Any, **options: Any) -> Any:
+        """A step of the plan, with as many batches as are accumulated; before the last of them the loss is not known."""
+        module = self.lightning_module
+        trainer = module.trainer
+        self._batches.append(plain(arguments[0]))
+        if len(self._batches) < trainer.accumulate_grad_batches:
+            if trainer.is_last_batch:
+                left = f"{len(self._batches)} of the {trainer.accumulate_grad_batches} batches"
+                raise Error(f"the epoch ends with {left} of a step: let limit_train_batches be a multiple of accumulate_grad_batches")
+            return torch.full((), float("nan"), device=self.root_device)
+        batches, self._batches = self._batches, []
+        if self.parallel is None:
+            self.parallel = self._begin(trainer, batches[0], len(arguments))
+        loss = self.parallel.step(*batches)
+        self._is_behind = True
+        make(self.parallel.beside["calls"], module)
+        output = self.parallel.beside["output"]
+        return loss if output is None else {**output, "loss": loss}
+
+    def backward(self, closure_loss: Tensor, *arguments: Any, **options: Any) -> Tensor:
+        """Nothing is left to do: the step was made with the loss."""
+        return closure_loss.detach()
+
+    def on_validation_start(self) -> None:
+        """Writes the weights into the module, which is evaluated as it stands."""
+        self._update_module()
+
+    def on_train_end(self) -> None:
+        """Leaves the trained weights in the module."""
+        self._update_module()
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """The weights, whole."""
+        found: dict[str, Any] = super().lightning_module_state_dict() if self.parallel is None else self.parallel.state_dict()
+        return found
+
+    def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
+        """The optimizer's state in PyTorch's form, from which plain Lightning goes on too."""
+        if self.parallel is not None:
+            return self.parallel.optimizer_state_dict()
+        found: dict[str, Any] = super().optimizer_state(optimizer)
+        return found
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        """Takes on a state, which the plan does when there is one."""
+        super().load_optimizer_state_dict(checkpoint)
+        self._saved = checkpoint["optimizer_states"][0]
+
+    def _begin(self, trainer: pl.Trainer, batch: Any, count: int) -> Parallel:
+        """Plans a module with its first batch."""
+        optimizer = self.optimizers[0]
+        parallel = parallelize(
+            self.lightning_module, batch, forward=lambda module, batch: _run(module, batch, count), loss=_both, optimizer=optimizer,
+            accumulate=trainer.accumulate_grad_batches, max_norm=trainer.gradient_clip_val or None, device=self.root_device, **self.options,
+        )  # fmt: skip
+        if self._saved is not None:
+            parallel.load_optimizer_state_dict(self._saved)
+            self._saved = None
+        optimizer.state.clear()
+        return parallel
+
+    def _update_module(self) -> None:
+        if self.parallel is not None and self._is_behind:
+            with torch.inference_mode(False), torch.no_grad():
+                self.parallel.update_module()
+            self._is_behind = False
+
+
+def _check(trainer: pl.Trainer, module: Any) -> None:
+    """Checks what a plan is asked for.
+
+    Raises:
+        Error: where it has not got it.
+    """
+    if trainer.state.fn != "fit":
+        return
+    if not module.automatic_optimization:
+        raise Error("the module optimizes by hand (automatic_optimization=False), and a plan makes whole steps: let Lightning optimize it")
+    if trainer.precision != "32-true":
+        raise Error(f"Trainer(precision={trainer.precision!r}) is no part of plans: GraphcStrategy(precision='bf16') is")
+    if trainer.gradient_clip_val and trainer.gradient_clip_algorithm == "value":
+        raise Error("a plan scales gradients down by their norm: gradient_clip_algorithm='norm'")
+    for callback in trainer.callbacks:
+        if isinstance(callback, OF_WEIGHTS) or type(callback).__name__ in ("WeightAveraging", "EMAWeightAveraging"):
+            raise Error(f"{type(callback).__name__} changes weights between steps, and those of a plan lie elsewhere: leave it out")
+    for part, parent in ((module, pl.LightningModule), *((callback, pl.Callback) for callback in trainer.callbacks)):
+        for hook in OF_GRADIENTS:
+            if hasattr(parent, hook) and is_overridden(hook, part, parent=parent):
+                advice = "leave it out; gradient_clip_val scales gradients down, and strategy.parallel.norm is their norm then"
+                raise Error(f"{type(part).__name__} has {hook}, and a plan does not show gradients: {advice}")
+
+
+def _run(module: Any, batch: Any, count: int) -> Any:
+    """What ``training_step`` gives, and what it says beside it."""
+    more = [_changing(f"its argument {number + 1}, the number of the batch,") for number in range(1, count)]
+    guard = _Constants(module.trainer)
+    parts = [part for part in module.modules() if isinstance(part, pl.LightningModule)]
+    with recorded(module) as record, ExitStack() as stack:
+        for part in parts:
+            stack.enter_context(replaced(part, "_trainer", guard))
+        output = module.training_step(batch, *more)
+    return {"output": output, "calls": record.calls}
+
+
+def _both(found: Any, batch: Any) -> Any:
+    """The loss, and what stands beside it."""
+    output = found["output"]
+    loss = output.get("loss") if isinstance(output, Mapping) else output
+    if not isinstance(loss, Tensor):
+        raise Error(f"training_step gives {type(output).__name__}: let it return the loss, or a mapping with `loss`")
+    others = {name: part for name, part in output.items() if name != "loss"} if isinstance(output, Mapping) else None
+    return loss, {"output": others, "calls": found["calls"]}
+
+
+def _changing(what: str) -> Unknown:
+    return Unknown(f"training_step reads {what} and is captured once, for all steps: let the batch hold it as a tensor")
+
+
+class _Constants:
+    """A trainer of which only what never changes can be read."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._of = trainer
+
+    def __getattr__(self, name: str) -> Any:
+        """What the trainer has.
+
+        Raises:
+            Error: where it may be another at another step.
+        """
+        if name in CONSTANT:
+            return getattr(self._of, name)
+        return _changing(f"`trainer.{name}`,")._refuse()
