@@ -3,7 +3,8 @@
 //! The results never depend on the number of threads. If the system gives fewer threads than there are processors, or none, the same work is done
 //! with those that there are.
 
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
+use std::thread;
 
 use graphc_ir::trace::current_span;
 use rayon::prelude::*;
@@ -53,6 +54,39 @@ pub(crate) fn map_side_by_side<T: Send, R: Send>(
     }
 }
 
+/// Does the same work with each of several items, in as many threads as there are shared ones. The results are in the order of the items.
+///
+/// The threads are not the shared ones, so the work may wait for what those do.
+pub(crate) fn map_in_own_threads<T: Send, R: Send>(
+    items: Vec<T>,
+    work: impl Fn(T) -> R + Sync,
+) -> Vec<R> {
+    const UNHARMED: &str = "no thread panics while it holds this";
+    let threads = shared_pool().map_or(1, ThreadPool::current_num_threads).min(items.len());
+    let mut done: Vec<Option<R>> = items.iter().map(|_| None).collect();
+    let queue = Mutex::new(items.into_iter().zip(&mut done));
+    let take_all = || {
+        loop {
+            let Some((item, result)) = queue.lock().expect(UNHARMED).next() else { break };
+            *result = Some(work(item));
+        }
+    };
+    let span = current_span();
+    thread::scope(|scope| {
+        for _ in 1..threads {
+            let inside = || {
+                let _span = span.clone().entered();
+                take_all();
+            };
+            // Without a thread the others do its work.
+            let _ = thread::Builder::new().stack_size(STACK).spawn_scoped(scope, inside);
+        }
+        take_all();
+    });
+    drop(queue);
+    done.into_iter().map(|result| result.expect("each item is taken once")).collect()
+}
+
 /// Returns the shared threads, or `None` if there is only the calling thread.
 fn shared_pool() -> Option<&'static ThreadPool> {
     static POOL: OnceLock<Option<ThreadPool>> = OnceLock::new();
@@ -83,6 +117,14 @@ mod tests {
     fn what_is_made_of_items_is_in_their_order() {
         let squares = map_side_by_side((0..1000).collect(), |number: usize| number * number);
         assert_eq!(squares, Vec::from_iter((0..1000).map(|number| number * number)));
+    }
+
+    #[test]
+    fn own_threads_may_wait_for_shared_ones() {
+        let of = |number: usize| map_side_by_side(vec![number; 3], |number| 2 * number).len();
+        let found = map_in_own_threads((0..50).collect(), |number| (number, of(number)));
+        assert_eq!(found, Vec::from_iter((0..50).map(|number| (number, 3))));
+        assert!(map_in_own_threads(Vec::<usize>::new(), of).is_empty());
     }
 
     #[test]

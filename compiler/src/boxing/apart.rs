@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use graphc_ir::plan::Layout;
 
 use super::Prices;
-use super::exchange::{Traffic, exchange_traffic, price_traffic};
+use super::exchange::{Traffic, are_very_many, exchange_traffic, price_traffic};
+use super::factored::factored_traffic;
 use crate::cluster::alpha_beta;
 
 /// The exchanges known so far.
@@ -28,12 +29,15 @@ impl ApartExchanges {
         price_traffic(prices, alpha_beta(prices.cluster, &ranks, None), traffic)
     }
 
-    /// Returns [`exchange_traffic`]. It is looked up if all ranks of one mesh are before those of the other.
+    /// Returns [`exchange_traffic`]. If all ranks of one mesh are before those of the other, it is worked out once, by dims where that is possible.
     fn find_traffic(&mut self, from: &Layout, to: &Layout, microbatches: usize) -> Traffic {
         if !are_apart(&from.ranks, &to.ranks) {
             return exchange_traffic(from, to, microbatches);
         }
-        let found = || exchange_traffic(from, to, microbatches);
+        let by_dims =
+            || (!are_very_many(from, to)).then(|| factored_traffic(from, to, microbatches));
+        let found =
+            || by_dims().flatten().unwrap_or_else(|| exchange_traffic(from, to, microbatches));
         *self.known.entry((strip_ranks(from), strip_ranks(to))).or_insert_with(found)
     }
 }

@@ -9,6 +9,7 @@
 
 mod apart;
 mod exchange;
+mod factored;
 mod fusion;
 mod hidden;
 mod patterns;

@@ -21,6 +21,7 @@ use crate::cost::model_flops_utilization;
 use crate::error::CompileError;
 use crate::null_device::Shares;
 use crate::pipeline::prepare_graph;
+use crate::side_by_side::map_in_own_threads;
 
 /// The least share of a step that links or waiting must take to be the limit.
 const BINDING: f64 = 0.1;
@@ -177,17 +178,22 @@ pub fn advise_ways(
     }
     sort_ways(&mut ways);
     ways.truncate(depth.ways);
-    let mut made = 0;
-    for way in ways.iter_mut().take(ATTEMPTS * depth.plans) {
-        let options = CompileOptions { mesh: way.mesh.clone(), ..options.clone() };
-        let job = CompileJob { graph, options: &options, cluster, weights: None };
-        let planned = job.compile_choice(&way.choice);
-        made += usize::from(planned.is_ok());
-        way.planned = Some(planned.map(|compiled| Figures::new(&compiled)));
-        reached(parts - depth.plans + made, parts);
-        if made == depth.plans {
-            break;
+    let most = ways.len().min(ATTEMPTS * depth.plans);
+    let (mut made, mut tried) = (0, 0);
+    while made < depth.plans && tried < most {
+        let wave = &mut ways[tried..most.min(tried + depth.plans - made)];
+        tried += wave.len();
+        let plan = |way: &Way| {
+            let options = CompileOptions { mesh: way.mesh.clone(), ..options.clone() };
+            let job = CompileJob { graph, options: &options, cluster, weights: None };
+            job.compile_choice(&way.choice).map(|compiled| Figures::new(&compiled))
+        };
+        let planned = map_in_own_threads(wave.iter().collect(), plan);
+        for (way, planned) in wave.iter_mut().zip(planned) {
+            made += usize::from(planned.is_ok());
+            way.planned = Some(planned);
         }
+        reached(parts - depth.plans + made, parts);
     }
     reached(parts, parts);
     sort_ways(&mut ways);
