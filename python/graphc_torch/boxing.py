@@ -40,7 +40,7 @@ def collective(does: Collective, changes: list[Change], scope: Scope) -> Run:
     if any(change.start.group(scope.rank, axis) != group for change in changes):
         raise PlanError("a collective is of tensors on different ranks")
     neighbours = scope.communicator.neighbours
-    if neighbours is not None and len(group) > 1 and neighbours.reach(group):
+    if neighbours is not None and len(group) > 1 and neighbours.reach(group) and len(changes) <= direct.MOST_TENSORS:
         return direct.collective(does, changes, axis, direct.Meeting(neighbours, group, scope))
     if does.kind is BoxingKind.ALL_REDUCE:
         return _all_reduce(changes, axis, group, scope)

@@ -23,6 +23,9 @@ from .plan import BoxingKind, Collective
 FEW_BYTES = 1 << 15
 """Up to how many bytes of operands each rank makes all of an all-reduce: a third turn costs more than reading them all."""
 
+MOST_TENSORS = 2048
+"""The most tensors of a collective, whose places a message takes."""
+
 ALIGNED = 16
 """Elements of which shares of an all-reduce are multiples, but for the last."""
 

@@ -15,6 +15,7 @@ import struct
 import tempfile
 import weakref
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +54,12 @@ class Neighbours:
         """Memory that holds zeros. All ranks call it, and each can read it afterwards.
 
         Raises:
-            RunError: where a rank does not answer.
+            RunError: where memory is short, or a rank does not answer.
         """
-        with failing(self.rank, f"taking {size} bytes of memory for the plan"):
-            file = _file(size)
         number = len(self.segments[self.rank])
-        own, begin = self._mapped(file, size)
+        with failing(self.rank, f"taking {size} bytes of memory for the plan"):
+            file, own = _taken(size)
+        begin = torch.frombuffer(own, dtype=torch.uint8).data_ptr()
         weakref.finalize(own, self._give_back, number)
         self.segments[self.rank].append(None)
         self.own[number] = begin, begin + size
@@ -71,11 +72,6 @@ class Neighbours:
         del self.own[number]
         self.gone.append(number)
 
-    @staticmethod
-    def _mapped(file: int, size: int) -> tuple[mmap.mmap, int]:
-        memory = mmap.mmap(file, max(size, 1))
-        return memory, torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
-
     def _announce(self, file: int, size: int) -> None:
         """Gives a file to the others, takes theirs, and forgets what they no longer use."""
         gone, self.gone[:] = tuple(self.gone), ()
@@ -85,7 +81,8 @@ class Neighbours:
         for rank in self.peers:
             found, files = self._hear(rank, 1)
             theirs, *left = struct.unpack(f"<{len(found) // 8}Q", found)
-            memory, _ = self._mapped(files[0], theirs)
+            with failing(self.rank, f"reading the memory of rank {rank}"):
+                memory = _mapped(files[0], theirs)
             os.close(files[0])
             self.segments[rank].append(torch.frombuffer(memory, dtype=torch.uint8))
             for number in left:
@@ -151,15 +148,22 @@ def _ended(rank: int) -> RunError:
     return RunError(f"rank {rank} has closed its connection: that rank has ended, and says why")
 
 
-def _file(size: int) -> int:
-    """A file without a name, of zeros."""
+def _taken(size: int) -> tuple[int, mmap.mmap]:
+    """A file without a name, of zeros, and the memory that it is."""
     file = os.memfd_create("graphc", os.MFD_CLOEXEC)
     try:
         os.ftruncate(file, max(size, 1))
+        return file, _mapped(file, size)
     except OSError as error:
         os.close(file)
         raise MemoryError(str(error)) from error
-    return file
+
+
+def _mapped(file: int, size: int) -> mmap.mmap:
+    try:
+        return mmap.mmap(file, max(size, 1))
+    except OSError as error:
+        raise MemoryError(str(error)) from error
 
 
 _found: list[tuple[Any, Neighbours | None]] = []
@@ -179,20 +183,36 @@ def neighbours_of(rank: int, world: int, timeout: float) -> Neighbours | None:
 
 def _find(rank: int, world: int) -> Neighbours | None:
     """Connects with all ranks of this machine, each rank with those before it."""
-    with tempfile.TemporaryDirectory(prefix="graphc-", ignore_cleanup_errors=True) as folder:
-        here = _listening(f"{folder}/{rank}", world)
-        places = _told((_machine(), f"{folder}/{rank}") if here is not None else None, world)
+    with ExitStack() as stack:
+        place = _place(rank, stack)
+        here = None if place is None else _listening(place, world)
+        places = _told(None if here is None else (_machine(), place), world)
         peers = _connected(rank, places)
         reached = _told(frozenset(peers), world)
         later = sum(rank in reached[other] for other in range(rank + 1, world))
-        for _ in range(later):
-            assert here is not None  # It was reached.
-            peer, _ = here.accept()
-            peers[struct.unpack("<Q", peer.recv(8))[0]] = peer
         if here is not None:
+            peers.update(_accepted(here, later))
             here.close()
     mutual = [reached[a] | {b for b in range(world) if a in reached[b]} for a in range(world)]
     return Neighbours(rank, peers, mutual) if peers else None
+
+
+def _place(rank: int, stack: ExitStack) -> str | None:
+    """Where others may look for this process: a path in a folder of its own, which goes with the stack."""
+    try:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="graphc-", ignore_cleanup_errors=True))
+    except OSError:
+        return None
+    return f"{folder}/{rank}"
+
+
+def _accepted(here: socket.socket, count: int) -> dict[int, socket.socket]:
+    """The connections of so many ranks, which have been made by now."""
+    found = {}
+    for _ in range(count):
+        peer, _ = here.accept()
+        found[struct.unpack("<Q", peer.recv(8))[0]] = peer
+    return found
 
 
 def _told(what: Any, world: int) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,11 +33,15 @@ def stepped(session: graphc_torch.Session) -> list[float]:
 
 
 @pytest.mark.parametrize("off", [(), (1,), (0, 1)])
-def test_losses_are_the_same_by_memory_and_by_messages(compiled: Callable[..., Path], off: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("by", ["switch", "folder"])
+def test_losses_are_the_same_by_memory_and_by_messages(compiled: Callable[..., Path], off: tuple[int, ...], by: str) -> None:
+    """Where a process is told so, or has no place for the sockets of the machine, all communicate by messages."""
     path = compiled("mlp", "--mesh", "2")
 
     def work(rank: int) -> Any:
-        os.environ[neighbours.SWITCH] = "0" if rank in off else "1"
+        if rank in off:
+            os.environ[neighbours.SWITCH] = "0" if by == "switch" else "1"
+            tempfile.tempdir = "/nowhere"
         session = session_of(path)
         return stepped(session), session.executor.communicator.neighbours is not None
 
@@ -86,3 +91,9 @@ def test_a_place_outside_of_shared_memory_is_refused() -> None:
     assert memory.tolist() == [0] * 64 and alone.place_of(memory[8:16]) == (0, 8) and alone.place_of(memory[:0])[0] == 0
     with pytest.raises(graphc_torch.GraphcError, match="outside of the memory that ranks share"):
         alone.place_of(torch.zeros(4))
+
+
+def test_memory_that_is_not_there_is_said() -> None:
+    alone = neighbours.Neighbours(3, {}, [frozenset()])
+    with pytest.raises(graphc_torch.GraphcError, match=f"rank 3, taking {1 << 62} bytes of memory for the plan: "):
+        alone.take_memory(1 << 62)
