@@ -4,7 +4,6 @@
 //! with those that there are.
 
 use std::sync::{Mutex, OnceLock};
-use std::thread;
 
 use graphc_ir::trace::current_span;
 use rayon::prelude::*;
@@ -71,20 +70,19 @@ pub(crate) fn map_in_own_threads<T: Send, R: Send>(
             *result = Some(work(item));
         }
     };
-    let span = current_span();
-    thread::scope(|scope| {
-        for _ in 1..threads {
-            let inside = || {
-                let _span = span.clone().entered();
-                take_all();
-            };
-            // Without a thread the others do its work.
-            let _ = thread::Builder::new().stack_size(STACK).spawn_scoped(scope, inside);
-        }
-        take_all();
-    });
+    repeat_side_by_side(threads, &take_all);
     drop(queue);
     done.into_iter().map(|result| result.expect("each item is taken once")).collect()
+}
+
+/// Does the same thing in so many threads at once, of which the calling one is the first.
+fn repeat_side_by_side(threads: usize, work: &(dyn Fn() + Sync)) {
+    match threads {
+        0 | 1 => work(),
+        _ => {
+            side_by_side(|| repeat_side_by_side(threads - 1, work), work);
+        }
+    }
 }
 
 /// Returns the shared threads, or `None` if there is only the calling thread.
