@@ -14,54 +14,24 @@ import copy
 import json
 import os
 import statistics
+import sys
+from pathlib import Path
 from time import perf_counter
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
-from torch.nn import functional as F
 
 import graphc
 
-
-class Block(nn.Module):
-    """Attention and MLP, each behind a norm and around a residual."""
-
-    def __init__(self, width, heads):
-        super().__init__()
-        self.heads = heads
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x):
-        rows, time, width = x.shape
-        q, k, v = self.qkv(self.norms[0](x)).view(rows, time, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(mixed.transpose(1, 2).reshape(rows, time, width))
-        return x + self.down(F.gelu(self.up(self.norms[1](x))))
-
-
-class Gpt(nn.Module):
-    """nanoGPT's model, whose head is its embedding where they are tied."""
-
-    def __init__(self, layers, width, heads, time, vocabulary):
-        super().__init__()
-        self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(time, width)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
-
-    def forward(self, tokens):
-        x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
-        for block in self.blocks:
-            x = block(x)
-        return self.head(self.norm(x))
+sys.path.insert(0, str(Path(__file__).parent / "peers"))
+import torch_models  # noqa: E402
 
 
 def cross_entropy(logits, batch):
     """The mean over tokens."""
-    return F.cross_entropy(logits.flatten(0, 1), batch[1].flatten())
+    return torch_models.ce(logits, batch[1])
 
 
 def optimizer_of(model):
@@ -155,7 +125,7 @@ def main():
         dist.init_process_group("gloo")
     rank = dist.get_rank() if world > 1 else 0
     torch.manual_seed(0)
-    model = Gpt(a.layers, a.width, a.heads, a.time, a.vocabulary)
+    model = torch_models.GPT(a.layers, a.width, a.heads, a.time, a.vocabulary)
     generator = torch.Generator().manual_seed(rank)
     made = [torch.randint(a.vocabulary, (2, a.rows, a.time), generator=generator) for _ in range(a.steps)]
     batches = [(tokens, labels) for tokens, labels in made]

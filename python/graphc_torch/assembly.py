@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .communicator import Communicator
+from .errors import PlanError
 from .layout import Contribution, Layout, Rect, ReduceKind, along_axis
 from .ops import HALVES, Port
 
@@ -39,6 +40,18 @@ class Scope:
     def held(self, layout: Layout, rank: int) -> Rect:
         """What a rank holds."""
         return layout.rect(rank, self.microbatch, self.microbatches)
+
+
+def partial_along(changes: list[Change], axis: int) -> ReduceKind:
+    """How partial values along an axis are combined, which is the same for all tensors of an all-reduce.
+
+    Raises:
+        PlanError: where it is not, or one is not partial.
+    """
+    kind = changes[0].start.sbp[axis].partial
+    if kind is None or any(change.start.sbp[axis].partial is not kind for change in changes):
+        raise PlanError("an all-reduce is of what is not partial in one way")
+    return kind
 
 
 def identity(dtype: torch.dtype, kind: ReduceKind) -> float | bool:

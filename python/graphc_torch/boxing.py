@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from . import direct
-from .assembly import Assembly, Change, Scope, identity
+from .assembly import Assembly, Change, Scope, identity, partial_along
 from .communicator import Communicator, axis_of
 from .errors import PlanError
 from .layout import Contribution, Layout, Ranks, Rect, ReduceKind, Sbp, contributions
@@ -52,9 +52,7 @@ def collective(does: Collective, changes: list[Change], scope: Scope) -> Run:
 
 
 def _all_reduce(changes: list[Change], axis: int, group: tuple[int, ...], scope: Scope) -> Run:
-    kind = changes[0].start.sbp[axis].partial
-    if kind is None or any(change.start.sbp[axis].partial is not kind for change in changes):
-        raise PlanError("an all-reduce is of what is not partial in one way")
+    kind = partial_along(changes, axis)
     pairs = [(change.operand.tensor, change.result.tensor) for change in changes]
     if len(group) == 1:
         return all_of([_copy(operand, result) for operand, result in pairs])

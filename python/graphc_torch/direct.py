@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from .assembly import Assembly, Change, Scope, combine
-from .errors import PlanError
+from .assembly import Assembly, Change, Scope, combine, partial_along
 from .layout import ReduceKind
 from .neighbours import Neighbours
 from .ops import HALVES, Run, overlap, same_memory
@@ -55,9 +55,7 @@ def collective(does: Collective, changes: list[Change], axis: int, meeting: Meet
         PlanError: where layouts do not fit what it does, or tensors lie outside of the memory that ranks share.
     """
     if does.kind is BoxingKind.ALL_REDUCE:
-        kind = changes[0].start.sbp[axis].partial
-        if kind is None or any(change.start.sbp[axis].partial is not kind for change in changes):
-            raise PlanError("an all-reduce is of what is not partial in one way")
+        kind = partial_along(changes, axis)
         if sum(_bytes(change.operand.tensor) for change in changes) > FEW_BYTES:
             return _Shared(changes, axis, kind, meeting).run
     return _Whole(changes, axis, meeting).run
@@ -71,10 +69,9 @@ class _Whole:
     """Each rank makes all of its result, of what it reads from the others."""
 
     def __init__(self, changes: list[Change], axis: int, meeting: Meeting) -> None:
-        scope, own = meeting.scope, meeting.own
+        scope = meeting.scope
         self.meeting, self.changes = meeting, changes
-        self.places = [meeting.neighbours.place_of(change.operand.tensor) for change in changes]
-        self.message = _packed(self.places)
+        self.message = _packed([meeting.neighbours.place_of(change.operand.tensor) for change in changes])
         self.parts = [scope.along(change, axis, scope.rank) for change in changes]
         self.results = [change.result.tensor for change in changes]
         self.assemblies = [
@@ -85,8 +82,6 @@ class _Whole:
         self.staged = [torch.empty_like(result) for result in self.results] if tangled else self.results
         """Where results are made: apart from operands, which the others may not have read yet."""
         self.known: dict[tuple[bytes, ...], list[list[Tensor]]] = {}
-        self.of_group = {rank: index for index, rank in enumerate(meeting.group)}
-        assert meeting.group[own] == scope.rank
 
     def run(self) -> None:
         """Makes the collective."""
@@ -112,7 +107,7 @@ class _Whole:
         found, change, scope = [], self.changes[index], self.meeting.scope
         for part in self.parts[index]:
             held = scope.held(change.start, part.source)
-            place = places[self.of_group[part.source]][index]
+            place = places[self.meeting.group.index(part.source)][index]
             found.append(self._operand(change, part.source, place, held.extent)[part.part.within(held)])
         return found
 
@@ -125,7 +120,8 @@ class _Shared:
     """An all-reduce of which each rank makes a share."""
 
     def __init__(self, changes: list[Change], axis: int, kind: ReduceKind, meeting: Meeting) -> None:
-        self.meeting, self.kind, self.whole = meeting, kind, _Whole(changes, axis, meeting)
+        self.meeting, self.kind = meeting, kind
+        self.changes, self.axis = changes, axis
         self.operands = [change.operand.tensor.view(-1) for change in changes]
         self.results = [change.result.tensor.view(-1) for change in changes]
         pairs = enumerate(self.operands)
@@ -138,7 +134,7 @@ class _Shared:
         """Makes it."""
         messages = self.meeting.swap(self.message)
         if any(message[0] for message in messages):
-            self.whole.assemble(messages)
+            self._whole.assemble(messages)
             return
         theirs = self._tensors(tuple(messages))
         for index, result in enumerate(self.results):
@@ -150,6 +146,11 @@ class _Shared:
                     share = self._share(result, rank)
                     result[share].copy_(tensors[len(self.results) + index][share])
         self.meeting.swap()
+
+    @cached_property
+    def _whole(self) -> _Whole:
+        """The way that is left where a result lies over an operand of another tensor."""
+        return _Whole(self.changes, self.axis, self.meeting)
 
     def _reduce(self, result: Tensor, operands: list[Tensor]) -> None:
         """This rank's share, in the order of ranks."""

@@ -74,7 +74,8 @@ class Neighbours:
 
     def _announce(self, file: int, size: int) -> None:
         """Gives a file to the others, takes theirs, and forgets what they no longer use."""
-        gone, self.gone[:] = tuple(self.gone), ()
+        # Memory may be given back at any moment, by Python's collector too.
+        gone = [self.gone.pop() for _ in range(len(self.gone))]
         message = struct.pack(f"<Q{len(gone)}Q", size, *gone)
         for rank in self.peers:
             self._tell(rank, message, [file])
@@ -98,7 +99,7 @@ class Neighbours:
             return max(self.own), 0
         begin = tensor.data_ptr()
         end = begin + tensor.numel() * tensor.element_size()
-        for number, (first, last) in self.own.items():
+        for number, (first, last) in tuple(self.own.items()):
             if first <= begin and end <= last:
                 return number, begin - first
         raise PlanError("a tensor of a collective lies outside of the memory that ranks share")

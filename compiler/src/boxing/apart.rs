@@ -34,10 +34,11 @@ impl ApartExchanges {
         if !are_apart(&from.ranks, &to.ranks) {
             return exchange_traffic(from, to, microbatches);
         }
-        let by_dims =
-            || (!are_very_many(from, to)).then(|| factored_traffic(from, to, microbatches));
-        let found =
-            || by_dims().flatten().unwrap_or_else(|| exchange_traffic(from, to, microbatches));
+        let found = || match are_very_many(from, to) {
+            true => exchange_traffic(from, to, microbatches),
+            false => factored_traffic(from, to, microbatches)
+                .unwrap_or_else(|| exchange_traffic(from, to, microbatches)),
+        };
         *self.known.entry((strip_ranks(from), strip_ranks(to))).or_insert_with(found)
     }
 }

@@ -185,9 +185,13 @@ impl<'a> Senders<'a> {
 }
 
 impl Traffic {
-    fn add_message(&mut self, bytes: u64) {
+    pub(super) fn add_message(&mut self, bytes: u64) {
         self.messages += 1;
         self.bytes += bytes;
+    }
+
+    pub(super) fn times(self, other: Self) -> Self {
+        Self { messages: self.messages * other.messages, bytes: self.bytes * other.bytes }
     }
 
     pub(super) fn elementwise_max(self, other: Self) -> Self {

@@ -15,13 +15,6 @@ use graphc_ir::shard::split_range;
 
 use super::exchange::Traffic;
 
-/// The most messages and elements of any rank, in the dims so far.
-#[derive(Clone, Copy)]
-struct Most {
-    messages: usize,
-    elements: usize,
-}
-
 /// A part of a dim that the ranks at some coordinates hold.
 struct Part {
     range: Range<usize>,
@@ -33,7 +26,8 @@ struct Part {
 pub(super) fn factored_traffic(from: &Layout, to: &Layout, microbatches: usize) -> Option<Traffic> {
     let turns = count_turns(from, to)?;
     let none = vec![1; from.hierarchy.len()];
-    let (mut received, mut sent) = (Most::ONE, Most::ONE);
+    let element = Traffic { messages: 1, bytes: from.dtype.size() as u64 };
+    let (mut received, mut sent) = (element, element);
     for dim in 0..from.shape.len() {
         let held = list_parts(from, dim, microbatches, &none);
         let need = list_parts(to, dim, microbatches, &turns);
@@ -43,16 +37,16 @@ pub(super) fn factored_traffic(from: &Layout, to: &Layout, microbatches: usize) 
     }
     for (&extent, sbp) in from.hierarchy.iter().zip(&from.sbp.0) {
         if sbp.is_partial() {
-            received = received.times(Most { messages: extent, elements: extent });
+            received = received.times(Traffic { messages: extent, bytes: extent as u64 });
         }
     }
     for ((&extent, &turns), sbp) in to.hierarchy.iter().zip(&turns).zip(&to.sbp.0) {
         if *sbp == Sbp::Broadcast {
-            sent = sent.times(Most { messages: extent / turns, elements: extent / turns });
+            let copies = extent / turns;
+            sent = sent.times(Traffic { messages: copies, bytes: copies as u64 });
         }
     }
-    let bytes = received.elements.max(sent.elements) * from.dtype.size();
-    Some(Traffic { messages: received.messages.max(sent.messages), bytes: bytes as u64 })
+    Some(received.elementwise_max(sent))
 }
 
 /// Returns the number of turns along each axis of the receivers, by which they choose among copies.
@@ -98,13 +92,13 @@ fn list_parts(layout: &Layout, dim: usize, microbatches: usize, turns: &[usize])
     parts
 }
 
-/// Returns the most that a receiver gets in a dim, and the most that a sender sends to the receivers of one turn.
-fn most_of_dim(held: &[Part], need: &[Part]) -> (Most, Most) {
+/// Returns the most that a receiver gets in a dim, and the most that a sender sends to the receivers of one turn, of elements of one byte.
+fn most_of_dim(held: &[Part], need: &[Part]) -> (Traffic, Traffic) {
     let turns = need.iter().map(|part| part.turn + 1).max().unwrap_or(1);
-    let mut of_senders = vec![Most::NONE; turns * held.len()];
-    let mut most = Most::NONE;
+    let mut of_senders = vec![Traffic::default(); turns * held.len()];
+    let mut most = Traffic::default();
     for part in need {
-        let mut received = Most::NONE;
+        let mut received = Traffic::default();
         let first = held.partition_point(|held| held.range.end <= part.range.start);
         for (at, other) in held.iter().enumerate().skip(first) {
             if other.range.start >= part.range.end {
@@ -113,34 +107,13 @@ fn most_of_dim(held: &[Part], need: &[Part]) -> (Most, Most) {
             let end = other.range.end.min(part.range.end);
             let elements = end.saturating_sub(other.range.start.max(part.range.start));
             if elements > 0 {
-                received.add_message(elements);
-                of_senders[part.turn * held.len() + at].add_message(elements);
+                received.add_message(elements as u64);
+                of_senders[part.turn * held.len() + at].add_message(elements as u64);
             }
         }
         most = most.elementwise_max(received);
     }
-    (most, of_senders.into_iter().fold(Most::NONE, Most::elementwise_max))
-}
-
-impl Most {
-    const NONE: Self = Self { messages: 0, elements: 0 };
-    const ONE: Self = Self { messages: 1, elements: 1 };
-
-    fn add_message(&mut self, elements: usize) {
-        self.messages += 1;
-        self.elements += elements;
-    }
-
-    fn times(self, other: Self) -> Self {
-        Self { messages: self.messages * other.messages, elements: self.elements * other.elements }
-    }
-
-    fn elementwise_max(self, other: Self) -> Self {
-        Self {
-            messages: self.messages.max(other.messages),
-            elements: self.elements.max(other.elements),
-        }
-    }
+    (most, of_senders.into_iter().fold(Traffic::default(), Traffic::elementwise_max))
 }
 
 #[cfg(test)]
