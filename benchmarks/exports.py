@@ -378,6 +378,13 @@ def ranks(mesh, microbatches=1):
     return ["--mesh", mesh[:-1], "--stages", mesh[:-1], *(["--microbatches", microbatches] if microbatches > 1 else [])]
 
 
+def held_weights(graph):
+    """The names of initializers, and of the parameters of which the exporter's optimizer has made them."""
+    names = {tensor.name for tensor in graph.initializer}
+    made = [entry for value in graph.value_info if value.name in names for entry in value.metadata_props if entry.key.endswith("folded_from")]
+    return names | {part.strip("'") for entry in made for part in entry.value.strip("[]").split(", ")}
+
+
 class Case:
     """A model, its file and data, and what others make of it."""
 
@@ -388,7 +395,7 @@ class Case:
         onnxruntime.set_default_logger_severity(3)
         torch.manual_seed(0)
         model, self.inputs = build()
-        if args.export == "default":
+        if args.export == "default" and not args.fresh:
             disturb(model)
         self.model, self.args, self.folder = model.eval(), args, folder / build.__name__
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -401,7 +408,7 @@ class Case:
         self.labels = labels_of(self.y)
         save_file({name: np.ascontiguousarray(x) for name, x in feeds.items()}, self.folder / "inputs.safetensors")
         save_file({**feeds, "labels": self.labels.numpy()}, self.folder / "data.safetensors")
-        held = {tensor.name for tensor in onnx.load(str(self.path)).graph.initializer}
+        held = held_weights(onnx.load(str(self.path)).graph)
         frozen = [name for name, p in self.model.named_parameters() if not p.requires_grad and name in held]
         self.frozen = [part for name in frozen for part in ("--freeze", name)]
         self.has_statistics = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.model.modules())
@@ -468,6 +475,7 @@ def main():
     parser.add_argument("--export", choices=["dynamo", "default", "plain"], default="dynamo")
     parser.add_argument("--opset", type=int, help="the version of ONNX's ops; else the exporter's own choice")
     parser.add_argument("--dynamic", action="store_true", help="with a symbolic first dim")
+    parser.add_argument("--fresh", action="store_true", help="with the default export too, weights as modules begin: many of zeros or ones")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--keep", type=pathlib.Path, help="where the models and data are left")

@@ -19,6 +19,7 @@ from .epochs import Epochs
 from .errors import FeedError, reason
 from .files import check_file, read_file, write_whole
 from .folded import unfolded
+from .merged import unmerged
 from .json_text import read_json, write_line
 from .layout import Layout
 from .ops import TORCH
@@ -173,8 +174,13 @@ def model_weights(plan: Plan) -> dict[str, Tensor]:
     if not wanted or plan.weights is None:
         return {}
     tensors = _initializers(plan.weights)
-    parts = onnx.folded(plan.weights.path) if plan.weights.path.endswith(".onnx") else {}
+    is_onnx = plan.weights.path.endswith(".onnx")
+    parts = onnx.folded(plan.weights.path) if is_onnx else {}
     found = {name: unfolded(name, shape, tensors, parts) for name, shape in wanted.items()}
+    if is_onnx and any(tensor is None for tensor in found.values()):
+        calls = onnx.calls(plan.weights.path)
+        for name in [name for name, tensor in found.items() if tensor is None]:
+            found[name] = unmerged(name, wanted[name], tensors, parts, calls)
     return {name: tensor for name, tensor in found.items() if tensor is not None}
 
 

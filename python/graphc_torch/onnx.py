@@ -7,7 +7,9 @@ initializers are read; data of large models in files beside it are read from the
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -18,6 +20,7 @@ from .files import check_file, read_file
 
 PRODUCER, GRAPH, NODE, INITIALIZER, INPUT, VALUE_INFO = 2, 7, 1, 5, 11, 13
 """Fields of a model and of a graph."""
+GRAPH_METADATA, NODE_METADATA = 16, 9
 DESCRIBED = {INITIALIZER: (8, 16), INPUT: (1, 4), VALUE_INFO: (1, 4)}
 """The fields of what describes tensors for its name and its metadata."""
 DIMS, TYPE, FLOATS, INTS_32, INTS_64, NAME, RAW, EXTERNAL, LOCATION = 1, 2, 4, 5, 7, 8, 9, 13, 14
@@ -83,6 +86,39 @@ def folded(path: str | Path) -> dict[str, list[str]]:
                     parts = _text(pair, 2).removeprefix("[").removesuffix("]").split(", ")
                     found[_text(entry, name)] = [part.strip("'\"") for part in parts]
     return found
+
+
+@dataclass(frozen=True)
+class Calls:
+    """The functions of PyTorch that a model's nodes stand for."""
+
+    nodes: list[tuple[list[str], list[str]]]
+    """The inputs of each node that stands for one, and the names of that function's operands."""
+    placeholders: dict[str, str]
+    """The names that functions call parameters by, by the parameter."""
+
+
+def calls(path: str | Path) -> Calls:
+    """The functions that nodes stand for, as far as the file says it.
+
+    Raises:
+        OSError: where the file cannot be read.
+        ValueError: where a name is no text.
+    """
+    nodes, placeholders = [], {}
+    for graph in _messages(memoryview(read_file(Path(path), LONGEST_MODEL)), GRAPH):
+        for pair in _messages(graph, GRAPH_METADATA):
+            if _text(pair, 1).endswith("ExportedProgram.graph_signature"):
+                new = re.findall(r"(\w+): PARAMETER target='([^']*)'", _text(pair, 2))
+                old = re.findall(r"PARAMETER[^']*name='(\w+)'[^']*target='([^']*)'", _text(pair, 2))
+                placeholders.update({target: name for name, target in new + old})
+        for node in _messages(graph, NODE):
+            for pair in _messages(node, NODE_METADATA):
+                _, _, call = _text(pair, 2).partition("target=torch.ops.aten.")
+                if _text(pair, 1).endswith("fx_node") and call:
+                    inputs = [bytes(name).decode() for name in _messages(node, 1)]
+                    nodes.append((inputs, re.findall(r"%(\w+)", call.partition("](")[2])))
+    return Calls(nodes, placeholders)
 
 
 def authored(path: str | Path, tensors: dict[str, Tensor]) -> tuple[set[str], set[str]]:

@@ -16,11 +16,13 @@ from graphc_torch.folded import unfolded
 
 #: Those of PyTorch, as `tests/training/exported.rs` has them.
 LOSSES = [2.77100, 2.74875, 2.42719, 2.48369, 2.40234, 2.49952]
+MERGED = [2.52589, 2.48282, 3.86923, 2.69760, 2.14078, 1.30030]
 
 
-@pytest.mark.parametrize("model", ["folded", "folded_dynamic"])
-def test_what_the_exporter_has_folded_is_trained(
-    model: str, graphc: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("model", "expected"), [("folded", LOSSES), ("folded_dynamic", LOSSES), ("merged", MERGED)])
+def test_what_the_exporter_has_folded_or_merged_is_trained(
+    model: str,
+    expected: list[float], graphc: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exports = root() / "tests" / "exports"
     plan, metrics = tmp_path / "plan.json", tmp_path / "metrics.jsonl"
@@ -28,9 +30,10 @@ def test_what_the_exporter_has_folded_is_trained(
     graphc("compile", exports / f"{model}.onnx", *training, "-o", plan)
     monkeypatch.chdir(root())
     assert os.environ.get("WORLD_SIZE", "1") == "1"
-    main(["train", str(plan), "--data", str(exports / "folded.safetensors"), "--steps", "6", "--metrics", str(metrics)])
+    data = exports / f"{model.removesuffix('_dynamic')}.safetensors"
+    main(["train", str(plan), "--data", str(data), "--steps", "6", "--metrics", str(metrics)])
     losses = [json.loads(line)["loss"] for line in metrics.read_text().splitlines()]
-    assert losses == pytest.approx(LOSSES, abs=2e-5)
+    assert losses == pytest.approx(expected, abs=2e-5)
 
 
 def test_parameters_are_found_in_what_was_made_of_them() -> None:

@@ -295,6 +295,57 @@ fn what_the_exporter_has_folded_learns_as_it_would_have() {
     assert!(said.contains(left), "{said}");
 }
 
+/// Weights that the exporter has written once because they began alike, or left out because they began as zeros, learn apart as in PyTorch, whereas one that
+/// is shared stays one. Joined biases, sums and positions learn in their place. All go back into the model's file.
+#[test]
+fn what_the_exporter_has_merged_learns_apart() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (model, data) = (export("merged.onnx"), export("merged.safetensors"));
+    let (metrics, weights, trained) = (path("metrics"), path("weights"), path("trained.onnx"));
+    let expected = [2.52589, 2.48282, 3.86923, 2.69760, 2.14078, 1.30030];
+    let options = "--batch 4 --loss cross_entropy --optimizer sgd --lr 0.5";
+    for mesh in [
+        &["--mesh", "1"][..],
+        &["--mesh", "2x2"],
+        &["--mesh", "2", "--stages", "2", "--microbatches", "2"],
+    ] {
+        let own = ["train", &model, "--data", &data, "--metrics", &metrics, "--weights", &weights];
+        let all = own.into_iter().chain(options.split(' ')).chain(["--steps", "6"]);
+        succeeds(all.chain(mesh.iter().copied()).collect::<Vec<_>>());
+        let found = losses(&std::fs::read(&metrics).expect("metrics"));
+        are_those_of_pytorch(&found, &expected);
+    }
+    let written = load_safetensors(weights.as_ref()).expect("weights");
+    let names = ["layers.2.inner.weight", "layers.1.norm.weight", "first.bias", "cat_2", "add_14"];
+    for own in names {
+        assert!(written.contains_key(own), "{own}: {:?}", written.keys());
+    }
+    // Keys have no bias.
+    assert_eq!(written["cat_1"].to_f64()[6..12], [0.0; 6]);
+    // The model with what three steps have taught goes on where they ended.
+    let saved = path("saved");
+    let first = ["train", &model, "--data", &data, "--steps", "3", "--save", &saved];
+    succeeds(first.into_iter().chain(options.split(' ')).collect::<Vec<_>>());
+    succeeds(["export", &saved, "--model", &model, "-o", &trained]);
+    let rest = ["train", &trained, "--data", &data, "--steps", "3", "--metrics", &metrics];
+    succeeds(rest.into_iter().chain(options.split(' ')).collect::<Vec<_>>());
+    are_those_of_pytorch(&losses(&std::fs::read(&metrics).expect("metrics")), &expected[3..]);
+    // A parameter is frozen by its own name wherever the exporter has put it.
+    let frozen = ["--freeze", "positions.weight", "--steps", "1", "--weights", &weights];
+    let own = ["train", &model, "--data", &data].into_iter().chain(frozen);
+    succeeds(own.chain(options.split(' ')).collect::<Vec<_>>());
+    let kept = load_safetensors(weights.as_ref()).expect("weights");
+    let before = path("before");
+    let first =
+        ["train", &model, "--data", &data, "--lr", "0", "--steps", "1", "--weights", &before];
+    let others = "--batch 4 --loss cross_entropy --optimizer sgd";
+    succeeds(first.into_iter().chain(others.split(' ')).collect::<Vec<_>>());
+    let before = load_safetensors(before.as_ref()).expect("weights");
+    assert_eq!(kept["embedding_1"].to_f64(), before["embedding_1"].to_f64());
+    assert!(kept["head.weight"].to_f64() != before["head.weight"].to_f64());
+}
+
 /// Returns the standard error of the command that compiles a model for training.
 fn said_of(name: &str, extra: &[&str]) -> String {
     let plan = tempfile::NamedTempFile::new().expect("a scratch file");

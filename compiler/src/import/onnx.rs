@@ -42,6 +42,7 @@ mod linear;
 mod literal;
 mod losses;
 mod lower;
+mod merged;
 mod model;
 mod movement;
 mod node;
@@ -101,13 +102,16 @@ impl Decoded {
     /// # Errors
     /// Returns an error if they are no ONNX model.
     pub(super) fn new(bytes: &[u8]) -> Result<Self, ImportError> {
-        let metadata = wire::check_encoding(bytes)?;
-        let model = ModelProto::parse_buf(bytes).map_err(|error| ImportError::Corrupt {
-            place: error
-                .context()
-                .map_or("the model", |name| name.rsplit("::").next().unwrap_or(name))
-                .into(),
-            reason: format!("field {}: {}", error.field().unwrap_or(0), error.kind()),
+        let mut metadata = wire::check_encoding(bytes)?;
+        let own = merged::with_own_weights(bytes, &mut metadata);
+        let model = ModelProto::parse_buf(own.as_deref().unwrap_or(bytes)).map_err(|error| {
+            ImportError::Corrupt {
+                place: error
+                    .context()
+                    .map_or("the model", |name| name.rsplit("::").next().unwrap_or(name))
+                    .into(),
+                reason: format!("field {}: {}", error.field().unwrap_or(0), error.kind()),
+            }
         })?;
         Ok(Self { model, metadata })
     }
@@ -135,7 +139,8 @@ impl Decoded {
             let name = proto.name.clone().unwrap_or_default();
             tensors.insert(name, tensor::read_tensor(proto, base_dir)?);
         }
-        let copies = roles::find_copies(graph, &self.metadata.kinds, &tensors);
+        let mut copies = roles::find_copies(graph, &self.metadata.kinds, &tensors);
+        copies.extend(self.metadata.merged.clone());
         for (name, source) in &copies {
             let tensor = tensors[source].clone();
             tensors.insert(name.clone(), tensor);
@@ -265,7 +270,8 @@ impl Decoded {
         for (name, tensor) in &tensors {
             let is_tied = roles.tied.contains_key(name);
             let default = is_tied || roles.trained.contains(name);
-            match patterns.is_trained(name, &tensor.ty(), default)? {
+            let parts = folded.moved.get(name).map_or(&[][..], |parts| parts);
+            match patterns.is_trained((name, parts), &tensor.ty(), default)? {
                 true if is_tied => {}
                 true => _ = trained.insert(name.clone()),
                 // A copy that is frozen by its own name is a weight of its own.
@@ -291,6 +297,9 @@ impl Decoded {
         }
         for (made, exponential) in &folded.exponentials {
             lowering.raise_weight(made, exponential)?;
+        }
+        for (name, zeros) in &folded.zeros {
+            lowering.zero_part_of_weight(name, zeros)?;
         }
         for (name, repetition) in &folded.repeated {
             lowering.repeat_weight(name, repetition)?;

@@ -43,7 +43,7 @@ pub fn choose_trained(graph: &mut Graph, options: &ImportOptions) -> Result<(), 
     let mut patterns = TrainedPatterns::new(options);
     for variable in variables_mut(graph) {
         let (name, ty) = (variable.name.clone(), variable.ty.clone());
-        variable.trainable = patterns.is_trained(&name, &ty, variable.trainable)?;
+        variable.trainable = patterns.is_trained((&name, &[]), &ty, variable.trainable)?;
     }
     let names: Vec<String> = variables_mut(graph).map(|variable| variable.name.clone()).collect();
     patterns.check_matched(names.iter().map(String::as_str))
@@ -64,18 +64,22 @@ impl TrainedPatterns {
     }
 
     /// Whether a weight is trained, if the model says `default`. Patterns of weights to be trained win over patterns of weights to be frozen, so that
-    /// a user can freeze all weights but a few.
+    /// a user can freeze all weights but a few. A weight that the exporter has made of others goes by their names as well.
     ///
     /// # Errors
     /// Returns an error if a weight that is to be trained is no floating-point tensor.
     pub(super) fn is_trained(
         &mut self,
-        name: &str,
+        (name, parts): (&str, &[String]),
         ty: &TensorType,
         default: bool,
     ) -> Result<bool, ImportError> {
-        let frozen = mark_matches(&mut self.freeze, name);
-        if mark_matches(&mut self.train, name) {
+        let matches = |patterns: &mut [(String, bool)]| {
+            let names = parts.iter().map(String::as_str).chain([name]);
+            names.map(|name| mark_matches(patterns, name)).fold(false, |any, own| any | own)
+        };
+        let frozen = matches(&mut self.freeze);
+        if matches(&mut self.train) {
             if !ty.dtype.is_float() {
                 let reason = format!("it is {ty}, and only floating-point numbers can be");
                 return Err(ImportError::Train { name: name.into(), reason });

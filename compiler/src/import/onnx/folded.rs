@@ -5,11 +5,13 @@
 //! have learned. So does an exponential, of which the parameter is computed back. What was computed otherwise learns differently or not at all.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
-use graphc_ir::ops::UnaryFunction;
+use graphc_ir::ops::{BinaryFunction, UnaryFunction};
 use graphc_ir::types::DType;
-use rten_onnx::onnx::GraphProto;
+use rten_onnx::onnx::{GraphProto, NodeProto};
 
+use super::known::KnownValue;
 use super::lower::{Lowering, Val};
 use super::model::op_type;
 use super::node::LoweringProblem;
@@ -57,6 +59,38 @@ const MOVEMENTS: [&str; 34] = [
     "view",
 ];
 
+/// The functions by which models count how far two tokens are apart, in buckets that grow with the distance (Raffel et al. 2020, section 2.1): those
+/// that compute places, in which a table is looked up, and not with the table. `log` tells them from others.
+const BUCKETS: [&str; 24] = [
+    "abs",
+    "add",
+    "clamp",
+    "convert_element_type_default",
+    "div",
+    "full_like",
+    "ge",
+    "gt",
+    "le",
+    "log",
+    "lt",
+    "max",
+    "maximum",
+    "min",
+    "minimum",
+    "mul",
+    "neg",
+    "ones",
+    "scalar_tensor_default",
+    "sub",
+    "to_copy",
+    "where",
+    "zeros",
+    "zeros_like",
+];
+
+/// The most products, and the most quotients, by which buckets are counted; with more of them something may be done to the table.
+const MOST_BUCKET_PRODUCTS: usize = 2;
+
 /// The functions that take rows of a parameter, some of them several times.
 const LOOK_UPS: [&str; 5] = ["embedding", "gather", "getitem", "index", "index_select"];
 
@@ -72,8 +106,12 @@ pub(super) struct FoldedWeights {
     pub exponentials: BTreeMap<String, Exponential>,
     /// Parameters that the file has in no form but one of these two.
     pub absent: BTreeSet<String>,
-    /// Tensors that are a parameter, or a part of it, in another place, each with the parameter.
-    pub moved: BTreeMap<String, String>,
+    /// Tensors that are parameters, or parts of them, in another place, each with the parameters.
+    pub moved: BTreeMap<String, Vec<String>>,
+    /// Those of them to which the exporter has added a number or a tensor.
+    pub shifted: BTreeSet<String>,
+    /// Those of them of which a part is zeros that nobody learns, with the elements of that part.
+    pub zeros: BTreeMap<String, Range<usize>>,
     /// Those of them in which the exporter has repeated something.
     pub repeated: BTreeMap<String, Repetition>,
     /// Tensors that are computed of parameters, each with these.
@@ -176,6 +214,55 @@ impl FoldedWeights {
         Ok(())
     }
 
+    /// Adds a tensor that has one parameter, or a part of it, in another place.
+    fn add_moved(
+        &mut self,
+        name: &str,
+        tensor: &WeightTensor,
+        parameters: Vec<String>,
+        functions: &Functions<'_>,
+        batch: Option<usize>,
+    ) {
+        let repeats = functions.has_any(&["expand", "repeat"]);
+        let repetition = match functions.has_any(&LOOK_UPS) {
+            true => Repetition::of_rows(name, tensor),
+            false if repeats => Ok(Repetition::along_batch(name, tensor, batch)),
+            false => Ok(None),
+        };
+        // Buckets of distances repeat, so that their rows are not found where none do.
+        let is_lost = matches!(repetition, Ok(None)) && functions.names.contains("log");
+        let Some(repetition) = repetition.ok().filter(|_| !is_lost) else {
+            self.computed.insert(name.to_owned(), parameters);
+            return;
+        };
+        self.repeated.extend(repetition.map(|repetition| (name.to_owned(), repetition)));
+        if functions.has_any(&["add"]) && !functions.has_any(&LOOK_UPS) {
+            self.shifted.insert(name.to_owned());
+        }
+        self.moved.insert(name.to_owned(), parameters);
+    }
+
+    /// Adds a tensor that is made of no parameter, or of several: each of them learns in its place if they are only joined, with zeros or without.
+    fn add_joined(
+        &mut self,
+        name: &str,
+        tensor: &WeightTensor,
+        (parameters, sources): (Vec<String>, usize),
+        functions: &Functions<'_>,
+    ) {
+        let zeros = zero_part(name, tensor, sources);
+        if parameters.is_empty() {
+            self.constants.insert(name.to_owned());
+        } else if functions.join() && (sources == parameters.len() || zeros.is_some()) {
+            if sources > parameters.len() {
+                self.zeros.extend(zeros.map(|zeros| (name.to_owned(), zeros)));
+            }
+            self.moved.insert(name.to_owned(), parameters);
+        } else {
+            self.computed.insert(name.to_owned(), parameters);
+        }
+    }
+
     /// Finds them by the metadata of the model. `batch` is the number of samples that it was exported for, if it has no name.
     pub(super) fn of_model(
         graph: &GraphProto,
@@ -194,53 +281,104 @@ impl FoldedWeights {
             let Some(parts) = folded.get(name) else { continue };
             let sources = parts.iter().filter(|part| signature.contains_key(*part)).count();
             let parameters: Vec<String> = parts.iter().filter(is_parameter).cloned().collect();
+            let is_result =
+                |part: &&String| !signature.contains_key(*part) && !part.contains("lifted_tensor");
+            let made = parts.iter().filter(is_result).chain([name]);
+            let functions: Vec<&str> = made.map(|name| function_of(name)).collect();
+            let functions = Functions::of_names(&functions);
             let [parameter] = &parameters[..] else {
-                match parameters.is_empty() {
-                    true => _ = found.constants.insert(name.clone()),
-                    false => _ = found.computed.insert(name.clone(), parameters),
-                }
+                found.add_joined(name, tensor, (parameters, sources), &functions);
                 continue;
             };
-            let made = parts.iter().filter(|part| !signature.contains_key(*part)).chain([name]);
-            let functions: BTreeSet<&str> = made.map(|name| function_of(name)).collect();
-            // Where nothing is computed but moved, buffers are the places that are looked up.
-            let moves = functions.iter().all(|name| MOVEMENTS.contains(name));
-            let exponential = Exponential::of_functions(parameter, &functions)
+            let exponential = Exponential::of_functions(parameter, &functions.names)
                 .filter(|_| sources == 1 && !tensors.contains_key(parameter))
                 .filter(|exponential| exponential.parameter_of(name, tensor).is_some());
             if let Some(exponential) = exponential {
                 found.absent.insert(parameter.clone());
                 found.exponentials.insert(name.clone(), exponential);
-            } else if !moves {
-                found.computed.insert(name.clone(), parameters);
-            } else if parts.len() == 1 && is_turned(graph, name, tensor) {
+            } else if parts.len() == 1 && is_turned(graph, metadata, name, tensor) {
                 if !tensors.contains_key(parameter) {
                     found.absent.insert(parameter.clone());
                 }
                 found.turned.insert(name.clone(), parameter.clone());
+            } else if functions.move_parameter() {
+                found.add_moved(name, tensor, parameters, &functions, batch);
             } else {
-                let looks_up = LOOK_UPS.iter().any(|name| functions.contains(name));
-                let repeats = functions.contains("expand") || functions.contains("repeat");
-                let repetition = match looks_up {
-                    true => Repetition::of_rows(name, tensor),
-                    false if repeats => Ok(Repetition::along_batch(name, tensor, batch)),
-                    false => Ok(None),
-                };
-                let Ok(repetition) = repetition else {
-                    found.computed.insert(name.clone(), parameters);
-                    continue;
-                };
-                found.repeated.extend(repetition.map(|repetition| (name.clone(), repetition)));
-                found.moved.insert(name.clone(), parameter.clone());
+                found.computed.insert(name.clone(), parameters);
             }
         }
-        found.lost = lost_parameters(metadata, tensors);
+        found.lost = lost_parameters(metadata, tensors.keys());
         found
     }
 }
 
+/// The functions that a tensor was computed by.
+struct Functions<'a> {
+    names: BTreeSet<&'a str>,
+    products: usize,
+    quotients: usize,
+}
+
+impl<'a> Functions<'a> {
+    fn of_names(names: &[&'a str]) -> Self {
+        let count = |function| names.iter().filter(|name| **name == function).count();
+        let (products, quotients) = (count("mul"), count("div"));
+        Self { names: names.iter().copied().collect(), products, quotients }
+    }
+
+    fn has_any(&self, functions: &[&str]) -> bool {
+        functions.iter().any(|name| self.names.contains(name))
+    }
+
+    /// Whether a parameter learns in its new place what it would have learned: where nothing is computed but moved, and what is added has no
+    /// gradient. In a look-up, buffers and sums are the places.
+    fn move_parameter(&self) -> bool {
+        let looks_up = self.has_any(&LOOK_UPS);
+        let counts_buckets = looks_up
+            && self.names.contains("log")
+            && self.products.max(self.quotients) <= MOST_BUCKET_PRODUCTS;
+        // The sum of a matrix and itself turned learns otherwise.
+        let adds = looks_up || !self.has_any(&TURNS[..TURNS.len() - 1]);
+        self.names.iter().all(|name| {
+            MOVEMENTS.contains(name)
+                || (*name == "add" && adds)
+                || (counts_buckets && BUCKETS.contains(name))
+        })
+    }
+
+    /// Whether tensors are only put beside each other.
+    fn join(&self) -> bool {
+        let moves = |name: &&str| {
+            MOVEMENTS.contains(name)
+                && !LOOK_UPS.contains(name)
+                && !["expand", "repeat"].contains(name)
+        };
+        self.has_any(&["cat", "stack"])
+            && self.names.iter().all(|name| ["cat", "stack"].contains(name) || moves(name))
+    }
+}
+
+/// Returns the elements that are zeros of a tensor of so many equal parts, if one part is. Where several are, as in a model that begins to
+/// learn, it is the second of three: attention whose keys have no bias joins the biases of queries, keys and values.
+fn zero_part(name: &str, tensor: &WeightTensor, parts: usize) -> Option<Range<usize>> {
+    let [extent] = tensor.shape[..] else { return None };
+    let size = extent / parts.max(1);
+    if size == 0 || size * parts != extent {
+        return None;
+    }
+    let elements = tensor.elements(name).ok()?;
+    let is_zero = |part: &usize| elements[part * size..][..size].iter().all(|&x| x == 0.0);
+    let zeros: Vec<usize> = (0..parts).filter(is_zero).collect();
+    let part = match zeros[..] {
+        [part] => part,
+        _ if parts == 3 && zeros.contains(&1) => 1,
+        _ => return None,
+    };
+    Some(part * size..(part + 1) * size)
+}
+
 /// Returns the function of PyTorch whose result has this name: `permute` of `permute_12`.
-fn function_of(name: &str) -> &str {
+pub(super) fn function_of(name: &str) -> &str {
     let name = name.strip_prefix('_').unwrap_or(name);
     match name.rsplit_once('_') {
         Some((function, number)) if number.bytes().all(|byte| byte.is_ascii_digit()) => function,
@@ -249,9 +387,13 @@ fn function_of(name: &str) -> &str {
 }
 
 /// Whether a tensor that is one function of a parameter is the parameter turned, of which the model multiplies by the columns.
-fn is_turned(graph: &GraphProto, name: &str, tensor: &WeightTensor) -> bool {
-    let mut readers =
-        graph.node.iter().filter(|node| node.input.iter().any(|input| input == name)).peekable();
+fn is_turned(graph: &GraphProto, metadata: &Metadata, name: &str, tensor: &WeightTensor) -> bool {
+    let names_copy = |node: &NodeProto| {
+        op_type(node) == "Identity"
+            && node.output.first().is_some_and(|copy| metadata.merged.contains_key(copy))
+    };
+    let nodes = graph.node.iter().filter(|node| !names_copy(node));
+    let mut readers = nodes.filter(|node| node.input.iter().any(|input| input == name)).peekable();
     let has_readers = readers.peek().is_some();
     tensor.shape.len() == 2
         && TURNS.contains(&function_of(name))
@@ -266,14 +408,32 @@ fn is_turned(graph: &GraphProto, name: &str, tensor: &WeightTensor) -> bool {
 }
 
 /// Returns the parameters of the program that no tensor of the file is, or is computed of.
-fn lost_parameters(metadata: &Metadata, tensors: &BTreeMap<String, WeightTensor>) -> Vec<String> {
-    let parts = tensors.keys().filter_map(|name| metadata.folded.get(name)).flatten();
-    let kept: BTreeSet<&String> = parts.chain(tensors.keys()).collect();
+pub(super) fn lost_parameters<'a>(
+    metadata: &'a Metadata,
+    tensors: impl Iterator<Item = &'a String> + Clone,
+) -> Vec<String> {
+    let parts = tensors.clone().filter_map(|name| metadata.folded.get(name)).flatten();
+    let kept: BTreeSet<&String> = parts.chain(tensors).collect();
     let all = metadata.signature.iter().filter(|(_, kind)| *kind == "PARAMETER");
     all.map(|(name, _)| name).filter(|name| !kept.contains(name)).cloned().collect()
 }
 
 impl Lowering {
+    /// Lets a weight stand for the tensor that the file has, with zeros that learn nothing.
+    pub(super) fn zero_part_of_weight(
+        &mut self,
+        name: &str,
+        zeros: &Range<usize>,
+    ) -> Result<(), ImportError> {
+        let error = |LoweringProblem(reason)| ImportError::Tensor { name: name.into(), reason };
+        let ty = self.tensors()[name].ty();
+        let kept = (0..ty.elements()).map(|at| f64::from(u8::from(!zeros.contains(&at)))).collect();
+        let kept = Val::Known(KnownValue::new(ty, kept));
+        let product = self.apply_binary(BinaryFunction::Mul, &Val::Weight(name.into()), &kept);
+        self.values.insert(name.into(), product.map_err(error)?);
+        Ok(())
+    }
+
     /// Lets the exponential of a weight stand for what the exporter has computed of it.
     pub(super) fn raise_weight(&mut self, made: &str, of: &Exponential) -> Result<(), ImportError> {
         let error = |LoweringProblem(reason)| ImportError::Tensor { name: made.into(), reason };

@@ -30,20 +30,26 @@ pub(super) struct Repetition {
 pub(super) struct AmbiguousRows;
 
 impl Repetition {
-    /// Finds the samples of a tensor that are alike, if all of a batch are.
+    /// Finds the samples of a tensor that are alike, if all of a batch are. The batch is the first dim that has its extent and along
+    /// which all is alike.
     pub(super) fn along_batch(
         name: &str,
         tensor: &WeightTensor,
         batch: Option<usize>,
     ) -> Option<Self> {
-        let batch = batch.filter(|&batch| batch > 1 && tensor.shape.first() == Some(&batch))?;
+        let batch = batch.filter(|&batch| batch > 1)?;
         let bytes = tensor.bytes(name).ok()?;
-        let mut samples = bytes.chunks_exact((bytes.len() / batch).max(1));
-        let first = samples.next();
-        let elements = tensor.shape[1..].iter().product();
-        let shape = vec![batch, elements];
-        let (whole, rows) = (tensor.shape.clone(), vec![0; batch]);
-        samples.all(|sample| Some(sample) == first).then_some(Self { whole, shape, dim: 1, rows })
+        let whole = &tensor.shape;
+        (0..whole.len()).filter(|&dim| whole[dim] == batch).find_map(|dim| {
+            let outer = whole[..dim].iter().product();
+            let elements: usize = whole[dim + 1..].iter().product();
+            let run = (elements * tensor.dtype.size()).max(1);
+            let are_alike = |samples: &[u8]| samples.chunks(run).all(|s| s == &samples[..run]);
+            let rows = (0..outer).flat_map(|row| vec![row; batch]).collect();
+            let found =
+                || Self { whole: whole.clone(), shape: vec![outer, batch, elements], dim: 2, rows };
+            bytes.chunks(run * batch).all(are_alike).then(found)
+        })
     }
 
     /// Finds the rows of a tensor that are alike, along the dim of which the fewest differ. There is none if all differ.
@@ -52,10 +58,11 @@ impl Repetition {
         tensor: &WeightTensor,
     ) -> Result<Option<Self>, AmbiguousRows> {
         let Ok(bytes) = tensor.bytes(name) else { return Ok(None) };
-        let elements = tensor.ty().elements();
+        let Ok(numbers) = tensor.elements(name) else { return Ok(None) };
+        let elements = numbers.len();
         let mut best: Option<(usize, Self, bool)> = None;
         for dim in (0..tensor.shape.len()).filter(|&dim| tensor.shape[dim] > 1) {
-            let (rows, is_ambiguous) = find_alike(&bytes, tensor, dim);
+            let (rows, is_ambiguous) = find_alike(&bytes, &numbers, tensor, dim);
             let different = rows.iter().max().map_or(0, |last| last + 1) * tensor.shape[dim];
             if different < elements && best.as_ref().is_none_or(|(least, ..)| different <= *least) {
                 let (whole, shape) = (tensor.shape.clone(), tensor.shape.clone());
@@ -116,8 +123,17 @@ fn row_places(shape: &[usize], dim: usize, place: usize) -> impl Iterator<Item =
     (0..extent).map(move |at| (outer * extent + at) * inner + behind)
 }
 
-/// Numbers the rows along a dim that differ, in the order in which they come, and says whether one of a single number occurs twice.
-fn find_alike(bytes: &[u8], tensor: &WeightTensor, dim: usize) -> (Vec<usize>, bool) {
+/// The greatest score that a mask leaves of what it hides; softmax makes 0 of it, so that it learns nothing.
+const HIDDEN: f64 = -1e4;
+
+/// Numbers the rows along a dim that differ, in the order in which they come, and says whether one of a single number occurs twice,
+/// but for one that a mask hides.
+fn find_alike(
+    bytes: &[u8],
+    numbers: &[f64],
+    tensor: &WeightTensor,
+    dim: usize,
+) -> (Vec<usize>, bool) {
     let size = tensor.dtype.size();
     let count = tensor.ty().elements() / tensor.shape[dim].max(1);
     let (mut known, mut is_ambiguous) = (BTreeMap::new(), false);
@@ -125,9 +141,10 @@ fn find_alike(bytes: &[u8], tensor: &WeightTensor, dim: usize) -> (Vec<usize>, b
         let places = row_places(&tensor.shape, dim, place);
         let row: Vec<u8> = places.flat_map(|at| bytes[at * size..][..size].to_vec()).collect();
         let is_one_number = row.chunks_exact(size).all(|element| element == &row[..size]);
+        let first = row_places(&tensor.shape, dim, place).next().map_or(0.0, |at| numbers[at]);
         let next = known.len();
         let row = *known.entry(row).or_insert(next);
-        is_ambiguous |= is_one_number && row != next;
+        is_ambiguous |= is_one_number && first > HIDDEN && row != next;
         row
     };
     ((0..count).map(number).collect(), is_ambiguous)
@@ -186,6 +203,10 @@ mod tests {
         assert_eq!(Repetition::of_rows("t", &all_differ).ok(), Some(None));
         // Two rows of zeros may be two rows.
         assert!(Repetition::of_rows("t", &tensor(&[3, 2], &[0., 0., 1., 2., 0., 0.])).is_err());
+        // Hidden, they learn nothing.
+        let hidden = tensor(&[3, 2], &[-1e9, -1e9, 1., 2., -1e9, -1e9]);
+        let found = Repetition::of_rows("t", &hidden).ok().flatten().expect("rows repeat");
+        assert_eq!(found.rows, [0, 1, 0]);
     }
 
     #[test]
@@ -196,6 +217,12 @@ mod tests {
         assert_eq!((&one.shape[..], one.elements("t")), (&[1, 2][..], Ok(vec![0.0, 5.0])));
         let again = found.repeat_rows("t", &one).expect("in memory");
         assert_eq!(again, samples);
+        // The batch behind another dim.
+        let behind = tensor(&[2, 2, 1], &[7., 7., 5., 5.]);
+        let found = Repetition::along_batch("t", &behind, Some(2)).expect("they are alike");
+        let each = found.different_rows("t", &behind).expect("in memory");
+        assert_eq!((&each.shape[..], each.elements("t")), (&[2, 1][..], Ok(vec![7.0, 5.0])));
+        assert_eq!(found.repeat_rows("t", &each).expect("in memory"), behind);
         assert_eq!(Repetition::along_batch("t", &samples, Some(3)), None);
         assert_eq!(Repetition::along_batch("t", &tensor(&[2, 1], &[1., 2.]), Some(2)), None);
     }

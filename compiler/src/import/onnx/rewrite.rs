@@ -8,24 +8,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use graphc_ir::types::{DType, TensorType};
 use rten_onnx::onnx::{DataLocation, DataType};
 
-use super::tensor;
 use super::wire::{self, OnnxField, decode_fields};
+use super::{merged, tensor};
 use crate::import::ImportError;
 use crate::import::file::LONGEST_MODEL;
 use crate::import::weights::Weights;
 
 /// Fields of a node.
-const INPUT: u64 = 1;
-const OUTPUT: u64 = 2;
-const OP_TYPE: u64 = 4;
+pub(super) const INPUT: u64 = 1;
+pub(super) const OUTPUT: u64 = 2;
+pub(super) const OP_TYPE: u64 = 4;
 /// Fields of a model, its graph and its tensors, by their numbers in onnx.proto.
-const GRAPH: u64 = 7;
-const NODE: u64 = 1;
-const INITIALIZER: u64 = 5;
+pub(super) const GRAPH: u64 = 7;
+pub(super) const NODE: u64 = 1;
+pub(super) const INITIALIZER: u64 = 5;
 const DIMS: u64 = 1;
 const DATA_TYPE: u64 = 2;
 const NAME: u64 = 8;
-const RAW_DATA: u64 = 9;
+pub(super) const RAW_DATA: u64 = 9;
 const DATA_LOCATION: u64 = 14;
 /// The fields of a tensor that hold elements, or say where they are.
 const CONTENT: [u64; 9] = [4, 5, 6, 7, RAW_DATA, 10, 11, 13, DATA_LOCATION];
@@ -47,7 +47,9 @@ pub struct Rewritten {
 /// Returns an error if the bytes are no ONNX model, a weight has no initializer or a type other than that, its bytes cannot be read, or the model
 /// would be larger than the 2 GiB that protobuf allows.
 pub fn onnx_with_weights(model: &[u8], weights: &Weights) -> Result<Rewritten, ImportError> {
-    wire::check_encoding(model)?;
+    let mut metadata = wire::check_encoding(model)?;
+    let own = merged::with_own_weights(model, &mut metadata);
+    let model = own.as_deref().unwrap_or(model);
     let mut rewriter = WeightRewriter { weights, seen: BTreeSet::new(), external: Vec::new() };
     let mut bytes = Vec::with_capacity(model.len());
     for field in decode_fields(model) {
@@ -117,14 +119,7 @@ impl WeightRewriter<'_> {
         let is_copy = is_weight && text(OP_TYPE).as_deref() == Some("Identity");
         let Some(source) = source.filter(|_| is_copy) else { return Ok(None) };
         let head = TensorHead { name, dims: source.dims.clone(), ..*source };
-        let mut bytes = Vec::new();
-        for &dim in &head.dims {
-            put_varint(&mut bytes, DIMS << 3);
-            put_varint(&mut bytes, dim as u64);
-        }
-        put_varint(&mut bytes, DATA_TYPE << 3);
-        put_varint(&mut bytes, head.data_type.0 as u64);
-        put_field(&mut bytes, NAME, head.name.as_bytes());
+        let mut bytes = head.write();
         put_field(&mut bytes, RAW_DATA, &self.weight_content(&head)?);
         self.seen.insert(head.name);
         Ok(Some(bytes))
@@ -181,15 +176,32 @@ fn widen_floats(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// The header of a tensor: all of its message but the elements.
-struct TensorHead {
-    name: String,
-    dims: Vec<i64>,
-    data_type: DataType,
+pub(super) struct TensorHead {
+    pub name: String,
+    pub dims: Vec<i64>,
+    pub data_type: DataType,
     external: bool,
 }
 
 impl TensorHead {
-    fn from_tensor(tensor: &[u8]) -> Self {
+    pub(super) fn new(name: &str, dims: Vec<i64>, data_type: DataType) -> Self {
+        Self { name: name.to_owned(), dims, data_type, external: false }
+    }
+
+    /// Writes it as the first fields of a tensor.
+    pub(super) fn write(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for &dim in &self.dims {
+            put_varint(&mut bytes, DIMS << 3);
+            put_varint(&mut bytes, dim as u64);
+        }
+        put_varint(&mut bytes, DATA_TYPE << 3);
+        put_varint(&mut bytes, self.data_type.0 as u64);
+        put_field(&mut bytes, NAME, self.name.as_bytes());
+        bytes
+    }
+
+    pub(super) fn from_tensor(tensor: &[u8]) -> Self {
         let mut head =
             Self { name: String::new(), dims: Vec::new(), data_type: DataType(0), external: false };
         for field in decode_fields(tensor) {
@@ -214,12 +226,12 @@ fn decode_numbers(content: &[u8]) -> impl Iterator<Item = i64> {
     std::iter::from_fn(move || wire::decode_varint(content, &mut at).map(|number| number as i64))
 }
 
-fn last_number(content: &[u8]) -> i64 {
+pub(super) fn last_number(content: &[u8]) -> i64 {
     decode_numbers(content).last().unwrap_or(0)
 }
 
 /// Appends a field of bytes.
-fn put_field(to: &mut Vec<u8>, number: u64, content: &[u8]) {
+pub(super) fn put_field(to: &mut Vec<u8>, number: u64, content: &[u8]) {
     put_varint(to, number << 3 | 2);
     put_varint(to, content.len() as u64);
     to.extend_from_slice(content);

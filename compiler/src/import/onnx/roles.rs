@@ -140,13 +140,19 @@ fn by_marks(
         ),
     ];
     let said: Vec<String> = said.into_iter().flatten().collect();
-    let warnings = Vec::from_iter((!said.is_empty()).then(|| {
+    let shifted = folded.shifted.iter().filter_map(|name| folded.moved.get(name)).flatten();
+    let shifted = describe_parameters(
+        shifted,
+        "are trained with the number that the exporter added to them, to which weight decay applies too",
+    );
+    let mut warnings = Vec::from_iter((!said.is_empty()).then(|| {
         format!(
             "{}. Where this model is to be trained, export it with optimize=False: the exporter's optimizer joins, \
              folds and renames weights, so that fewer are trained than PyTorch would",
             said.join("; ")
         )
     }));
+    warnings.extend(shifted);
     tied.extend(folded.turned.clone());
     Roles { trained, tied, warnings }
 }

@@ -75,6 +75,10 @@ pub(super) struct Metadata {
     pub kinds: Kinds,
     /// The kinds of all parameters and buffers that the program had, by name, whether the file has them or not.
     pub signature: Kinds,
+    /// The names that the program's functions call parameters by, each with the parameter's own.
+    pub placeholders: BTreeMap<String, String>,
+    /// Weights that the file has under the name of another, each with that name.
+    pub merged: BTreeMap<String, String>,
     /// The tensors of which the exporter's optimizer has computed a tensor, by name, in no order.
     pub folded: BTreeMap<String, Vec<String>>,
     /// The names of buffers that PyTorch does not save, because the model computes them.
@@ -249,7 +253,7 @@ impl EncodingWalk {
                     named.folded = folded_parts(content).or(named.folded.take());
                 }
                 if inner == OnnxMessage::Entry && message == OnnxMessage::Graph {
-                    self.found.signature.extend(signature_kinds(content));
+                    self.found.add_signature(content);
                 }
                 if inner == OnnxMessage::Entry && message == OnnxMessage::Node {
                     named.origin = node_origin(content).or(named.origin);
@@ -346,23 +350,58 @@ fn folded_parts(entry: &[u8]) -> Option<Vec<String>> {
     Some(names.map(|name| name.trim_matches(['\'', '"']).to_owned()).collect())
 }
 
-/// Returns the kinds of parameters and buffers, if an entry of a graph is the signature of the program: `p_w: PARAMETER target='w'` in a line each, or
-/// in the older form `InputSpec(kind=<InputKind.PARAMETER: 2>, arg=.., target='w', ..)`. Of a name that is listed twice, as a buffer that the program
-/// changes is, the first counts.
-fn signature_kinds(entry: &[u8]) -> Kinds {
-    let pair =
-        entry_pair(entry).filter(|(key, _)| key.ends_with("ExportedProgram.graph_signature"));
-    let mut kinds = Kinds::new();
-    let mut rest = pair.map_or("", |(_, value)| value);
-    while let Some((before, after)) = rest.split_once("target='") {
-        let Some((name, behind)) = after.split_once('\'') else { break };
-        let kind = ["PARAMETER", "BUFFER"].into_iter().find(|kind| before.contains(kind));
-        if let Some(kind) = kind {
-            kinds.entry(name.to_owned()).or_insert_with(|| kind.to_owned());
+impl Metadata {
+    /// Adds the parameters and buffers, if an entry of a graph is the signature of the program: `p_w: PARAMETER target='w'` in a line each, or in
+    /// the older form `InputSpec(kind=<InputKind.PARAMETER: 2>, arg=TensorArgument(name='p_w'), target='w', ..)`. Of a name that is listed twice, as
+    /// a buffer that the program changes is, the first counts.
+    fn add_signature(&mut self, entry: &[u8]) {
+        let pair =
+            entry_pair(entry).filter(|(key, _)| key.ends_with("ExportedProgram.graph_signature"));
+        let mut rest = pair.map_or("", |(_, value)| value);
+        while let Some((before, after)) = rest.split_once("target='") {
+            let Some((name, behind)) = after.split_once('\'') else { break };
+            let kind = ["PARAMETER", "BUFFER"].into_iter().find(|kind| before.contains(kind));
+            if let Some(kind) = kind {
+                self.signature.entry(name.to_owned()).or_insert_with(|| kind.to_owned());
+            }
+            if kind == Some("PARAMETER")
+                && let Some(placeholder) = placeholder_of(before)
+            {
+                self.placeholders.insert(placeholder.to_owned(), name.to_owned());
+            }
+            rest = behind;
         }
-        rest = behind;
     }
-    kinds
+}
+
+/// Returns the name that a program calls an input by, of the text of a signature before the input's target.
+fn placeholder_of(before: &str) -> Option<&str> {
+    match before.rsplit_once("name='") {
+        Some((_, name)) => name.split('\'').next(),
+        None => before.lines().next_back()?.split(':').next().map(str::trim),
+    }
+}
+
+/// A function of PyTorch that a node stands for, and the names of its operands that are tensors.
+#[derive(Debug, PartialEq)]
+pub(super) struct Call {
+    /// Its name without its overload: `linear`.
+    pub function: String,
+    /// The operands in order.
+    pub operands: Vec<String>,
+}
+
+/// Returns the function that an entry of a node says it stands for:
+/// `%y : [num_users=1] = call_function[target=torch.ops.aten.linear.default](args = (%x, %p_w, %p_b), kwargs = {})`.
+pub(super) fn called_function(entry: &[u8]) -> Option<Call> {
+    let (_, value) = entry_pair(entry).filter(|(key, _)| key.ends_with("fx_node"))?;
+    let (_, call) = value.split_once("target=torch.ops.aten.")?;
+    let (target, operands) = call.split_once("](")?;
+    let name = |text: &str| -> String {
+        text.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect()
+    };
+    let operands = operands.split('%').skip(1).map(name).collect();
+    Some(Call { function: name(target), operands })
 }
 
 /// Whether an entry says that PyTorch does not save a buffer.
@@ -385,7 +424,7 @@ fn node_origin(entry: &[u8]) -> Option<Origin> {
 
 /// Returns the path of the innermost module, if an entry of a node lists scopes. They go from the model down to the node, written as a Python list:
 /// `['', 'layers', 'layers.0', 'linear']`.
-fn scope(entry: &[u8], kind: &str) -> Option<String> {
+pub(super) fn scope(entry: &[u8], kind: &str) -> Option<String> {
     let (_, value) = entry_pair(entry).filter(|(key, _)| key.ends_with(kind))?;
     let mut names = value.strip_prefix('[')?.strip_suffix(']')?.rsplit(", ");
     names.nth(1).map(|name| name.trim_matches(['\'', '"']).to_owned())
@@ -407,4 +446,53 @@ fn entry_pair(entry: &[u8]) -> Option<(&str, &str)> {
         field.map_or(Some(""), |field| std::str::from_utf8(field.content).ok())
     };
     Some((text(1)?, text(2)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Encodes a key and a value as an entry.
+    fn entry(key: &str, value: &str) -> Vec<u8> {
+        let field = |number: u8, text: &str| {
+            let mut bytes = vec![number << 3 | 2];
+            let length = text.len();
+            if length > 127 {
+                bytes.push(length as u8 & 127 | 128);
+            }
+            bytes.push(if length > 127 { (length >> 7) as u8 } else { length as u8 });
+            bytes.extend_from_slice(text.as_bytes());
+            bytes
+        };
+        [field(1, key), field(2, value)].concat()
+    }
+
+    #[test]
+    fn both_forms_of_signatures_name_parameters() {
+        let new = "\n# inputs\np_w: PARAMETER target='a.w'\nb_c: BUFFER target='c' persistent=True\nx: USER_INPUT\n";
+        let old = "InputSpec(kind=<InputKind.PARAMETER: 2>, arg=TensorArgument(name='p_w'), target='a.w', persistent=None), \
+                   InputSpec(kind=<InputKind.BUFFER: 3>, arg=TensorArgument(name='b_c'), target='c', persistent=True)";
+        for signature in [new, old] {
+            let mut found = Metadata::default();
+            found.add_signature(&entry(
+                "pkg.torch.export.ExportedProgram.graph_signature",
+                signature,
+            ));
+            let placeholders: Vec<_> = found.placeholders.into_iter().collect();
+            assert_eq!(placeholders, [("p_w".to_owned(), "a.w".to_owned())]);
+            assert_eq!(
+                (found.signature["a.w"].as_str(), found.signature["c"].as_str()),
+                ("PARAMETER", "BUFFER")
+            );
+        }
+    }
+
+    #[test]
+    fn a_node_names_its_function_and_that_functions_tensors() {
+        let call = "%y : [num_users=1] = call_function[target=torch.ops.aten.linear.default](args = (%x, %p_w, %p_b), kwargs = {})";
+        let found = called_function(&entry("pkg.torch.onnx.fx_node", call)).expect("a call");
+        assert_eq!(found.function, "linear");
+        assert_eq!(found.operands, ["x", "p_w", "p_b"]);
+        assert_eq!(called_function(&entry("fx_node", "%x : placeholder")), None);
+    }
 }
