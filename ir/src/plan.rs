@@ -24,6 +24,7 @@ mod options;
 mod pretty;
 mod ranks;
 mod runs;
+mod strategy;
 mod training;
 
 pub use file::*;
@@ -31,6 +32,7 @@ pub use layout::*;
 pub use machines::*;
 pub use operand::*;
 pub use options::*;
+pub use strategy::*;
 pub use training::*;
 
 /// The version of the schema that this build reads and writes.

@@ -373,7 +373,8 @@ pub(crate) struct SharedArgs {
     /// Keep a moving average of each trained weight too, which keeps this share of itself at a step: e.g. 0.999
     #[arg(long, value_name = "DECAY", requires = "optimizer", value_parser = parse_share)]
     pub ema: Option<f64>,
-    /// How layouts are chosen: auto (default) is the planner, the others are fixed plans to compare with
+    /// How layouts are chosen: auto (default) is the planner, the others are fixed plans to compare with: data, zero1, zero2, zero3, hsdp, megatron,
+    /// megatron:sp, or one for each axis, e.g. zero3,megatron
     #[arg(long, value_parser = parse_strategy)]
     pub strategy: Option<Strategy>,
     /// Activations: kept (none, the default), computed again in the backward pass where that is cheap (selective) or all of each

@@ -121,6 +121,11 @@ fn other_strategies_and_schedules_reach_them_too() {
         &["--mesh", "2x2", "--strategy", "megatron", "--microbatches", "2"],
         &["--mesh", "4", "--strategy", "zero2"],
         &["--mesh", "2x2", "--strategy", "zero3"],
+        // A strategy for each axis.
+        &["--mesh", "2x2", "--strategy", "hsdp"],
+        &["--mesh", "2x2", "--strategy", "zero1,zero3", "--microbatches", "2"],
+        &["--mesh", "2x2", "--strategy", "zero3,megatron"],
+        &["--mesh", "2x2", "--strategy", "zero2,megatron:sp", "--microbatches", "2"],
         // Axes of one rank, of the mesh and of a stage.
         &["--mesh", "1x2", "--strategy", "zero3"],
         &["--mesh", "2x2", "--stages", "2", "--microbatches", "2", "--strategy", "zero2"],

@@ -73,7 +73,7 @@ impl Asked {
                 format!("the graph's pin of `{tensor}` to ({sbp})")
             }
             Self::Strategy(strategy) => {
-                format!("the strategy {}", strategy.name())
+                format!("the strategy {strategy}")
             }
             Self::Memory { limit, device: true, .. } => {
                 format!("the device's memory of {}", format_bytes(*limit))

@@ -47,7 +47,7 @@ pub(crate) enum Regathered {
 impl Regathered {
     /// Returns the tensors that a strategy gathers again whatever the memory.
     pub(crate) fn from_strategy(strategy: Strategy) -> Self {
-        if strategy == Strategy::Zero3 { Self::Parameters } else { Self::Nothing }
+        if strategy.shards_parameters() { Self::Parameters } else { Self::Nothing }
     }
 }
 

@@ -72,6 +72,19 @@ pub enum PlannerError {
         /// The extents of the mesh axes.
         mesh: Vec<usize>,
     },
+    /// A strategy that names more axes than a mesh has.
+    #[error(
+        "the strategy {strategy} names {count} axes, and the mesh {} has {}: give a mesh of {count} axes, such as {}, or one name for all",
+        format_mesh(.mesh), .mesh.len(), format_mesh(&split_mesh(.mesh, *.count))
+    )]
+    Axes {
+        /// The strategy.
+        strategy: String,
+        /// The axes that it names.
+        count: usize,
+        /// The extents of the mesh axes.
+        mesh: Vec<usize>,
+    },
     /// Too little memory.
     #[error(
         "rank {rank} (stage {stage}) needs {} of memory but has {}, {} too little, even with the leanest plan found{}: \
@@ -96,6 +109,17 @@ pub enum PlannerError {
 }
 
 graphc_ir::readable_debug!(PlannerError);
+
+/// Returns a mesh of so many axes with as many ranks, as an example.
+fn split_mesh(mesh: &[usize], count: usize) -> Vec<usize> {
+    let mut axes = mesh.to_vec();
+    while axes.len() < count {
+        let inner = axes.pop().unwrap_or(1);
+        let outer = (2..=inner).find(|outer| inner.is_multiple_of(*outer)).unwrap_or(1);
+        axes.extend([outer, inner / outer]);
+    }
+    axes
+}
 
 /// The reason why ranks cannot share the heads of attention.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

@@ -9,6 +9,7 @@ mod growth;
 mod known_answers;
 mod little_memory;
 mod megatron;
+mod mixed;
 mod overlap;
 mod planner;
 mod planner_gpt;

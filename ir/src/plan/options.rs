@@ -7,7 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::learning_rate::LrSchedule;
-use crate::plan::{Loss, Metric, Optimizer, ParameterGroup};
+use crate::plan::{Loss, Metric, Optimizer, ParameterGroup, Strategy};
 use crate::sbp::NdSbp;
 use crate::types::DType;
 
@@ -214,25 +214,6 @@ impl From<Schedule> for String {
     }
 }
 
-/// The error of a text that is no strategy.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no strategy: they are {}", Strategy::ALL.map(Strategy::name).join(", "))]
-pub struct StrategyError {
-    /// The text that was read.
-    pub text: String,
-}
-
-crate::readable_debug!(StrategyError);
-
-impl FromStr for Strategy {
-    type Err = StrategyError;
-
-    fn from_str(text: &str) -> Result<Self, StrategyError> {
-        let known = Self::ALL.into_iter().find(|strategy| strategy.name() == text);
-        known.ok_or_else(|| StrategyError { text: text.to_owned() })
-    }
-}
-
 /// The error of a text that is no schedule.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -267,59 +248,6 @@ impl TryFrom<String> for Schedule {
     }
 }
 
-/// The way in which signatures are chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Strategy {
-    /// The choice of the planner.
-    Auto,
-    /// Data parallelism: weights whole everywhere, gradients and statistics of batches all-reduced.
-    Data,
-    /// Data parallelism with optimizer states sharded (Rajbhandari et al., arXiv 1910.02054, section 5).
-    Zero1,
-    /// Data parallelism as `zero1`, with gradients sharded too.
-    Zero2,
-    /// Data parallelism as `zero2`, with parameters sharded too.
-    Zero3,
-    /// Tensor parallelism: the innermost mesh axis splits the model, the others the batch (Shoeybi et al., arXiv 1909.08053).
-    Megatron,
-    /// Tensor parallelism as `megatron`, and between the products of that axis it splits sequences (Korthikanti et al., arXiv 2205.05198, section
-    /// 4.2.2).
-    #[serde(rename = "megatron:sp")]
-    MegatronSp,
-}
-
-impl Strategy {
-    /// All strategies.
-    pub const ALL: [Self; 7] = [
-        Self::Auto,
-        Self::Data,
-        Self::Zero1,
-        Self::Zero2,
-        Self::Zero3,
-        Self::Megatron,
-        Self::MegatronSp,
-    ];
-
-    /// Returns the name of the strategy in plans and on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Data => "data",
-            Self::Zero1 => "zero1",
-            Self::Zero2 => "zero2",
-            Self::Zero3 => "zero3",
-            Self::Megatron => "megatron",
-            Self::MegatronSp => "megatron:sp",
-        }
-    }
-
-    /// Returns whether the innermost mesh axis splits the model.
-    pub fn splits_model(self) -> bool {
-        matches!(self, Self::Megatron | Self::MegatronSp)
-    }
-}
-
 /// The choice of activations that are kept from the forward pass for the backward pass (Chen et al., arXiv 1604.06174).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -335,12 +263,6 @@ pub enum Recompute {
     /// All activations are kept, and where they do not fit the memory as many as possible: what takes the fewest seconds for its bytes is computed
     /// again first.
     Auto,
-}
-
-impl fmt::Display for Strategy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
 }
 
 impl fmt::Display for Recompute {

@@ -65,7 +65,7 @@ fn render_text(rows: &[StrategyRow]) -> String {
         let plan = match &row.outcome {
             Ok(plan) => plan,
             Err(error) => {
-                failures += &format!("{}: {error:#}\n", row.strategy.name());
+                failures += &format!("{}: {error:#}\n", row.strategy);
                 continue;
             }
         };
@@ -75,7 +75,7 @@ fn render_text(rows: &[StrategyRow]) -> String {
             .map(|(kind, count)| format!("{count} {}", kind.name()))
             .collect();
         table.add_row([
-            row.strategy.name().to_owned(),
+            row.strategy.to_string(),
             report::format_seconds(plan.planner.objective_seconds),
             report::format_seconds(plan.predicted.step_seconds),
             report::format_bytes(peak),
@@ -93,11 +93,13 @@ fn render_text(rows: &[StrategyRow]) -> String {
 fn render_json(row: &StrategyRow) -> serde_json::Value {
     match &row.outcome {
         Ok(plan) => json!({
-            "strategy": row.strategy.name(),
+            "strategy": row.strategy.to_string(),
             "planner": plan.planner,
             "predicted": plan.predicted,
             "seconds": row.seconds,
         }),
-        Err(error) => json!({ "strategy": row.strategy.name(), "error": format!("{error:#}") }),
+        Err(error) => {
+            json!({ "strategy": row.strategy.to_string(), "error": format!("{error:#}") })
+        }
     }
 }

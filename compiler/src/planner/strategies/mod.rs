@@ -19,15 +19,18 @@
 //! An update works where its states lie, if a pin says where: ranks of some axes alone may share them, and the others
 //! keep the same.
 //!
+//! With a strategy for each axis, each of these holds along its axis: `data,zero3` keeps a copy of the shards for each place of
+//! the outer axis, and gradients are summed over it in shards.
+//!
 //! [`megatron`] also splits the model over one axis. What is computed again in the backward pass lies as it did in
 //! the forward pass.
 
 use graphc_ir::graph::{Graph, Node};
-use graphc_ir::ids::{NodeId, ValueId};
+use graphc_ir::ids::ValueId;
+use graphc_ir::mesh::Placement;
 use graphc_ir::op::Op;
-use graphc_ir::plan::{Strategy, TensorKind};
+use graphc_ir::plan::{AxisStrategy, Strategy, TensorKind};
 use graphc_ir::sbp::{NdSbp, Sbp};
-use graphc_ir::types::DType;
 
 use super::error::PlannerError;
 use super::problem::Problem;
@@ -35,7 +38,11 @@ use super::problem::candidates::Candidate;
 use super::problem::layouts::SbpId;
 use crate::decisions::Phase;
 
+mod gradients;
 mod megatron;
+mod shards;
+
+use gradients::Gradients;
 
 /// Returns the strategy's signature for each node, as an index into its candidates.
 ///
@@ -45,59 +52,63 @@ pub(super) fn assign_strategy(
     problem: &Problem<'_>,
     strategy: Strategy,
 ) -> Result<Vec<usize>, PlannerError> {
+    check_axes(problem, strategy)?;
     if strategy.splits_model() {
-        return megatron::assign_megatron(problem, strategy == Strategy::MegatronSp);
+        let sequences = strategy.over_axes(1) == [AxisStrategy::MegatronSp];
+        let mut chosen = megatron::assign_megatron(problem, sequences)?;
+        shards::shard_over_data(problem, strategy, &mut chosen);
+        return Ok(chosen);
     }
     let decisions = problem.decisions;
     let graph = decisions.graph();
-    let gradients: Vec<bool> = {
-        let mut is = vec![false; graph.values.len()];
-        for (_, gradient) in &decisions.training.gradients {
-            is[gradient.index()] = true;
-        }
-        is
-    };
-    let readers = graph.list_consumers();
+    let gradients = Gradients::of_problem(problem);
     let mut assignment: Vec<usize> = Vec::new();
     for (id, node) in graph.iter() {
         if let Some(original) = decisions.recomputed[id.index()] {
             assignment.push(assignment[original.index()]);
             continue;
         }
+        let index = id.index();
+        let axes = strategy.over_axes(decisions.staging.placement[index].hierarchy.len());
         let training = &decisions.training;
         let counts = matches!(node.op, Op::NonFinite(_) | Op::SquareSum(_));
-        let wished = match training.phases[id.index()] {
+        let wished = match training.phases[index] {
             // What is counted in an activation is counted where that lies.
             Phase::Forward | Phase::Backward if counts => None,
-            _ => wished_sbp(strategy, node, training.kinds[node.results[0].index()]),
-        };
-        let scattered = matches!(strategy, Strategy::Zero2 | Strategy::Zero3)
-            && gradients[node.results[0].index()]
-            && matches!(node.op, Op::Accumulate(_));
-        let half = match strategy {
-            Strategy::Zero2 | Strategy::Zero3 => half_gradient(graph, node, &readers, &gradients),
-            _ => None,
+            _ => wished_layout(problem, &axes, node, training.kinds[node.results[0].index()]),
         };
         let home = match wished {
             Some(_) => pinned_state(problem, node),
             None => None,
         };
-        let chosen = match (wished, of_variable(graph, node), half) {
-            (Some(sbp), ..) => match home {
-                Some(home) => choose_by_layout(problem, id.index(), home),
-                None => choose_by_sbp(problem, id.index(), sbp),
-            },
-            (None, Some(variable), _) => {
+        let chosen = match (home.or(wished), of_variable(graph, node)) {
+            (Some(layout), _) => choose_by_layout(problem, index, layout),
+            (None, Some(variable)) => {
                 let at_rest = problem.candidates[variable][assignment[variable]].results[0];
-                choose_by_layout(problem, id.index(), at_rest)
+                choose_by_layout(problem, index, at_rest)
             }
-            (None, None, Some(dim)) => choose_by_sbp(problem, id.index(), Sbp::Split(dim)),
-            (None, None, None) if scattered => choose_by_sbp(problem, id.index(), Sbp::Split(0)),
-            (None, None, None) => follow_operands(problem, id.index(), node, &assignment),
+            (None, None) => match gradients.wished_layout(problem, &axes, id, node, &assignment) {
+                Some(layout) => choose_by_layout(problem, index, layout),
+                None => follow_operands(problem, index, node, &assignment),
+            },
         };
         assignment.push(chosen);
     }
     Ok(assignment)
+}
+
+/// Refuses a strategy that names more axes than a mesh has.
+fn check_axes(problem: &Problem<'_>, strategy: Strategy) -> Result<(), PlannerError> {
+    let Strategy::Mixed(mixed) = strategy else { return Ok(()) };
+    let short = |place: &&Placement| place.ranks.len() > 1 && place.hierarchy.len() < mixed.count();
+    match problem.layouts.placements().iter().find(short) {
+        None => Ok(()),
+        Some(place) => Err(PlannerError::Axes {
+            strategy: strategy.to_string(),
+            count: mixed.count(),
+            mesh: place.hierarchy.clone(),
+        }),
+    }
 }
 
 /// Returns the layout in which an update works if the user pins one of its states: that of the state.
@@ -134,38 +145,24 @@ fn at_rest(graph: &Graph, node: &Node) -> Option<usize> {
     }
 }
 
-/// Returns, for a cast of a gradient from half precision before microbatches are summed, the dim that is dim 0 of the gradient.
-fn half_gradient(
-    graph: &Graph,
+/// Returns the layout that strategies of axes give to the first result of a node, or `None` if it follows from the operands.
+fn wished_layout(
+    problem: &Problem<'_>,
+    axes: &[AxisStrategy],
     node: &Node,
-    readers: &[Vec<NodeId>],
-    gradients: &[bool],
-) -> Option<usize> {
-    let Op::Cast(_) = node.op else { return None };
-    let half = matches!(graph.value(node.operands[0]).ty.dtype, DType::BF16 | DType::F16);
-    let mut value = node.results[0];
-    let mut moved = Vec::new();
-    while half && !gradients[value.index()] {
-        let &[reader] = readers[value.index()].as_slice() else { return None };
-        let reader = graph.node(reader);
-        match &reader.op {
-            Op::Transpose(transpose) => moved.push(&transpose.permutation),
-            Op::Accumulate(_) | Op::Cast(_) => {}
-            _ => return None,
-        }
-        value = reader.results[0];
-    }
-    let scattered = half && !graph.value(value).ty.shape.is_empty();
-    scattered.then(|| moved.iter().rev().fold(0, |dim, permutation| permutation[dim]))
+    kind: TensorKind,
+) -> Option<SbpId> {
+    let sbps = axes.iter().map(|&axis| wished_sbp(axis, node, kind));
+    Some(problem.layouts.intern_sbp(&NdSbp(sbps.collect::<Option<_>>()?)))
 }
 
-/// Returns the layout over every axis that the strategy gives to the first result of a node, or `None` if it follows from the operands.
-fn wished_sbp(strategy: Strategy, node: &Node, kind: TensorKind) -> Option<Sbp> {
-    let shards_states = strategy != Strategy::Data;
+/// Returns the layout over an axis that its strategy gives to the first result of a node, or `None` if it follows from the operands.
+fn wished_sbp(strategy: AxisStrategy, node: &Node, kind: TensorKind) -> Option<Sbp> {
+    let shards_states = strategy.shards_states();
     match &node.op {
         Op::Input(input) => Some(input.samples_dim().map_or(Sbp::Broadcast, Sbp::Split)),
         Op::Variable(_) if kind == TensorKind::State && shards_states => Some(Sbp::Split(0)),
-        Op::Variable(_) if kind == TensorKind::Parameter && strategy == Strategy::Zero3 => {
+        Op::Variable(_) if kind == TensorKind::Parameter && strategy == AxisStrategy::Zero3 => {
             Some(Sbp::Split(0))
         }
         Op::Variable(_) => Some(Sbp::Broadcast),
@@ -179,19 +176,6 @@ fn wished_sbp(strategy: Strategy, node: &Node, kind: TensorKind) -> Option<Sbp> 
         }
         _ => None,
     }
-}
-
-/// Chooses the candidate whose first result has this SBP on the most axes, and among those the one with most axes whole.
-fn choose_by_sbp(problem: &Problem<'_>, node: usize, wished: Sbp) -> usize {
-    let score = |candidate: &Candidate| {
-        let sbp = problem.layouts.sbp(candidate.results[0]);
-        let count = |of: Sbp| sbp.0.iter().filter(|&&sbp| sbp == of).count();
-        (count(wished), count(Sbp::Broadcast))
-    };
-    let candidates = &problem.candidates[node];
-    (0..candidates.len())
-        .max_by_key(|&label| (score(&candidates[label]), std::cmp::Reverse(label)))
-        .unwrap_or(0)
 }
 
 /// Chooses the candidate whose first result has this layout on the most axes, and among those the one with most axes whole.
@@ -214,7 +198,9 @@ fn choose_by_layout(problem: &Problem<'_>, node: usize, wished: SbpId) -> usize 
 /// parameter, cast or not, counts as whole: if it is kept in shards, it is gathered.
 fn follow_operands(problem: &Problem<'_>, id: usize, node: &Node, assignment: &[usize]) -> usize {
     if node.operands.is_empty() {
-        return choose_by_sbp(problem, id, Sbp::Broadcast);
+        let axes = problem.decisions.staging.placement[id].hierarchy.len();
+        let whole = problem.layouts.intern_sbp(&NdSbp::broadcast(axes));
+        return choose_by_layout(problem, id, whole);
     }
     let mut best: Option<([f64; 4], usize)> = None;
     for label in worth_pricing(problem, id, node, assignment) {

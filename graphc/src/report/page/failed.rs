@@ -128,6 +128,7 @@ fn strategy_rule(strategy: Strategy) -> &'static str {
         Strategy::MegatronSp => {
             "the layers split over the innermost axis of the mesh, and sequences between them, the batch over the others"
         }
+        Strategy::Mixed(_) => "a strategy for each axis of the mesh, outermost first",
     }
 }
 
