@@ -133,7 +133,7 @@ def blenderbot():
 
 
 def m2m100():
-    return seq2seq("M2M100ForConditionalGeneration", dict(PAIR, encoder_layerdrop=0.0, decoder_layerdrop=0.0), masked=True)
+    return seq2seq("M2M100ForConditionalGeneration", dict(PAIR, encoder_layerdrop=0.0, decoder_layerdrop=0.0, attention_dropout=0.0), masked=True)
 
 
 def led():
