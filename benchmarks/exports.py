@@ -7,7 +7,7 @@ Each model is small, with random weights. It is exported by `torch.onnx.export`,
 trained by `graphc train` for some steps of SGD beside PyTorch in float32 and in float64. A line a model and mesh says how far outputs
 are from onnxruntime's (as a share of the greatest), how far the first loss is from PyTorch's (as a share of it), and how far the
 later ones are, in units of the distance between PyTorch's float32 and its float64. Exits with 1 where outputs are farther than 1e-4, a first
-loss than 1e-5 (or than PyTorch's in float32, where that is more), or later ones than 20 such units. Needs torch, onnx, onnxscript, onnxruntime, safetensors; some models transformers or
+loss than 1e-5 (or than PyTorch's in float32, where that is more), or later ones than 20 such units. Needs torch, onnx, onnxscript, onnxruntime, safetensors; some models transformers, diffusers or
 torchvision.
 """
 
