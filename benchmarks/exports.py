@@ -7,7 +7,7 @@ Each model is small, with random weights. It is exported by `torch.onnx.export`,
 trained by `graphc train` for some steps of SGD beside PyTorch in float32 and in float64. A line a model and mesh says how far outputs
 are from onnxruntime's (as a share of the greatest), how far the first loss is from PyTorch's (as a share of it), and how far the
 later ones are, in units of the distance between PyTorch's float32 and its float64. Exits with 1 where outputs are farther than 1e-4, a first
-loss than 1e-5 (or than PyTorch's in float32, where that is more), or later ones than 20 such units. Needs torch, onnx, onnxscript, onnxruntime, safetensors; some models transformers or
+loss than 1e-5 (or than PyTorch's in float32, where that is more), or later ones than 20 such units. Needs torch, onnx, onnxscript, onnxruntime, safetensors; some models transformers, diffusers or
 torchvision.
 """
 
@@ -306,6 +306,15 @@ MODELS = [gpt2, llama, bert, moe, moe_gathered, moe_tokens, vgg, swin, gpt2_mask
           roberta, mistral, qwen2, gemma2, deberta, t5, vit, encoder, swin_v2, indexing]
 
 
+def say_unpacked():
+    """Tells decoders of transformers that no sequences are packed, as a mask does: else they ask by `torch.diff`, which the old exporter lacks."""
+    try:
+        from transformers import masking_utils
+    except ImportError:
+        return
+    masking_utils.find_packed_sequence_indices = lambda position_ids: None
+
+
 def export(model, inputs, path, args):
     how = args.export
     # The old exporter folds batch norms into convolutions and what is computed of weights into copies: both train otherwise.
@@ -400,7 +409,8 @@ class Case:
         self.model, self.args, self.folder = model.eval(), args, folder / build.__name__
         self.folder.mkdir(parents=True, exist_ok=True)
         self.path = self.folder / "model.onnx"
-        export(self.model, self.inputs, self.path, args)
+        # What is traced may keep tensors of the trace.
+        export(copy.deepcopy(self.model), self.inputs, self.path, args)
         feeds = {name: x.numpy() for name, x in self.inputs.items()}
         session = onnxruntime.InferenceSession(str(self.path), providers=["CPUExecutionProvider"])
         taken = {i.name for i in session.get_inputs()}
@@ -482,6 +492,8 @@ def main():
     parser.add_argument("--graphc", default=str(ROOT / "target/release/graphc"))
     args = parser.parse_args()
     warnings.simplefilter("ignore")
+    if args.export == "plain":
+        say_unpacked()
     with tempfile.TemporaryDirectory() as scratch:
         folder = args.keep or pathlib.Path(scratch)
         chosen = choose_models(args)

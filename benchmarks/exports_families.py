@@ -380,7 +380,7 @@ class Denoiser(nn.Module):
     def forward(self, x, moment, condition):
         rates = torch.exp(torch.arange(self.width // 2) * -0.5)
         angles = moment[:, None].float() * rates
-        t = self.time(torch.cat([angles.sin(), angles.cos()], -1))
+        t = self.time(torch.cat([angles.sin(), angles.cos()], -1).to(x.dtype))
         outer = self.block(self.first(x), t, 0)
         inner = self.cross(self.block(self.down(outer), t, 1), condition)
         wide = nn.functional.interpolate(inner, scale_factor=2.0, mode="nearest")

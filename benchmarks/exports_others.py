@@ -133,7 +133,7 @@ def blenderbot():
 
 
 def m2m100():
-    return seq2seq("M2M100ForConditionalGeneration", dict(PAIR, encoder_layerdrop=0.0, decoder_layerdrop=0.0), masked=True)
+    return seq2seq("M2M100ForConditionalGeneration", dict(PAIR, encoder_layerdrop=0.0, decoder_layerdrop=0.0, attention_dropout=0.0), masked=True)
 
 
 def led():
@@ -327,7 +327,19 @@ def visformer():
     return timm_classes("visformer_tiny", img_size=32, init_channels=8, embed_dim=32, depth=(1, 1, 1), num_heads=4)
 
 
+def unet_condition():
+    """The U-Net of Stable Diffusion: attention of an image's places to each other and to a text, in blocks of convolutions."""
+    from diffusers import UNet2DConditionModel
+
+    model = UNet2DConditionModel(sample_size=8, in_channels=4, out_channels=4, layers_per_block=1, block_out_channels=(16, 32), norm_num_groups=4,
+                                 down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"), up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
+                                 cross_attention_dim=12, attention_head_dim=2)
+    call = lambda model, x, moment, text: model(x, moment, encoder_hidden_states=text, return_dict=False)[0]
+    return Called(model, call), {"x": torch.randn(4, 4, 8, 8), "moment": torch.randint(0, 100, (4,)), "text": torch.randn(4, 7, 12)}
+
+
 MODELS = [starcoder2, gpt_bigcode, gpt_neo, codegen, olmoe, phimoe, nemotron, glm4, exaone4, smollm3, helium, diffllama, bamba, recurrent_gemma, lfm2, qwen3_next,
           roformer, convbert, mobilebert, squeezebert, fnet, nystromformer, mpnet, layoutlm, esm, pegasus, blenderbot, m2m100, led, hubert, wavlm, sew,
           audio_spectrogram, poolformer, pvt_v2, focalnet, mobilevit, mobilevit_v2, swin_v2_hf, hiera, dinov3, perceiver, dpt, yolos, timesformer, videomae,
-          patchtst, blip_text, densenet, shufflenet, regnet_tv, mvit, mixer, xcit, cait, coatnet, edgenext, gcvit, efficientvit, visformer]
+          patchtst, blip_text, densenet, shufflenet, regnet_tv, mvit, mixer, xcit, cait, coatnet, edgenext, gcvit, efficientvit, visformer,
+          unet_condition]

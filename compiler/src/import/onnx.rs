@@ -172,7 +172,8 @@ impl Decoded {
         let folded = FoldedWeights::of_model(graph, &self.metadata, tensors, batch);
         folded.add_absent(tensors);
         let marks = (&self.metadata.kinds, &folded);
-        (roles::find_trained(graph, order, marks, tensors, copies), folded)
+        let is_pytorch = is_pytorch(&self.model);
+        (roles::find_trained(graph, order, marks, tensors, copies, is_pytorch), folded)
     }
 
     /// Brings weights into the form that the file has them in: adds what the exporter has made of one of them, in the place of that one where the file
@@ -258,8 +259,7 @@ impl Decoded {
         let (mut tensors, copies) = self.read_initializers(graph, base_dir)?;
         let symbols = collect_symbols(graph, &tensors);
         let (mut roles, folded) = self.find_roles(graph, &order, &mut tensors, &copies);
-        let is_pytorch = model.producer_name.as_deref() == Some("pytorch");
-        let mut authored = roles::find_authored(kinds, &tensors, is_pytorch);
+        let mut authored = roles::find_authored(kinds, &tensors, is_pytorch(model));
         authored.extend(folded.absent.iter().cloned());
         for (name, repetition) in &folded.repeated {
             let rows = repetition.different_rows(name, &tensors[name])?;
@@ -341,6 +341,10 @@ struct Begun {
     copies: Copies,
     authored: BTreeSet<String>,
     training_warnings: Vec<String>,
+}
+
+fn is_pytorch(model: &ModelProto) -> bool {
+    model.producer_name.as_deref() == Some("pytorch")
 }
 
 fn find_graph(model: &ModelProto) -> Result<&GraphProto, ImportError> {

@@ -336,6 +336,21 @@ one("ReduceProd", {"x": f(2, 3, 5)}, {"axes": i(-1, 0)}, keepdims=0)
 one("ReduceProd", {"x": f(2, 3)}, name="ReduceProd_all")
 one("ReduceProd", {"x": f(4, 7)}, {"axes": i(1)}, name="ReduceProd_kept")
 
+# Places of each sample's own, as the older exporter writes `x[rows, places]`: samples and what is looked up in them are one dim.
+flat = [("Flatten", ["x"], ["flat"], {"axis": 2}), ("Add", ["p", "starts"], ["places"], {}), ("Gather", ["flat", "places"], ["y"], {})]
+case("Gather_of_rows", flat, {"x": f(3, 4, 2), "p": i(3, 0, 2)}, {"starts": i(0, 4, 8)})
+case("Gather_of_rows_in_others", flat, {"x": f(3, 4, 2), "p": i(3, 0, 2)}, {"starts": i(0, 3, 6)})
+rows = [("Reshape", ["x", "shape"], ["flat"], {}), ("Add", ["starts", "p"], ["places"], {}), ("Gather", ["flat", "places"], ["y"], {})]
+case("Gather_of_rows_several", rows, {"x": f(2, 5), "p": np.array([[3, 0, 4], [2, 2, 1]])}, {"shape": i(10), "starts": np.array([[0], [5]])})
+everywhere = np.arange(3)[:, None]
+for reduction in ["none", "add", "mul", "max", "min"]:
+    case(f"ScatterND_everywhere_{reduction}", [("ScatterND", ["x", "i", "u"], ["y"], {"reduction": reduction})], {"x": f(3, 2), "u": f(3, 2)},
+         {"i": everywhere})
+# Several values for each place: of those that are set the last one stays.
+twice = np.broadcast_to(everywhere[:, None], (3, 2, 1)).copy()
+for reduction in ["none", "add", "mul", "max", "min"]:
+    case(f"ScatterND_twice_{reduction}", [("ScatterND", ["x", "i", "u"], ["y"], {"reduction": reduction})], {"x": f(3, 2), "u": f(3, 2, 2)}, {"i": twice})
+
 lines = ",\n".join(json.dumps(case) for case in cases)
 (folder / "cases.json").write_text(f"[\n{lines}\n]\n")
 print(len(cases), "cases")

@@ -547,6 +547,23 @@ fn what_is_trained_follows_the_metadata_and_the_use() {
 }
 
 #[test]
+fn one_number_with_a_name_of_pytorch_is_trained_and_a_buffer_of_transformers_is_not() {
+    let mut graph = graph(vec![
+        node("MatMul", &["x", "w"], "h"),
+        node("Mul", &["h", "scale"], "scaled"),
+        node("Add", &["scaled", "model.final_logits_bias"], "y"),
+    ]);
+    graph.initializer.push(tensor("scale", &[], vec![2.5]));
+    graph.initializer.push(tensor("model.final_logits_bias", &[1, 5], vec![0.0; 5]));
+    let mut model = ModelProto::parse_buf(&bytes(graph, 20)).expect("decodes");
+    for (producer, names) in [(None, vec!["w"]), (Some("pytorch".into()), vec!["scale", "w"])] {
+        model.producer_name = producer;
+        let imported = import(&model.write_buf().expect("is writable")).expect("imports");
+        assert_eq!(trained(&imported), names);
+    }
+}
+
+#[test]
 fn a_static_batch_must_be_the_one_that_is_asked_for() {
     let model = bytes(graph(vec![node("MatMul", &["x", "w"], "y")]), 20);
     let dims = BTreeMap::from([("batch".to_string(), 8)]);

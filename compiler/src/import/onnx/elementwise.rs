@@ -130,7 +130,11 @@ pub(super) fn lower_binary(
     function: BinaryFunction,
 ) -> Res<Vec<Val>> {
     let (a, b) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
-    Ok(vec![cx.apply_binary(function, &a, &b)?])
+    let result = cx.apply_binary(function, &a, &b)?;
+    if function == BinaryFunction::Add {
+        cx.remember_shift(&result, &a, &b);
+    }
+    Ok(vec![result])
 }
 
 /// Lowers a division. Quotients of integers are truncated, and known integer divisors must not be 0.

@@ -20,6 +20,11 @@ pub(super) fn lower_gather(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val
     let (x, places) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
     let shape = cx.shape(&x)?;
     let dim = resolve_axis(call.int("axis", 0)?, shape.len())?;
+    if dim == 0
+        && let Some(found) = gather_of_each(cx, &x, &places)?
+    {
+        return Ok(vec![found]);
+    }
     let places = from_start(cx, &places, shape[dim])?;
     let found = gather_along(cx, &x, &places, dim)?;
     let result = call.proto.output.first().map_or("", String::as_str);
@@ -29,6 +34,31 @@ pub(super) fn lower_gather(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val
         }
         _ => Ok(vec![found]),
     }
+}
+
+/// The elements at places of each sample's own, where samples and what is looked up in them are one dim: the older exporter writes `x[rows, places]` as
+/// a look-up of `rows * n + places` in `x` as `[b * n, w..]`. Samples stay apart here. `None` if the places are no such sums. A place that is in another
+/// sample is none that PyTorch takes.
+fn gather_of_each(cx: &mut Lowering, x: &Val, places: &Val) -> Res<Option<Val>> {
+    let Val::Tensor(id) = x else { return Ok(None) };
+    let producer = cx.graph.producer(*id);
+    let (Op::Reshape(_), Some((own, starts))) = (&producer.op, cx.find_shift(places)) else {
+        return Ok(None);
+    };
+    let apart = Val::Tensor(producer.operands[0]);
+    let (shape, merged, of_places) = (cx.shape(&apart)?, cx.shape(x)?, cx.shape(places)?);
+    let &[samples, extent, ref inner @ ..] = &shape[..] else { return Ok(None) };
+    let counts = starts.ty.shape.len() == of_places.len()
+        && of_places.first() == Some(&samples)
+        && starts.as_line() == Some((0, 0.0, extent as f64));
+    if !counts || merged.first() != Some(&(samples * extent)) || merged[1..] != *inner {
+        return Ok(None);
+    }
+    let own = from_start(cx, &own, extent)?;
+    let own = cx.expand(&own, &of_places)?;
+    let own = cx.reshape(&own, &[samples, of_places[1..].iter().product()])?;
+    let found = cx.apply(Op::Gather(Gather {}), &[apart, own])?;
+    Ok(Some(cx.reshape(&found, &[&of_places[..], inner].concat())?))
 }
 
 /// Rows of a table, found at places, through which nothing is learned where the place is `row`: those of `padding_idx` in PyTorch.

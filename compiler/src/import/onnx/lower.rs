@@ -73,6 +73,8 @@ pub(super) struct Lowering {
     pub(super) literals: BTreeMap<String, ValueId>,
     /// The operands of each Concat along the last dim, by its result.
     pieces: BTreeMap<ValueId, Vec<Val>>,
+    /// The operands of each sum of computed integers and known ones, by its result.
+    shifted: BTreeMap<ValueId, (Val, KnownValue)>,
     names: BTreeSet<String>,
     /// The largest number of operands that the current node's lowering has asked for.
     asked: Cell<usize>,
@@ -125,6 +127,7 @@ impl Lowering {
             variables: BTreeMap::new(),
             literals: BTreeMap::new(),
             pieces: BTreeMap::new(),
+            shifted: BTreeMap::new(),
             names: BTreeSet::new(),
             asked: Cell::new(0),
             origins: BTreeMap::new(),
@@ -413,6 +416,26 @@ impl Lowering {
     pub(super) fn find_pieces(&self, whole: &Val) -> Option<Vec<Val>> {
         match whole {
             Val::Tensor(id) => self.pieces.get(id).cloned(),
+            _ => None,
+        }
+    }
+
+    /// Records of a sum of integers that one of them is known.
+    pub(super) fn remember_shift(&mut self, sum: &Val, a: &Val, b: &Val) {
+        let Val::Tensor(id) = sum else { return };
+        if self.graph.value(*id).ty.dtype.is_float() {
+            return;
+        }
+        let known = |value: &Val, other: &Val| Some((value.clone(), self.find_foldable(other)?));
+        if let Some(parts) = known(a, b).or_else(|| known(b, a)) {
+            self.shifted.insert(*id, parts);
+        }
+    }
+
+    /// Returns the computed and the known operand of a sum of integers; `None` if the value is no such result.
+    pub(super) fn find_shift(&self, sum: &Val) -> Option<(Val, KnownValue)> {
+        match sum {
+            Val::Tensor(id) => self.shifted.get(id).cloned(),
             _ => None,
         }
     }

@@ -35,6 +35,7 @@ pub(super) fn find_trained(
     (kinds, folded): (&Kinds, &FoldedWeights),
     tensors: &BTreeMap<String, WeightTensor>,
     copies: &BTreeMap<String, String>,
+    is_pytorch: bool,
 ) -> Roles {
     if has_marks(kinds, tensors) || *folded != FoldedWeights::default() {
         return by_marks(graph, (kinds, folded), tensors);
@@ -44,6 +45,7 @@ pub(super) fn find_trained(
         running_statistics(graph),
         tensors,
         copies,
+        is_pytorch,
     )
 }
 
@@ -183,16 +185,21 @@ fn by_use(
     statistics: BTreeSet<&str>,
     tensors: &BTreeMap<String, WeightTensor>,
     copies: &BTreeMap<String, String>,
+    is_pytorch: bool,
 ) -> Roles {
     let (mut trained, mut left) = (BTreeSet::new(), Vec::new());
     for (name, tensor) in tensors {
         if !tensor.dtype.is_float() || statistics.contains(name.as_str()) {
             continue;
         }
-        if tensor.shape.is_empty() {
-            // The exporter gives its own numbers names with such characters.
-            let is_authored = !name.contains([':', '/']);
+        // The exporter gives its own numbers names with such characters.
+        let is_authored = !name.contains([':', '/']);
+        if tensor.shape.is_empty() && !(is_authored && is_pytorch) {
             left.extend(is_authored.then(|| format!("`{name}` (it is one number)")));
+            continue;
+        }
+        if is_buffer_of_transformers(name) {
+            left.push(format!("`{name}` (a buffer of transformers)"));
             continue;
         }
         match uses.check_parameter(name, tensor) {
@@ -244,6 +251,11 @@ fn by_use(
     }
     text += "; --train and --freeze decide otherwise";
     Roles { trained, tied, warnings: vec![text] }
+}
+
+/// Whether a tensor is called as what models of transformers add to their scores and never train.
+fn is_buffer_of_transformers(name: &str) -> bool {
+    name.rsplit('.').next() == Some("final_logits_bias")
 }
 
 /// Whether a weight is called as PyTorch's modules call theirs, or as the exporter does what it has turned.

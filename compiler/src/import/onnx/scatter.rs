@@ -47,8 +47,9 @@ pub(super) fn lower_scatter_nd(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec
     {
         return Ok(vec![replace_slice(cx, &x, &values, at.batch, [*start, *end])?]);
     }
-    if at.extents.is_empty() {
-        return fail_with("indices that name no element of their own are not supported");
+    let replaces = matches!(reduction, ScatterReduction::Function(ScatterFunction::Set));
+    if at.extents.is_empty() && at.inner_shape().is_empty() && replaces {
+        return Ok(vec![values]);
     }
     let count: usize = at.inner_shape().iter().product();
     let values = cx.reshape(&values, &[&shape[..at.batch], &[count], inner].concat())?;

@@ -281,3 +281,21 @@ fn layers_that_are_unrolled_are_cut_along_the_samples() {
     );
     assert_same(&graph, &rewritten);
 }
+
+/// Positions that every sample has alike, time before samples, with a weight of their own, as in XLNet.
+#[test]
+fn what_is_repeated_for_samples_behind_time_is_cut_along_the_samples() {
+    let [samples, time, width] = [4, 3, 6];
+    let g = GraphBuilder::new("positions");
+    let x = g.input("x", DType::F32, [samples, time, width]).transpose(&[1, 0, 2]);
+    let positions = add_weight(&g, "positions", &[time, 1, width]).expand(&[time, samples, width]);
+    let positions = positions.matmul(&add_weight(&g, "r", &[width, width]));
+    let heads = |x: &Tensor| x.reshape(&[time, samples, 2, 3]).transpose(&[1, 2, 0, 3]);
+    let scores = heads(&x).matmul_transposed(&heads(&positions), false, true).softmax(3);
+    g.output("y", &scores.matmul(&heads(&x)));
+    let graph = g.finish().expect("fits");
+    assert!(find_batch_cut(&graph, 2) == BatchCut::Forward);
+    let rewritten = batch_first(graph.clone(), &trained()).expect("fits");
+    assert!(find_batch_cut(&rewritten, 2) == BatchCut::All);
+    assert_same(&graph, &rewritten);
+}

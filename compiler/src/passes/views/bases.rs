@@ -21,6 +21,11 @@ impl ViewRewriter<'_> {
             return self.samples_first(input, node);
         }
         let Some(&operand) = node.operands.first() else { return Ok(None) };
+        if let (Op::Expand(expand), Purpose::Samples) = (&node.op, self.purpose)
+            && let Some(views) = self.repeat_for_samples(&expand.shape, node)?
+        {
+            return Ok(Some(views));
+        }
         let view = self.view(operand);
         match &node.op {
             Op::Transpose(Transpose { permutation }) => Ok(self.transpose_view(&view, permutation)),

@@ -93,9 +93,11 @@ impl ViewRewriter<'_> {
     fn beside_each_other(&mut self, axis: usize, node: &Node) -> Found {
         let ty = |value: ValueId| &self.old.value(value).ty;
         let first = ty(node.operands[0]).clone();
-        let is_alike = |&value: &ValueId| *ty(value) == first && self.samples[value.index()];
+        let lie_first = first.shape.first().is_some_and(|&dim| self.samples.are_counted_by(dim));
+        let is_alike = |&value: &ValueId| *ty(value) == first && self.samples.reach(value);
         let alike = node.operands.iter().all(is_alike);
-        if self.purpose != Purpose::Samples || axis != 0 || !alike || node.operands.len() < 2 {
+        let is_one = axis != 0 || node.operands.len() < 2;
+        if self.purpose != Purpose::Samples || is_one || !lie_first || !alike {
             return Ok(None);
         }
         let shape = [&first.shape[..1], &[1], &first.shape[1..]].concat();
@@ -224,6 +226,25 @@ impl ViewRewriter<'_> {
         let base = self.reshape(view.base, of_base, node)?;
         self.compute_views(Op::Expand(Expand { shape: repeated }), vec![base], &dims, node)
             .map(Some)
+    }
+
+    /// A repetition of what no sample makes, as often as there are samples and along a later dim. The base has that dim first.
+    pub(super) fn repeat_for_samples(&mut self, shape: &[usize], node: &Node) -> Found {
+        let operand = node.operands[0];
+        let seen = self.old.value(operand).ty.shape.clone();
+        let ones = vec![1; shape.len() - seen.len()];
+        let before = [&ones[..], &seen].concat();
+        let repeats = |&dim: &usize| before[dim] == 1 && self.samples.are_counted_by(shape[dim]);
+        let dim = (0..shape.len()).find(repeats).filter(|&dim| dim > 0);
+        let Some(dim) = dim.filter(|_| !self.samples.reach(operand)) else { return Ok(None) };
+        let order: Vec<usize> =
+            [dim].into_iter().chain((0..shape.len()).filter(|&other| other != dim)).collect();
+        let arranged = |extents: &[usize]| order.iter().map(|&dim| extents[dim]).collect();
+        let made = self.restore_value(operand)?;
+        let base = self.reshape(made, arranged(&before), node)?;
+        let dims = BaseView::from_order(base, &order).dims;
+        let expand = Op::Expand(Expand { shape: arranged(shape) });
+        self.compute_views(expand, vec![base], &dims, node).map(Some)
     }
 
     /// A layout that is asked for, of the base.

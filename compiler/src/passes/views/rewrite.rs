@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use graphc_ir::graph::{Graph, Node, Output, Value};
+use graphc_ir::graph::{Graph, Node, Output};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::{Op, OpError};
 use graphc_ir::ops::{Reshape, Transpose};
@@ -24,7 +24,7 @@ pub(in crate::passes) fn rewrite_views(
 ) -> Result<Graph, OpError> {
     let graph = Graph { stages: old.stages.clone(), ..Graph::new(old.name.clone()) };
     let (views, made) = (vec![None; old.values.len()], vec![None; old.values.len()]);
-    let samples = find_samples(old);
+    let samples = FedSamples::of_graph(old);
     let mut rewriter = ViewRewriter { old, options, purpose, graph, views, made, samples };
     for node in &old.nodes {
         rewriter.rewrite_node(node)?;
@@ -46,21 +46,38 @@ pub(super) struct ViewRewriter<'a> {
     views: Vec<Option<BaseView>>,
     /// Each value of the old graph as it was, if it is needed so.
     made: Vec<Option<ValueId>>,
-    /// For each value of the old graph, whether it is computed from samples that, by its extent, lie along its first dim.
-    pub(super) samples: Vec<bool>,
+    pub(super) samples: FedSamples,
 }
 
-/// See [`ViewRewriter::samples`].
-fn find_samples(graph: &Graph) -> Vec<bool> {
-    let (mut fed, mut batches) = (vec![false; graph.values.len()], BTreeSet::new());
-    for node in &graph.nodes {
-        let batch = if let Op::Input(input) = &node.op { input.batch_size() } else { None };
-        batches.extend(batch);
-        let computed = node.operands.iter().any(|operand| fed[operand.index()]);
-        node.results.iter().for_each(|value| fed[value.index()] = batch.is_some() || computed);
+/// What is computed from samples in the old graph.
+pub(super) struct FedSamples {
+    /// Whether each value is.
+    fed: Vec<bool>,
+    /// The numbers of samples that inputs have.
+    batches: BTreeSet<usize>,
+}
+
+impl FedSamples {
+    fn of_graph(graph: &Graph) -> Self {
+        let (mut fed, mut batches) = (vec![false; graph.values.len()], BTreeSet::new());
+        for node in &graph.nodes {
+            let batch = if let Op::Input(input) = &node.op { input.batch_size() } else { None };
+            batches.extend(batch);
+            let computed = node.operands.iter().any(|operand| fed[operand.index()]);
+            node.results.iter().for_each(|value| fed[value.index()] = batch.is_some() || computed);
+        }
+        Self { fed, batches }
     }
-    let first = |value: &Value| value.ty.shape.first().is_some_and(|first| batches.contains(first));
-    fed.iter().zip(&graph.values).map(|(&fed, value)| fed && first(value)).collect()
+
+    /// Whether a value is computed from samples.
+    pub(super) fn reach(&self, value: ValueId) -> bool {
+        self.fed[value.index()]
+    }
+
+    /// Whether this is the number of samples of an input, and more than one.
+    pub(super) fn are_counted_by(&self, extent: usize) -> bool {
+        extent > 1 && self.batches.contains(&extent)
+    }
 }
 
 impl ViewRewriter<'_> {
