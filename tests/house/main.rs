@@ -10,3 +10,7 @@ mod ops_table;
 #[path = "../support/mod.rs"]
 mod support;
 mod workspace;
+
+/// The folders of the product's libraries. The command lies in `src`, beside them.
+const LIBRARIES: [&str; 8] =
+    ["ir", "compiler", "compiler/solver", "kernels", "runtime", "data", "eager", "graphc"];

@@ -12,10 +12,10 @@ use graphc_ir::ids::ValueId;
 use graphc_ir::mesh::Placement;
 use graphc_ir::plan::{Cluster, Layout};
 use graphc_ir::sbp::NdSbp;
+use graphc_solver::meter::Meter;
 
 use crate::boxing::{Code, Router, SpaceId, shard_bytes};
 use crate::decisions::Decisions;
-use crate::planner::meter::Meter;
 
 /// An interned N-D SBP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

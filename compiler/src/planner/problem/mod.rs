@@ -14,9 +14,9 @@ use std::rc::Rc;
 use graphc_ir::ids::ValueId;
 use graphc_ir::plan::{Cluster, CompileOptions};
 use graphc_ir::sbp::NdSbp;
+use graphc_solver::meter::Meter;
 
 use super::error::PlannerError;
-use super::meter::Meter;
 use crate::boxing::{Fusion, Hidden, HidingWindow, fetched, unhidden_seconds};
 use crate::decisions::{Decisions, Sharding};
 use boxed::KnownBoxing;

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::network::Network;
 use super::terms::{Slot, Terms};
-use crate::planner::meter::Meter;
+use crate::meter::Meter;
 
 /// A network whose costs are shifted.
 #[derive(Clone)]
@@ -51,17 +51,17 @@ enum SweepDirection {
 }
 
 /// The key of a term: its variables, under names that other networks use too, and its index among the terms over these.
-pub(crate) type Key = (Vec<usize>, usize);
+pub type Key = (Vec<usize>, usize);
 
 /// The messages to each term, which can be given again if costs are a little different. Any messages are right, and these are good ones.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Messages {
+pub struct Messages {
     known: BTreeMap<Key, Vec<Vec<f64>>>,
 }
 
 impl Messages {
     /// Takes messages to these terms.
-    pub(crate) fn new(keys: Vec<Key>, given: Vec<Vec<Vec<f64>>>) -> Self {
+    pub fn new(keys: Vec<Key>, given: Vec<Vec<Vec<f64>>>) -> Self {
         Self { known: keys.into_iter().zip(given).collect() }
     }
 }
@@ -303,7 +303,7 @@ fn of_variables(terms: &Terms, rank: &[usize]) -> Vec<Vec<ReachedTerm>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::planner::solver::eliminate::{LIMITS, find_minimum};
+    use crate::eliminate::{LIMITS, find_minimum};
 
     #[test]
     fn a_label_that_one_term_forbids_is_counted_on_by_no_other() {

@@ -5,16 +5,16 @@ use std::rc::Rc;
 
 /// Counts entries of cost tables that are made or looked at, and routes that are priced. Clones count together.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Meter(Rc<Cell<u64>>);
+pub struct Meter(Rc<Cell<u64>>);
 
 impl Meter {
     /// Counts some more.
-    pub(crate) fn add(&self, entries: usize) {
+    pub fn add(&self, entries: usize) {
         self.0.set(self.0.get() + entries as u64);
     }
 
     /// All that was counted.
-    pub(crate) fn entries(&self) -> u64 {
+    pub fn entries(&self) -> u64 {
         self.0.get()
     }
 }

@@ -12,11 +12,11 @@ use super::bucket::{Best, CostFactor, FactorCosts, minimise_variable};
 use super::network::Network;
 use super::share::Share;
 use super::tables::{CostTable, LabelAxis, Tables};
-use crate::planner::meter::Meter;
+use crate::meter::Meter;
 
 /// The limits of the work of elimination.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(crate) struct Limits {
     /// The most entries of one table.
     pub table: f64,
     /// The most entries of all tables, times the labels minimised over.
@@ -25,7 +25,7 @@ pub(super) struct Limits {
 
 /// The limits that plans are made with. With half or twice of either DenseNet-121, MobileNetV2 and ResNet on 2x4 and experts on
 /// 2x2x2 have the same plans.
-pub(super) const LIMITS: Limits = Limits { table: 4_194_304.0, work: 6e7 };
+pub(crate) const LIMITS: Limits = Limits { table: 4_194_304.0, work: 6e7 };
 
 /// The most labels that may be looked at for one variable with two neighbours. With half as many experts on 2x2x2 end 1.6 % lower; twice as many
 /// change none of these plans.
@@ -48,7 +48,7 @@ type Known = HashMap<
 
 /// A network with some variables eliminated.
 #[derive(Clone, Debug)]
-pub(super) struct Elimination {
+pub(crate) struct Elimination {
     domains: Vec<usize>,
     factors: BTreeMap<usize, CostFactor>,
     of_variable: Vec<BTreeSet<usize>>,
@@ -62,7 +62,7 @@ pub(super) struct Elimination {
 }
 
 /// Finds the minimum, with labels that reach it, or `None` if it is not possible within the limits.
-pub(super) fn find_minimum(network: &Network, limits: Limits) -> Option<(f64, Vec<usize>)> {
+pub(crate) fn find_minimum(network: &Network, limits: Limits) -> Option<(f64, Vec<usize>)> {
     let mut elimination = Elimination::new(network);
     elimination.eliminate_narrow();
     let order = elimination.find_order(limits)?;
@@ -71,7 +71,7 @@ pub(super) fn find_minimum(network: &Network, limits: Limits) -> Option<(f64, Ve
 
 impl Elimination {
     /// Prepares a network, of which only variables with a single label are eliminated.
-    pub(super) fn new(network: &Network) -> Self {
+    pub(crate) fn new(network: &Network) -> Self {
         let mut network = network.fold_single_labels();
         let variables = network.unary.len();
         let mut tables = std::mem::take(&mut network.tables);
@@ -122,7 +122,7 @@ impl Elimination {
     }
 
     /// Eliminates every variable with at most two neighbours: chains, trees, and what they leave.
-    pub(super) fn eliminate_narrow(&mut self) {
+    pub(crate) fn eliminate_narrow(&mut self) {
         let mut queue = self.remaining.clone();
         while let Some(variable) = queue.pop_first() {
             let neighbours = self.neighbours(variable);
@@ -138,7 +138,7 @@ impl Elimination {
     }
 
     /// Eliminates the remaining variables in this order, and returns the minimum and its labels.
-    pub(super) fn eliminate_all(mut self, order: Vec<usize>) -> (f64, Vec<usize>) {
+    pub(crate) fn eliminate_all(mut self, order: Vec<usize>) -> (f64, Vec<usize>) {
         order.into_iter().for_each(|variable| self.eliminate(variable));
         let mut labels = vec![0; self.domains.len()];
         self.complete(&mut labels);
@@ -192,7 +192,7 @@ impl Elimination {
 
     /// Finds an order in which the remaining variables can be eliminated within the limits, if it can. The next variable is always the one that
     /// leaves the smallest table.
-    pub(super) fn find_order(&self, limits: Limits) -> Option<Vec<usize>> {
+    pub(crate) fn find_order(&self, limits: Limits) -> Option<Vec<usize>> {
         let mut graph = Neighbours::new(self);
         let (mut order, mut work) = (Vec::new(), 0.0);
         while let Some((size, variable)) = graph.pop() {
@@ -206,7 +206,7 @@ impl Elimination {
     }
 
     /// Returns the network that is left after [`Elimination::eliminate_narrow`], and its variables in the original network.
-    pub(super) fn residual(&self, of: &Network) -> (Network, Vec<usize>) {
+    pub(crate) fn residual(&self, of: &Network) -> (Network, Vec<usize>) {
         let variables: Vec<usize> = self.remaining.iter().copied().collect();
         let mut network = Network { constant: self.constant, ..Network::default() };
         (network.tables, network.meter) = (self.tables.clone(), self.meter.clone());
@@ -240,7 +240,7 @@ impl Elimination {
     }
 
     /// Fills in the labels of all eliminated variables from those of the remaining.
-    pub(super) fn complete(&self, labels: &mut [usize]) {
+    pub(crate) fn complete(&self, labels: &mut [usize]) {
         for Eliminated { variable, scope, best } in self.trail.iter().rev() {
             labels[*variable] = best.best_label(scope.iter().map(|&v| labels[v]));
         }

@@ -15,7 +15,7 @@ const WORK: usize = 3_000_000;
 const STALE: f64 = 1e-4;
 
 /// Returns a proven bound: the minimum if the network is narrow, and otherwise the bound of shifted costs.
-pub(crate) fn prove_bound(network: &Network) -> f64 {
+pub fn prove_bound(network: &Network) -> f64 {
     let mut elimination = Elimination::new(network);
     elimination.eliminate_narrow();
     if let Some(order) = elimination.find_order(NARROW) {
@@ -39,7 +39,7 @@ pub(crate) fn prove_bound(network: &Network) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::planner::solver::eliminate::{LIMITS, find_minimum};
+    use crate::eliminate::{LIMITS, find_minimum};
 
     /// Makes a network in which every pair of variables has costs.
     fn complete(variables: usize, labels: usize) -> Network {

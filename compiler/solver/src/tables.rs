@@ -15,7 +15,7 @@ pub(crate) const LANES: usize = 8;
 
 /// The classes of the labels of a variable.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct LabelAxis {
+pub struct LabelAxis {
     /// The class of each label.
     pub classes: Vec<u32>,
     /// The number of classes.
@@ -24,17 +24,17 @@ pub(crate) struct LabelAxis {
 
 impl LabelAxis {
     /// Makes an axis that gives each label one of `count` classes.
-    pub(crate) fn new(classes: impl IntoIterator<Item = usize>, count: usize) -> Self {
+    pub fn new(classes: impl IntoIterator<Item = usize>, count: usize) -> Self {
         Self { classes: classes.into_iter().map(|class| class as u32).collect(), count }
     }
 
     /// Makes an axis on which every label is a class of its own.
-    pub(crate) fn one_per_label(labels: usize) -> Self {
+    pub fn one_per_label(labels: usize) -> Self {
         Self::new(0..labels, labels)
     }
 
     /// Makes an axis on which labels with equal keys are a class, and returns the key of each class.
-    pub(crate) fn by_key<K: Eq + Hash + Copy>(keys: impl IntoIterator<Item = K>) -> (Self, Vec<K>) {
+    pub fn by_key<K: Eq + Hash + Copy>(keys: impl IntoIterator<Item = K>) -> (Self, Vec<K>) {
         let (mut known, mut firsts) = (HashMap::new(), Vec::new());
         let class = |key: K| {
             *known.entry(key).or_insert_with(|| {
@@ -47,7 +47,7 @@ impl LabelAxis {
     }
 
     /// Returns the class of a label.
-    pub(crate) fn class(&self, label: usize) -> usize {
+    pub fn class(&self, label: usize) -> usize {
         self.classes[label] as usize
     }
 
@@ -75,7 +75,7 @@ impl LabelAxis {
 
 /// Costs by the labels of some variables.
 #[derive(Clone, Debug)]
-pub(crate) struct CostTable {
+pub struct CostTable {
     /// The classes of the labels of each variable.
     pub axes: Vec<LabelAxis>,
     /// The costs by the classes of all variables; those of the last change fastest.
@@ -90,7 +90,7 @@ impl PartialEq for CostTable {
 
 impl CostTable {
     /// Makes a table of entries by these classes. Its own classes are as few as possible, in the order of the first label of each.
-    pub(crate) fn new<'a>(axes: Vec<LabelAxis>, entries: impl Into<Cow<'a, [f64]>>) -> Self {
+    pub fn new<'a>(axes: Vec<LabelAxis>, entries: impl Into<Cow<'a, [f64]>>) -> Self {
         let mut all = TableClasses { axes, entries: entries.into() };
         (0..all.axes.len()).for_each(|at| all.drop_unused(at));
         (0..all.axes.len()).for_each(|at| all.merge_equal(at));
@@ -98,7 +98,7 @@ impl CostTable {
     }
 
     /// Makes a table over two variables, by classes.
-    pub(crate) fn of_pair(axes: [LabelAxis; 2], cost: impl Fn(usize, usize) -> f64) -> Self {
+    pub fn of_pair(axes: [LabelAxis; 2], cost: impl Fn(usize, usize) -> f64) -> Self {
         let [rows, columns] = [0, 1].map(|at| axes[at].count);
         let mut entries = Vec::with_capacity(rows * columns);
         for row in 0..rows {
@@ -119,12 +119,12 @@ impl CostTable {
     }
 
     /// Returns the number of entries from a class of a variable to the next.
-    pub(crate) fn stride(&self, axis: usize) -> usize {
+    pub fn stride(&self, axis: usize) -> usize {
         axis_stride(&self.axes, axis)
     }
 
     /// Returns the table in which each variable has only these labels.
-    pub(crate) fn with_labels(&self, labels: &[&[usize]]) -> Self {
+    pub fn with_labels(&self, labels: &[&[usize]]) -> Self {
         let axes = self.axes.iter().zip(labels);
         Self::new(axes.map(|(axis, labels)| axis.with_labels(labels)).collect(), &self.entries)
     }
@@ -234,7 +234,7 @@ fn find_firsts(hashes: &[u64], equal: impl Fn(usize, usize) -> bool) -> (Vec<usi
 }
 
 /// A content of which equal ones are kept once.
-pub(crate) trait InternContent: PartialEq {
+pub trait InternContent: PartialEq {
     /// Returns a hash, which is the same for equal contents.
     fn content_hash(&self) -> u64;
 }
@@ -247,7 +247,7 @@ impl InternContent for CostTable {
 
 /// Contents, each equal one once.
 #[derive(Clone, Debug)]
-pub(crate) struct Interned<T> {
+pub struct Interned<T> {
     known: HashMap<u64, Vec<Rc<T>>>,
 }
 
@@ -262,7 +262,7 @@ impl<T> Default for Interned<T> {
 
 impl<T: InternContent> Interned<T> {
     /// Returns the kept content that is equal to this one.
-    pub(crate) fn intern(&mut self, item: impl Into<Rc<T>>) -> Rc<T> {
+    pub fn intern(&mut self, item: impl Into<Rc<T>>) -> Rc<T> {
         let item = item.into();
         let known = self.known.entry(item.content_hash()).or_default();
         if let Some(known) = known.iter().find(|known| **known == item) {
@@ -340,7 +340,7 @@ fn mix_hash(hash: u64, entry: f64) -> u64 {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use pulp::Arch;
 
     use super::*;

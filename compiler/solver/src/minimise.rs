@@ -15,7 +15,7 @@ use super::network::Network;
 
 /// An assignment of labels with its cost and a lower bound.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Minimum {
+pub struct Minimum {
     /// The cost of `labels`.
     pub value: f64,
     /// A proven bound.
@@ -25,11 +25,11 @@ pub(crate) struct Minimum {
 }
 
 /// The share within which costs count as equal: a plan is optimal if the bound is within this share of it.
-pub(crate) const TOLERANCE: f64 = 1e-7;
+pub const TOLERANCE: f64 = 1e-7;
 
 /// The effort for a network that is too wide to be eliminated.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Effort {
+pub struct Effort {
     /// The most rounds of shifting costs and dropping labels.
     pub rounds: usize,
     /// The approximate number of entries that shifting costs reads in all rounds.
@@ -49,13 +49,13 @@ pub(crate) struct Effort {
 /// and experts 2.9 % lower; in the third DenseNet-121 and MobileNetV2 end 0.04 % higher, the latter in twice the
 /// time, and experts 3.8 % lower. With half of the entries for division ResNet ends 0.8 % higher; with twice as many
 /// experts end 1.6 % lower, and DenseNet-121 takes three times as long for the same plan.
-pub(crate) const FULL: Effort =
+pub const FULL: Effort =
     Effort { rounds: 24, work: 24_000_000_000, dive: 1, division: 4_000_000_000, ..STEP };
 /// The effort for a plan that gives the costs of layers: a hundred of these are made before one that is executed. Few need more of FULL than this;
 /// DeepSeek-V3 on 32x8 has one that took a fifth of the time of all of them.
-pub(crate) const ROUGHLY: Effort = Effort { work: 6_000_000_000, division: 400_000_000, ..FULL };
+pub const ROUGHLY: Effort = Effort { work: 6_000_000_000, division: 400_000_000, ..FULL };
 /// The effort for one of many steps towards a plan.
-pub(crate) const STEP: Effort = Effort {
+pub const STEP: Effort = Effort {
     rounds: 5,
     work: 800_000_000,
     dive: usize::MAX,
@@ -97,7 +97,7 @@ const CLOSED: f64 = 0.2;
 const DROPPED: f64 = 1e-2;
 
 /// The use of messages in a search.
-pub(crate) enum Course<'a> {
+pub enum Course<'a> {
     /// Costs are shifted a few times, on from the messages of a network that was a little different, and the new messages are kept.
     On(&'a mut Messages),
     /// The messages at the end are kept.
@@ -107,16 +107,12 @@ pub(crate) enum Course<'a> {
 }
 
 /// Finds the minimum, or the best assignment with a bound. `start` is an assignment to begin with, if one is known.
-pub(crate) fn minimise_network(
-    network: &Network,
-    start: Option<&[usize]>,
-    effort: Effort,
-) -> Minimum {
+pub fn minimise_network(network: &Network, start: Option<&[usize]>, effort: Effort) -> Minimum {
     minimise_on(network, start, effort, None)
 }
 
 /// Finds the minimum with messages.
-pub(crate) fn minimise_on(
+pub fn minimise_on(
     network: &Network,
     start: Option<&[usize]>,
     effort: Effort,
@@ -126,7 +122,7 @@ pub(crate) fn minimise_on(
 }
 
 /// A network whose narrow parts are eliminated. This is the work that can be done before it is known how the minimum is searched for.
-pub(crate) struct Reduced<'a> {
+pub struct Reduced<'a> {
     /// The whole network.
     pub network: &'a Network,
     elimination: Elimination,
@@ -150,7 +146,7 @@ struct Core {
 
 impl<'a> Reduced<'a> {
     /// Eliminates the narrow parts of a network.
-    pub(crate) fn new(network: &'a Network) -> Self {
+    pub fn new(network: &'a Network) -> Self {
         let mut elimination = Elimination::new(network);
         elimination.eliminate_narrow();
         let left = match elimination.find_order(LIMITS) {
@@ -165,7 +161,7 @@ impl<'a> Reduced<'a> {
     }
 
     /// Finds the minimum, or the best assignment with a bound.
-    pub(crate) fn minimise(
+    pub fn minimise(
         self,
         start: Option<&[usize]>,
         effort: Effort,

@@ -6,10 +6,7 @@ use petgraph::graph::{DiGraph, NodeIndex};
 use petgraph::visit::EdgeRef;
 
 /// A capacity of an edge.
-pub(crate) trait Capacity:
-    petgraph::algo::PositiveMeasure + std::ops::Sub<Output = Self>
-{
-}
+pub trait Capacity: petgraph::algo::PositiveMeasure + std::ops::Sub<Output = Self> {}
 
 impl Capacity for u64 {}
 impl Capacity for u128 {}
@@ -17,7 +14,7 @@ impl Capacity for u128 {}
 /// The minimum cut between two nodes with the fewest nodes on one side: by node whether it is there. The side is that
 /// of the source (`Outgoing`: more could flow from there to the node) or of the sink (`Incoming`: more could flow
 /// from the node to there).
-pub(crate) fn smallest_side<C: Capacity>(
+pub fn smallest_side<C: Capacity>(
     graph: &DiGraph<(), C>,
     (source, sink): (NodeIndex, NodeIndex),
     side: Direction,

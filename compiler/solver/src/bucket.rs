@@ -12,7 +12,7 @@ use super::tables::{CostTable, LANES, LabelAxis};
 
 /// Costs over several variables.
 #[derive(Clone, Debug)]
-pub(super) struct CostFactor {
+pub(crate) struct CostFactor {
     /// The variables.
     pub scope: Vec<usize>,
     /// The costs of labels.
@@ -21,7 +21,7 @@ pub(super) struct CostFactor {
 
 /// Costs by the labels of a factor's variables.
 #[derive(Clone, Debug)]
-pub(super) enum FactorCosts {
+pub(crate) enum FactorCosts {
     /// A table, in the order of the scope.
     Table(Rc<CostTable>),
     /// The tariff of a tensor that several variables read. The scope has the members of a share.
@@ -30,7 +30,7 @@ pub(super) enum FactorCosts {
 
 impl FactorCosts {
     /// Returns the address of the costs, which identifies them, because equal costs are kept once.
-    pub(super) fn address(&self) -> *const () {
+    pub(crate) fn address(&self) -> *const () {
         match self {
             Self::Table(table) => Rc::as_ptr(table).cast(),
             Self::Share(tariff) => Rc::as_ptr(tariff).cast(),
@@ -40,7 +40,7 @@ impl FactorCosts {
 
 /// The best label of a variable, by the labels of others.
 #[derive(Clone, Debug)]
-pub(super) struct Best {
+pub(crate) struct Best {
     /// The classes of the labels of each other variable.
     axes: Vec<LabelAxis>,
     /// The best labels, by the classes of the others; those of the last change fastest.
@@ -49,7 +49,7 @@ pub(super) struct Best {
 
 impl Best {
     /// Returns the best label, given the labels of the others.
-    pub(super) fn best_label(&self, others: impl Iterator<Item = usize>) -> usize {
+    pub(crate) fn best_label(&self, others: impl Iterator<Item = usize>) -> usize {
         let class =
             |at: usize, (axis, label): (&LabelAxis, usize)| at * axis.count + axis.class(label);
         usize::from(self.labels[self.axes.iter().zip(others).fold(0, class)])
@@ -57,7 +57,7 @@ impl Best {
 }
 
 /// Computes the table that is left when a variable is minimised away, and its best labels. Of equal labels the first is best.
-pub(super) fn minimise_variable(
+pub(crate) fn minimise_variable(
     arch: Arch,
     domains: &[usize],
     variable: usize,
@@ -307,8 +307,8 @@ fn take_column(taken: &mut Vec<usize>, column: Option<usize>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tables::tests::every_arch;
     use super::*;
+    use crate::tables::tests::every_arch;
 
     /// The number of labels of variables 0 to 3.
     const DOMAINS: [usize; 4] = [3, 4, 6, 5];

@@ -14,14 +14,14 @@ use super::tables::{InternContent, Interned, hash_entries, same_bits};
 
 /// The most readers of a tensor that is one term of the costs. With half as many ResNet on 2x4 ends 2.9 % and MobileNetV2 on 2x4 0.6 % higher, in two
 /// to three times as long; with eight no plan is better.
-pub(crate) const MOST_READERS: usize = 6;
+pub const MOST_READERS: usize = 6;
 
 /// The column of each label, or `None` if it takes the tensor for free.
-pub(crate) type Columns = Vec<Option<usize>>;
+pub type Columns = Vec<Option<usize>>;
 
 /// The cost of boxing one tensor, by the labels of its producer and its readers.
 #[derive(Clone, Debug)]
-pub(crate) struct Share {
+pub struct Share {
     /// The variable that makes the tensor, unless its label is settled, followed by those that read it.
     pub members: Vec<usize>,
     /// The prices of the tensor.
@@ -30,7 +30,7 @@ pub(crate) struct Share {
 
 /// The costs of a tensor by the labels of the members of a share. Layers that are alike share the same one ([`Tariffs`]).
 #[derive(Clone, Debug)]
-pub(crate) struct Tariff {
+pub struct Tariff {
     /// The row of each label of the producer, or `None` if its label is settled and the only row is 0.
     pub made: Option<Vec<usize>>,
     /// The column of each label, by reader.
@@ -68,12 +68,12 @@ pub(crate) struct Settled {
 
 impl Share {
     /// Returns the cost of labels, by variable.
-    pub(crate) fn cost(&self, label: impl Fn(usize) -> usize) -> f64 {
+    pub fn cost(&self, label: impl Fn(usize) -> usize) -> f64 {
         self.tariff.cost(|place| label(self.members[place]))
     }
 
     /// Returns the variable that makes the tensor.
-    pub(crate) fn producer(&self) -> Option<usize> {
+    pub fn producer(&self) -> Option<usize> {
         (self.tariff.count_producers() == 1).then(|| self.members[0])
     }
 }
@@ -91,7 +91,7 @@ impl Tariff {
     }
 
     /// Returns the price of a row and a column.
-    pub(crate) fn price(&self, row: usize, column: usize) -> f64 {
+    pub fn price(&self, row: usize, column: usize) -> f64 {
         self.prices[row * self.columns + column]
     }
 
@@ -107,7 +107,7 @@ impl Tariff {
     }
 
     /// Returns the cost of labels, by the position of their member.
-    pub(crate) fn cost(&self, label: impl Fn(usize) -> usize) -> f64 {
+    pub fn cost(&self, label: impl Fn(usize) -> usize) -> f64 {
         let row = self.made.as_ref().map_or(0, |rows| rows[label(0)]);
         let mut taken: Vec<usize> = Vec::new();
         for (reader, columns) in self.taken.iter().enumerate() {
@@ -121,7 +121,7 @@ impl Tariff {
     }
 
     /// Returns the tariff in which each member has only these labels.
-    pub(crate) fn with_labels(&self, kept: &[&[usize]]) -> Self {
+    pub fn with_labels(&self, kept: &[&[usize]]) -> Self {
         let (rows, taken) = self.pick_labels(kept);
         self.drop_unused(&rows, taken)
     }
@@ -194,7 +194,7 @@ impl Tariff {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// Makes a tensor of two rows with three readers.

@@ -14,7 +14,7 @@ use super::tables::{CostTable, MadeOnce, lower_to};
 
 /// Terms with their messages.
 #[derive(Clone)]
-pub(super) struct Terms {
+pub(crate) struct Terms {
     terms: Vec<CostTerm>,
     /// The members of terms, one term after the other, and the end of the last.
     seats: Vec<TermSeat>,
@@ -68,7 +68,7 @@ struct TermSeat {
 
 /// A variable's position in a term.
 #[derive(Clone, Copy)]
-pub(super) struct Slot {
+pub(crate) struct Slot {
     /// The term.
     pub term: usize,
     /// The position among its members.
@@ -127,7 +127,7 @@ impl TermCosts {
 
 impl Terms {
     /// Makes the terms of a network, with nothing given yet.
-    pub(super) fn new(network: &Network) -> Self {
+    pub(crate) fn new(network: &Network) -> Self {
         let mut made = OfEqual::default();
         let pairs = network.pairs.iter().map(|(&(a, b), table)| {
             (vec![a, b], TermCosts::Pair(made.quotients.find_or_make(table.clone())))
@@ -180,31 +180,31 @@ impl Terms {
     }
 
     /// Returns the number of terms.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.terms.len()
     }
 
     /// Returns the variables of a term.
-    pub(super) fn members(&self, term: usize) -> impl Iterator<Item = usize> + Clone {
+    pub(crate) fn members(&self, term: usize) -> impl Iterator<Item = usize> + Clone {
         let CostTerm { first, members, .. } = self.terms[term];
         self.seats[first..first + members].iter().map(|seat| seat.variable)
     }
 
     /// Returns the debts to the labels of each member of a term.
-    pub(super) fn member_debts(&self, term: usize) -> impl Iterator<Item = &[f64]> {
+    pub(crate) fn member_debts(&self, term: usize) -> impl Iterator<Item = &[f64]> {
         let members = self.terms[term].members;
         (0..members).map(move |place| &self.owed[self.label_range(Slot { term, place })])
     }
 
     /// Sets the debts to the labels of a member.
-    pub(super) fn owe(&mut self, slot: Slot, owed: &[f64]) {
+    pub(crate) fn owe(&mut self, slot: Slot, owed: &[f64]) {
         let labels = self.label_range(slot);
         self.owed[labels].copy_from_slice(owed);
         self.note_change(slot);
     }
 
     /// Returns the approximate number of entries that one sweep reads.
-    pub(super) fn sweep_size(&self) -> usize {
+    pub(crate) fn sweep_size(&self) -> usize {
         self.terms.iter().map(|term| term.costs.sweep_size(term.members)).sum()
     }
 
@@ -225,12 +225,12 @@ impl Terms {
     }
 
     /// Whether a member has been given all that there is.
-    pub(super) fn is_drawn(&self, slot: Slot) -> bool {
+    pub(crate) fn is_drawn(&self, slot: Slot) -> bool {
         self.drawn[slot.term] >> slot.place & 1 == 1
     }
 
     /// Gives to a member of a term all that it can, and adds it to `costs`. What is left of the term's least costs is then 0 for each label.
-    pub(super) fn pull(&mut self, slot: Slot, costs: &mut [f64]) {
+    pub(crate) fn pull(&mut self, slot: Slot, costs: &mut [f64]) {
         if self.is_drawn(slot) {
             return;
         }
@@ -248,7 +248,7 @@ impl Terms {
     }
 
     /// Takes these costs from a member, label by label, and gives them back to the term.
-    pub(super) fn deal(&mut self, slot: Slot, dealt: &[f64]) {
+    pub(crate) fn deal(&mut self, slot: Slot, dealt: &[f64]) {
         let labels = self.label_range(slot);
         for (owed, dealt) in self.owed[labels].iter_mut().zip(dealt) {
             *owed += dealt;
@@ -258,7 +258,7 @@ impl Terms {
     }
 
     /// Tells a term which labels of a member no assignment has: those that cost infinitely much.
-    pub(super) fn forbid(&mut self, slot: Slot, costs: &[f64]) {
+    pub(crate) fn forbid(&mut self, slot: Slot, costs: &[f64]) {
         let labels = self.label_range(slot);
         let mut is_new = false;
         for (owed, cost) in self.owed[labels].iter_mut().zip(costs) {
@@ -274,7 +274,7 @@ impl Terms {
 
     /// Returns the rest of a term's least costs by label of a member. `None` if the member has drawn all, so that nothing is left for any label that
     /// is not forbidden anyway.
-    pub(super) fn left_costs(&mut self, slot: Slot) -> Option<&[f64]> {
+    pub(crate) fn left_costs(&mut self, slot: Slot) -> Option<&[f64]> {
         if self.is_drawn(slot) {
             return None;
         }
@@ -283,7 +283,7 @@ impl Terms {
     }
 
     /// Returns the rest of a term's least costs, given the labels of the other members that `label_of` knows.
-    pub(super) fn left_with(
+    pub(crate) fn left_with(
         &mut self,
         slot: Slot,
         label_of: impl Fn(usize) -> Option<usize>,
@@ -353,7 +353,7 @@ impl Terms {
     }
 
     /// Keeps only these labels of each variable. `whole` tells the variables of which these are all labels.
-    pub(super) fn restrict(&mut self, kept: &[Vec<usize>], whole: &[bool]) {
+    pub(crate) fn restrict(&mut self, kept: &[Vec<usize>], whole: &[bool]) {
         self.made = OfEqual::default();
         let owed: Vec<f64> =
             (0..self.terms.len()).flat_map(|term| self.kept_of(term, kept)).collect();

@@ -5,14 +5,15 @@
 //! plane is highest are tried next. Memory has a price at the positions at which some plan kept too much. microlp
 //! always solves this linear programme, whatever solver the reference uses.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use good_lp::{
     Expression, ProblemVariables, Solution as _, SolverModel, Variable, constraint, microlp,
     variable,
 };
 
-use crate::planner::encoding::multipliers::MemoryPrices;
+/// Prices of memory by (domain, position): seconds per byte.
+pub type MemoryPrices = BTreeMap<(usize, usize), f64>;
 
 /// The highest price of all memory together, as a multiple of what the free plan costs: without one the programme has
 /// no optimum while no known plan fits. Half or twice as much changes nothing.
@@ -25,7 +26,7 @@ const PEAKS: usize = 6;
 const APART: usize = 50;
 
 /// Known plans with their memory.
-pub(super) struct CuttingPlanes {
+pub struct CuttingPlanes {
     /// The bytes that a rank may use.
     limit: f64,
     /// The unit of seconds.
@@ -38,19 +39,19 @@ pub(super) struct CuttingPlanes {
 
 impl CuttingPlanes {
     /// Begins without plans. `unit` is the approximate cost of a plan.
-    pub(super) fn new(limit: u64, unit: f64) -> Self {
+    pub fn new(limit: u64, unit: f64) -> Self {
         let unit = if unit > 0.0 { unit } else { 1.0 };
         Self { limit: limit as f64, unit, priced: BTreeSet::new(), plans: Vec::new() }
     }
 
     /// Sets another limit.
-    pub(super) fn limit_to(&mut self, limit: u64) {
+    pub fn limit_to(&mut self, limit: u64) {
         self.limit = limit as f64;
     }
 
     /// Adds a plan. From now on memory has a price at the position where a domain keeps most, and at others where it keeps much, if that is above the
     /// limit.
-    pub(super) fn add_plan(&mut self, seconds: f64, profiles: Vec<Vec<u64>>) {
+    pub fn add_plan(&mut self, seconds: f64, profiles: Vec<Vec<u64>>) {
         for (domain, profile) in profiles.iter().enumerate() {
             let apart = (profile.len() / APART).max(1);
             let mut peaks: Vec<usize> =
@@ -66,14 +67,14 @@ impl CuttingPlanes {
     }
 
     /// Finds weights of these positions, with sum 1, under which the least memory of all plans is greatest.
-    pub(super) fn find_weights(&self) -> Option<MemoryPrices> {
+    pub fn find_weights(&self) -> Option<MemoryPrices> {
         let (_, weights) = self.solve_dual(false)?;
         let sum: f64 = weights.values().sum();
         Some(weights.into_iter().map(|(at, weight)| (at, weight / sum)).collect())
     }
 
     /// Finds the prices under which the cheapest plan costs most, and that cost. By the known plans, no other prices give more.
-    pub(super) fn find_prices(&self) -> Option<(f64, MemoryPrices)> {
+    pub fn find_prices(&self) -> Option<(f64, MemoryPrices)> {
         let (ceiling, prices) = self.solve_dual(true)?;
         let scale = self.unit / self.limit;
         let prices = prices.into_iter().map(|(at, price)| (at, price * scale)).collect();
@@ -82,7 +83,7 @@ impl CuttingPlanes {
 
     /// Finds weights of the plans, with sum 1, whose mixture costs least and keeps no more than the limit anywhere, or little more if none does. This
     /// programme is the one whose dual [`CuttingPlanes::find_prices`] solves.
-    pub(super) fn find_mixture(&self) -> Option<Vec<f64>> {
+    pub fn find_mixture(&self) -> Option<Vec<f64>> {
         let mut variables = ProblemVariables::new();
         let weights: Vec<Variable> =
             self.plans.iter().map(|_| variables.add(variable().min(0.0))).collect();
@@ -137,7 +138,7 @@ impl CuttingPlanes {
 }
 
 /// Interpolates between two sets of prices.
-pub(super) fn interpolate_prices(a: &MemoryPrices, b: &MemoryPrices, share: f64) -> MemoryPrices {
+pub fn interpolate_prices(a: &MemoryPrices, b: &MemoryPrices, share: f64) -> MemoryPrices {
     let mut between = MemoryPrices::new();
     for (prices, weight) in [(a, 1.0 - share), (b, share)] {
         for (&at, price) in prices {

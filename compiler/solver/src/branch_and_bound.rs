@@ -7,7 +7,7 @@
 //! bound instead, or both in turn, gives the same plans and bounds (benchmarks/README.md).
 
 /// A problem that is divided.
-pub(crate) trait Division {
+pub trait Division {
     /// A part of it.
     type Part;
 
@@ -23,7 +23,7 @@ pub(crate) trait Division {
 }
 
 /// Bounds all assignments in these parts, as far as the work lasts. The last part is looked at first.
-pub(crate) fn branch_and_bound<D: Division>(division: &mut D, mut open: Vec<D::Part>) -> f64 {
+pub fn branch_and_bound<D: Division>(division: &mut D, mut open: Vec<D::Part>) -> f64 {
     let mut least = f64::INFINITY;
     while division.has_work() {
         let Some(mut part) = open.pop() else { break };

@@ -6,12 +6,12 @@ use std::rc::Rc;
 
 use super::share::{Settled, Share, Tariff, Tariffs};
 use super::tables::{CostTable, LabelAxis, Tables};
-use crate::planner::meter::Meter;
+use crate::meter::Meter;
 
 /// A network: the sum of `constant`, of one cost for each variable, of one for each pair in `pairs`, and of the shares.
 /// An infinite cost forbids a pair of labels.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Network {
+pub struct Network {
     /// Costs by variable and label.
     pub unary: Vec<Vec<f64>>,
     /// Costs of pairs `(a, b)`, `a < b`.
@@ -34,7 +34,7 @@ pub(crate) struct Network {
 
 impl Network {
     /// Adds a variable.
-    pub(crate) fn add_variable(&mut self, labels: usize, origin: usize) -> usize {
+    pub fn add_variable(&mut self, labels: usize, origin: usize) -> usize {
         self.unary.push(vec![0.0; labels]);
         self.origin.push(origin);
         self.switch.push(false);
@@ -42,12 +42,12 @@ impl Network {
     }
 
     /// Returns the number of labels of a variable.
-    pub(crate) fn count_labels(&self, variable: usize) -> usize {
+    pub fn count_labels(&self, variable: usize) -> usize {
         self.unary[variable].len()
     }
 
     /// Adds the cost of pairs of labels.
-    pub(crate) fn add_pair(&mut self, a: usize, b: usize, cost: impl Fn(usize, usize) -> f64) {
+    pub fn add_pair(&mut self, a: usize, b: usize, cost: impl Fn(usize, usize) -> f64) {
         let every =
             |variable: usize| (variable, LabelAxis::one_per_label(self.count_labels(variable)));
         if let Some(table) = self.build_table(every(a), every(b), cost) {
@@ -57,7 +57,7 @@ impl Network {
 
     /// Makes a table of the costs of pairs of labels of two variables, the lower variable first. Costs are given by the classes of labels. `None` if
     /// no pair costs anything.
-    pub(crate) fn build_table(
+    pub fn build_table(
         &mut self,
         (a, of_a): (usize, LabelAxis),
         (b, of_b): (usize, LabelAxis),
@@ -77,7 +77,7 @@ impl Network {
     }
 
     /// Adds the costs of a table over two variables.
-    pub(crate) fn add_table(&mut self, low: usize, high: usize, table: &Rc<CostTable>) {
+    pub fn add_table(&mut self, low: usize, high: usize, table: &Rc<CostTable>) {
         let table = match self.pairs.get(&(low, high)) {
             Some(known) => self.tables.intern(table.sum_with(known)),
             None => table.clone(),
@@ -86,7 +86,7 @@ impl Network {
     }
 
     /// Returns the cost of an assignment of labels.
-    pub(crate) fn cost(&self, assignment: &[usize]) -> f64 {
+    pub fn cost(&self, assignment: &[usize]) -> f64 {
         let unary: f64 =
             self.unary.iter().zip(assignment).map(|(costs, &label)| costs[label]).sum();
         let pairs: f64 = self
@@ -154,7 +154,7 @@ impl Network {
     }
 
     /// Returns the network in which each variable has only the labels of `kept`.
-    pub(crate) fn with_labels(&self, kept: &[Vec<usize>]) -> Network {
+    pub fn with_labels(&self, kept: &[Vec<usize>]) -> Network {
         let pick =
             |costs: &Vec<f64>, labels: &Vec<usize>| labels.iter().map(|&l| costs[l]).collect();
         let unary =

@@ -159,8 +159,8 @@ impl NetworkSearch<'_> {
 
 #[cfg(test)]
 mod tests {
-    use crate::planner::solver::minimise::{Effort, FULL, Minimum, TOLERANCE, minimise_network};
-    use crate::planner::solver::network::Network;
+    use crate::minimise::{Effort, FULL, Minimum, TOLERANCE, minimise_network};
+    use crate::network::Network;
 
     const VARIABLES: usize = 15;
     const LABELS: usize = 3;

@@ -1,7 +1,7 @@
 //! Minimises cost-function networks: variables with few labels, costs of labels, of pairs of labels, and of tensors
 //! that several variables read.
 //!
-//! The solver knows no graphs, meshes or memory. Its users know what a label stands for. Each step is exact or a
+//! The solver knows no graphs of ops and no meshes. Its users know what a label stands for. Each step is exact or a
 //! bound of the problem as posed:
 //!
 //! 1. Variables with at most two neighbours are eliminated ([`eliminate`]): nodes that follow others, states,
@@ -18,19 +18,26 @@
 //! 6. A gap that shifting costs cannot close is divided by branch and bound ([`subdivide`]). What is open when the
 //!    work is spent is reported as a gap.
 //!
+//! Two problems beside it have solvers of their own: which prices of memory to try next ([`cutting_planes`]), and minimum cuts ([`cut`]).
+//!
 //! Start reading with [`minimise::minimise_network`].
 
-pub(super) mod bound;
-pub(super) mod branch_and_bound;
+#![warn(unreachable_pub)]
+
+pub mod bound;
+pub mod branch_and_bound;
 mod bucket;
+pub mod cut;
+pub mod cutting_planes;
 mod dive;
-pub(super) mod dual;
+pub mod dual;
 mod eliminate;
 mod joint;
-pub(super) mod minimise;
-pub(super) mod network;
+pub mod meter;
+pub mod minimise;
+pub mod network;
 mod quotient;
-pub(super) mod share;
+pub mod share;
 mod subdivide;
-pub(super) mod tables;
+pub mod tables;
 mod terms;

@@ -13,7 +13,7 @@ use super::tables::LANES;
 
 /// A tariff, and the classes of the labels of its members.
 #[derive(Clone, Debug)]
-pub(super) struct Joint {
+pub(crate) struct Joint {
     /// The tariff that it prepares.
     pub tariff: Rc<Tariff>,
     /// The class of each label of each member: the row for the producer, the column for a reader. A label that takes the tensor for free has the
@@ -32,7 +32,7 @@ impl From<Rc<Tariff>> for Joint {
 
 impl Joint {
     /// Takes all labels of a tariff; none is dropped.
-    pub(super) fn new(tariff: Rc<Tariff>) -> Self {
+    pub(crate) fn new(tariff: Rc<Tariff>) -> Self {
         let made = tariff.made.iter();
         let of_producer = made.map(|rows| rows.iter().map(|&row| row as u32).collect());
         let class = |column: &Option<usize>| column.unwrap_or(tariff.columns) as u32;
@@ -50,12 +50,12 @@ impl Joint {
     }
 
     /// Returns the class of each label of a member.
-    pub(super) fn classes(&self, member: usize) -> &[u32] {
+    pub(crate) fn classes(&self, member: usize) -> &[u32] {
         &self.classes[member]
     }
 
     /// Returns the number of classes of a member.
-    pub(super) fn count_classes(&self, member: usize) -> usize {
+    pub(crate) fn count_classes(&self, member: usize) -> usize {
         if member < self.count_producers() { self.rows } else { self.reader_classes() }
     }
 
@@ -70,7 +70,7 @@ impl Joint {
 
     /// Computes, for each class of member `of`, the least sum of the share's cost and of the costs of the other members' classes. `costs` has those
     /// of all members, one after the other; those of `of` are not read.
-    pub(super) fn least_costs(
+    pub(crate) fn least_costs(
         &self,
         of: usize,
         costs: &[f64],
@@ -83,7 +83,7 @@ impl Joint {
 
 /// Buffers for sets of readers, which are numbered as bits: the cost if all of a set take the same class. They are used again and again.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Groups {
+pub(crate) struct Groups {
     /// The instructions that the processor has.
     pub arch: Arch,
     /// The number of classes of a reader.
@@ -232,10 +232,10 @@ impl WithSimd for LeastShares<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::share::tests::{all, share};
-    use super::super::tables::lower_to;
-    use super::super::tables::tests::every_arch;
     use super::*;
+    use crate::share::tests::{all, share};
+    use crate::tables::lower_to;
+    use crate::tables::tests::every_arch;
 
     /// Returns the least cost of the labels of each class.
     fn least_of_classes(joint: &Joint, member: usize, costs: &[f64]) -> Vec<f64> {

@@ -11,7 +11,7 @@ use super::tables::{CostTable, LANES};
 
 /// A table by the classes of either member.
 #[derive(Clone, Debug)]
-pub(super) struct Quotient {
+pub(crate) struct Quotient {
     table: Rc<CostTable>,
     /// The entries of each member: those of [`LANES`] of its classes for each class of the other, then those of the next classes.
     lanes: [Vec<f64>; 2],
@@ -19,7 +19,7 @@ pub(super) struct Quotient {
 
 impl Quotient {
     /// Prepares a table over two variables.
-    pub(super) fn new(table: Rc<CostTable>) -> Self {
+    pub(crate) fn new(table: Rc<CostTable>) -> Self {
         let [rows, columns] = [0, 1].map(|at| table.axes[at].count);
         let at = |row: usize, column: usize| table.entries[row * columns + column];
         let lanes = [
@@ -30,17 +30,17 @@ impl Quotient {
     }
 
     /// Returns the number of pairs of classes.
-    pub(super) fn count_pairs(&self) -> usize {
+    pub(crate) fn count_pairs(&self) -> usize {
         self.classes(0).len() * self.classes(1).len()
     }
 
     /// Returns the table in which the two members have only these labels.
-    pub(super) fn with_labels(&self, rows: &[usize], columns: &[usize]) -> CostTable {
+    pub(crate) fn with_labels(&self, rows: &[usize], columns: &[usize]) -> CostTable {
         self.table.with_labels(&[rows, columns])
     }
 
     /// Writes the cost of each class of a member (0 or 1) with a label of the other.
-    pub(super) fn write_costs(&self, of: usize, label: usize, line: &mut Vec<f64>) {
+    pub(crate) fn write_costs(&self, of: usize, label: usize, line: &mut Vec<f64>) {
         let (class, width) = (self.table.axes[1 - of].class(label), self.count_classes(1));
         line.clear();
         match of {
@@ -50,18 +50,18 @@ impl Quotient {
     }
 
     /// Returns the class of each label of a member (0 or 1).
-    pub(super) fn classes(&self, member: usize) -> &[u32] {
+    pub(crate) fn classes(&self, member: usize) -> &[u32] {
         &self.table.axes[member].classes
     }
 
     /// Returns the number of classes of a member.
-    pub(super) fn count_classes(&self, member: usize) -> usize {
+    pub(crate) fn count_classes(&self, member: usize) -> usize {
         self.table.axes[member].count
     }
 
     /// Computes, for each class of a member, the least sum of the costs and of the costs `others` of the other member's classes. Padding follows the
     /// classes.
-    pub(super) fn least_costs(&self, of: usize, others: &[f64], arch: Arch, best: &mut Vec<f64>) {
+    pub(crate) fn least_costs(&self, of: usize, others: &[f64], arch: Arch, best: &mut Vec<f64>) {
         arch.dispatch(LeastPairs { entries: &self.lanes[of], others, best });
     }
 }
@@ -118,9 +118,9 @@ impl From<Rc<CostTable>> for Quotient {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tables::tests::{COLUMNS, ROWS, cost, every_arch};
-    use super::super::tables::{LabelAxis, lower_to};
     use super::*;
+    use crate::tables::tests::{COLUMNS, ROWS, cost, every_arch};
+    use crate::tables::{LabelAxis, lower_to};
 
     fn table() -> Quotient {
         Quotient::new(Rc::new(CostTable::of_pair(
