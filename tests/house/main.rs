@@ -12,5 +12,14 @@ mod support;
 mod workspace;
 
 /// The folders of the product's libraries. The command lies in `src`, beside them.
-const LIBRARIES: [&str; 8] =
-    ["ir", "compiler", "compiler/solver", "kernels", "runtime", "data", "eager", "graphc"];
+const LIBRARIES: [&str; 9] = [
+    "ir",
+    "compiler",
+    "compiler/solver",
+    "compiler/import",
+    "kernels",
+    "runtime",
+    "data",
+    "eager",
+    "graphc",
+];

@@ -8,7 +8,7 @@ const MOST_SHOWN: usize = 8;
 
 /// Finds a cycle of a graph that is given by its edges: each node leads to the next, and the last to the first. It is empty if there is none. Of
 /// several cycles it is always the same one, whatever the order of the edges.
-pub(crate) fn find_cycle(edges: &[(u32, u32)]) -> Vec<u32> {
+pub fn find_cycle(edges: &[(u32, u32)]) -> Vec<u32> {
     let mut edges = edges.to_vec();
     edges.sort_unstable();
     let graph = DiGraph::<(), ()>::from_edges(&edges);
@@ -41,7 +41,7 @@ fn walk_component(edges: &[(u32, u32)], component: &[u32]) -> Vec<u32> {
 }
 
 /// Writes the names of a cycle in its order, `a -> b -> a`; of a long one only its beginning and its end.
-pub(crate) fn format_cycle(names: &[String]) -> String {
+pub fn format_cycle(names: &[String]) -> String {
     let mut shown: Vec<&str> = names.iter().chain(names.first()).map(String::as_str).collect();
     let more = names.len().saturating_sub(MOST_SHOWN);
     let left_out = format!("({more} more)");

@@ -17,9 +17,9 @@ use super::model::{node_title, op_type};
 use super::node::{LoweringProblem, NodeCall, Res, fail_with};
 use super::onnx_source;
 use super::wire::Origin;
-use crate::import::ImportError;
-use crate::import::unsupported::{UnsupportedOp, UnsupportedOps};
-use crate::import::weights::WeightTensor;
+use crate::ImportError;
+use crate::unsupported::{UnsupportedOp, UnsupportedOps};
+use crate::weights::WeightTensor;
 
 /// The most elements of a value that is read during import, such as a shape.
 const MOST_READ: usize = 1 << 16;

@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::import::weights::WeightTensor;
+use crate::weights::WeightTensor;
 
 /// Elements that are compared before all of them are.
 const SAMPLED: usize = 64;

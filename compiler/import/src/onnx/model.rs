@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rten_onnx::onnx::{GraphProto, NodeProto};
 
-use crate::cycle::{find_cycle, format_cycle};
-use crate::import::ImportError;
+use graphc_ir::cycle::{find_cycle, format_cycle};
+
+use crate::ImportError;
 
 /// Returns the indices of the nodes in topological order. This is the order of the file, if that is topological.
 ///

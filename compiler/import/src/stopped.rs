@@ -4,15 +4,15 @@ use graphc_ir::graph::{Graph, Node, Output};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
 use graphc_ir::ops::{Unary, UnaryFunction};
+use graphc_ir::pattern::{matches_pattern, nearest_pattern};
 
 use super::ImportError;
-use crate::pattern::{matches_pattern, nearest_pattern};
 
 /// Returns the graph with gradients that end at floating-point tensors of given names: what `--stop-gradient` does for a file. A `*` in a name stands
 /// for any characters. All that reads such a tensor reads its `Tensor.detach` instead.
 ///
 /// ```
-/// use graphc_compiler::import::stop_gradients;
+/// use graphc_import::stop_gradients;
 /// use graphc_ir::builder::GraphBuilder;
 /// use graphc_ir::nn::{Linear, Module};
 /// use graphc_ir::types::DType;

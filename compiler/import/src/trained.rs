@@ -3,10 +3,10 @@
 use graphc_ir::graph::Graph;
 use graphc_ir::op::Op;
 use graphc_ir::ops::Variable;
+use graphc_ir::pattern::matches_pattern;
 use graphc_ir::types::TensorType;
 
 use super::{ImportError, ImportOptions};
-use crate::pattern::matches_pattern;
 
 /// The most names that an error lists.
 const MOST_NAMES: usize = 6;
@@ -21,7 +21,7 @@ pub(super) struct TrainedPatterns {
 /// stays as the graph says. [`ImportOptions::train`] wins over [`ImportOptions::freeze`].
 ///
 /// ```
-/// use graphc_compiler::import::{ImportOptions, choose_trained};
+/// use graphc_import::{ImportOptions, choose_trained};
 /// use graphc_ir::builder::GraphBuilder;
 /// use graphc_ir::nn::{Linear, Module};
 /// use graphc_ir::types::DType;

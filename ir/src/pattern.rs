@@ -1,6 +1,6 @@
 //! Patterns of names.
 
-use graphc_ir::text::nearest_name;
+use crate::text::nearest_name;
 
 /// Whether a name fits a pattern, in which `*` stands for any characters.
 pub fn matches_pattern(pattern: &str, name: &str) -> bool {
@@ -25,7 +25,7 @@ pub fn matches_pattern(pattern: &str, name: &str) -> bool {
 
 /// Returns the pattern nearest to one that fits no name. Of a pattern like `*.q_prj.weight` the parts behind the star are compared with as many
 /// last parts of each name, so that the nearest is `*.q_proj.weight`.
-pub(crate) fn nearest_pattern<'a>(
+pub fn nearest_pattern<'a>(
     pattern: &str,
     names: impl IntoIterator<Item = &'a str>,
 ) -> Option<String> {

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use graphc_compiler::import::ImportOptions;
-use graphc_compiler::import::onnx::import_onnx;
+use graphc_import::ImportOptions;
+use graphc_import::onnx::import_onnx;
 use rten_onnx::onnx::{
     AttributeProto, AttributeType, DataType, Dimension, GraphProto, ModelProto, NodeProto,
     OperatorSetIdProto, TensorProto, TensorShapeProto, TypeProto, TypeProtoTensor, ValueInfoProto,

@@ -10,9 +10,9 @@ use rten_onnx::onnx::{DataLocation, DataType};
 
 use super::tensor;
 use super::wire::{self, OnnxField, decode_fields};
-use crate::import::ImportError;
-use crate::import::file::LONGEST_MODEL;
-use crate::import::weights::Weights;
+use crate::ImportError;
+use crate::file::LONGEST_MODEL;
+use crate::weights::Weights;
 
 /// Fields of a node.
 const INPUT: u64 = 1;
@@ -238,7 +238,7 @@ mod tests {
     use rten_onnx::onnx::{GraphProto, ModelProto, TensorProto};
 
     use super::*;
-    use crate::import::weights::{WeightData, WeightTensor};
+    use crate::weights::{WeightData, WeightTensor};
 
     fn initializer(name: &str, data_type: DataType, raw: &[u8]) -> TensorProto {
         TensorProto {

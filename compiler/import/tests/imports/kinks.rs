@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use graphc_compiler::import::ImportOptions;
-use graphc_compiler::import::onnx::import_onnx;
 use graphc_compiler::passes::GRADIENT;
 use graphc_compiler::pipeline::prepare_until;
+use graphc_import::ImportOptions;
+use graphc_import::onnx::import_onnx;
 use graphc_ir::array::Array;
 use graphc_ir::evaluate::evaluate_outputs;
 use graphc_ir::graph::Graph;

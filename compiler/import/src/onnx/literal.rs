@@ -25,7 +25,7 @@ use graphc_ir::types::{DType, TensorType};
 use super::known::{KnownValue, MOST_KNOWN};
 use super::lower::{Lowering, Val};
 use super::node::{Res, fail_with};
-use crate::import::weights::{WeightData, WeightTensor, encode_elements};
+use crate::weights::{WeightData, WeightTensor, encode_elements};
 
 impl Lowering {
     /// The values of the graph for the operands of an op. Elementwise ops broadcast literals by themselves.

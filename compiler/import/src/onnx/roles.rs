@@ -9,7 +9,7 @@ use super::model::op_type;
 use super::shared;
 use super::uses::{InitializerUses, running_statistics};
 use super::wire::Kinds;
-use crate::import::weights::WeightTensor;
+use crate::weights::WeightTensor;
 
 /// The most names that a sentence lists.
 const MOST_NAMES: usize = 6;

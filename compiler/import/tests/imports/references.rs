@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use graphc_compiler::import::onnx::import_onnx;
-use graphc_compiler::import::weights::Weights;
-use graphc_compiler::import::{ImportOptions, Imported, ModelFile, load_model};
+use graphc_import::onnx::import_onnx;
+use graphc_import::weights::Weights;
+use graphc_import::{ImportOptions, Imported, ModelFile, load_model};
 use graphc_ir::array::Array;
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::evaluate::evaluate_outputs;
@@ -17,7 +17,7 @@ use graphc_ir::types::DType;
 use graphc_ir::verify::verify_graph;
 
 fn folder(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/refs").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/refs").join(name)
 }
 
 fn import(name: &str, batch: usize) -> Imported {
@@ -55,7 +55,7 @@ fn data(name: &str, rows: usize) -> BTreeMap<String, (DType, Array)> {
 }
 
 fn arrays(weights: &Weights) -> BTreeMap<String, Array> {
-    let array = |(name, tensor): (&String, &graphc_compiler::import::weights::WeightTensor)| {
+    let array = |(name, tensor): (&String, &graphc_import::weights::WeightTensor)| {
         let elements = tensor.elements(name).expect("they are in the file");
         (name.clone(), Array::new(tensor.shape.clone(), elements))
     };

@@ -15,8 +15,8 @@ use super::model::op_type;
 use super::node::LoweringProblem;
 use super::repeated::Repetition;
 use super::wire::Metadata;
-use crate::import::ImportError;
-use crate::import::weights::{WeightData, WeightTensor, Weights, encode_elements};
+use crate::ImportError;
+use crate::weights::{WeightData, WeightTensor, Weights, encode_elements};
 
 /// The functions of PyTorch that change neither a number nor how often a model has it, but for a repetition along the batch; `val` stands for what
 /// the translation of a function adds, such as extents.

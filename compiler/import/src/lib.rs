@@ -1,7 +1,9 @@
-//! Importers: from a model file to a graph and its weights. The only place in the compiler that reads files.
+//! Importers: from a model file to a graph and its weights. Nothing else under the compiler's folder reads files.
 //!
 //! [`load_model`] picks by extension: `.onnx` by [`onnx::import_onnx`], `.gir` by [`graphc_ir::text`] with weights from
 //! the safetensors file beside it; `hf:DIR` is a folder as transformers saves models. Weights stay on disk until somebody asks for their bytes.
+
+#![warn(unreachable_pub)]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

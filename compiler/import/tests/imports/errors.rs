@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use graphc_compiler::import::onnx::import_onnx;
-use graphc_compiler::import::{ImportOptions, Imported, load_model};
+use graphc_import::onnx::import_onnx;
+use graphc_import::{ImportOptions, Imported, load_model};
 use graphc_ir::op::Op;
 use proptest::prelude::*;
 use rten_onnx::onnx::{
@@ -18,7 +18,7 @@ fn tests() -> PathBuf {
 }
 
 fn reference(name: &str) -> Vec<u8> {
-    let path = tests().join("../../tests/refs").join(name).join("model.onnx");
+    let path = tests().join("../../../tests/refs").join(name).join("model.onnx");
     std::fs::read(path).expect("is there")
 }
 

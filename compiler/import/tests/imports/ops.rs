@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::path::Path;
 
-use graphc_compiler::import::onnx::import_onnx;
-use graphc_compiler::import::{ImportOptions, Imported};
 use graphc_compiler::pipeline::{attentions_of, prepare_until};
+use graphc_import::onnx::import_onnx;
+use graphc_import::{ImportOptions, Imported};
 use graphc_ir::array::Array;
 use graphc_ir::evaluate::evaluate_outputs;
 use graphc_ir::op::Op;

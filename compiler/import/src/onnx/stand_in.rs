@@ -7,7 +7,7 @@ use rten_onnx::onnx::NodeProto;
 use super::lower::{Lowering, Val};
 use super::model::{list_node_reads, node_title};
 use super::node::LoweringProblem;
-use crate::import::{ImportError, RefusedNode};
+use crate::{ImportError, RefusedNode};
 
 impl Lowering {
     /// Lowers a node of the model, or returns why it is refused. If the file describes the types of a refused node's results, inputs of these types

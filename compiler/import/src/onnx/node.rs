@@ -31,8 +31,8 @@ impl From<OpError> for LoweringProblem {
     }
 }
 
-impl From<crate::import::weights::WeightsError> for LoweringProblem {
-    fn from(error: crate::import::weights::WeightsError) -> Self {
+impl From<crate::weights::WeightsError> for LoweringProblem {
+    fn from(error: crate::weights::WeightsError) -> Self {
         Self(error.to_string())
     }
 }

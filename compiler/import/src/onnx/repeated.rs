@@ -10,8 +10,8 @@ use super::gather::gather_along;
 use super::known::KnownValue;
 use super::lower::{Lowering, Val};
 use super::node::LoweringProblem;
-use crate::import::ImportError;
-use crate::import::weights::{WeightData, WeightTensor};
+use crate::ImportError;
+use crate::weights::{WeightData, WeightTensor};
 
 /// What the exporter has repeated in a tensor of which the model learns each part once.
 #[derive(Clone, Debug, PartialEq)]

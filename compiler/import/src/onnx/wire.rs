@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::import::ImportError;
+use crate::ImportError;
 
 /// The messages of onnx.proto that are decoded, and those within them.
 #[derive(Clone, Copy, Debug, PartialEq)]

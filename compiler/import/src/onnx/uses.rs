@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rten_onnx::onnx::{GraphProto, NodeProto};
 
 use super::model::{inner_order, op_type};
-use crate::import::weights::WeightTensor;
+use crate::weights::WeightTensor;
 
 /// The ops at which initializers meet data, by the names of the initializers.
 pub(super) struct InitializerUses<'a> {

@@ -187,7 +187,7 @@ impl Lowering {
                 inputs.len()
             ));
         }
-        let problem = |error: crate::import::ImportError| LoweringProblem(error.to_string());
+        let problem = |error: crate::ImportError| LoweringProblem(error.to_string());
         let order = model::inner_order(graph).map_err(problem)?;
         let source = self.source.clone();
         let name = |name: &Option<String>| name.clone().unwrap_or_default();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use graphc_compiler::import::{ImportOptions, Imported, load_model};
+use graphc_import::{ImportOptions, Imported, load_model};
 use graphc_ir::op::Op;
 
 /// Lists the variables that are trained.

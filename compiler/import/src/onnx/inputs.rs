@@ -8,7 +8,7 @@ use rten_onnx::onnx::{DataType, GraphProto, ValueInfoProto};
 
 use super::lower::Lowering;
 use super::tensor;
-use crate::import::{ImportError, Symbols};
+use crate::{ImportError, Symbols};
 
 /// The name that stands for the number of samples, whatever the model calls it.
 const BATCH: &str = "batch";

@@ -5,8 +5,8 @@ use std::path::{Component, Path};
 use graphc_ir::types::{DType, TensorType};
 use rten_onnx::onnx::{DataLocation, DataType, TensorProto};
 
-use crate::import::ImportError;
-use crate::import::weights::{WeightData, WeightTensor};
+use crate::ImportError;
+use crate::weights::{WeightData, WeightTensor};
 
 /// An element type of a file: how it is stored, and the element type that it becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
