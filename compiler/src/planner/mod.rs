@@ -124,7 +124,7 @@ pub fn plan_below(
 impl Planned {
     /// Returns what is known before the search for another form, if this one was planned first. That search only has to find whether the other is
     /// better.
-    pub fn prior_knowledge(&self) -> Before<'_> {
+    pub(crate) fn prior_knowledge(&self) -> Before<'_> {
         Before { ceiling: self.report.objective_seconds, lead: self.lead.as_ref() }
     }
 }

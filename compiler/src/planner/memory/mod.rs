@@ -92,7 +92,7 @@ pub enum Care {
 impl Care {
     /// Whether a plan costs more than the next graph in the row would. Each step is assumed to cost an equal part of the way from this graph without
     /// a memory limit to the last one.
-    pub fn is_dear(self, relaxed: f64, found: f64) -> bool {
+    pub(crate) fn is_dear(self, relaxed: f64, found: f64) -> bool {
         match self {
             Self::Plan | Self::Prices => false,
             Self::Against { seconds, steps } => {

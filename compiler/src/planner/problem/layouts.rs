@@ -87,7 +87,7 @@ impl<'a> Layouts<'a> {
     }
 
     /// Returns the identifier of an SBP.
-    pub fn intern_sbp(&self, sbp: &NdSbp) -> SbpId {
+    pub(crate) fn intern_sbp(&self, sbp: &NdSbp) -> SbpId {
         self.known.borrow_mut().intern_sbp(sbp)
     }
 
