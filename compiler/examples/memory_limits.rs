@@ -11,9 +11,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use graphc_compiler::cluster::preset;
-use graphc_compiler::import::{ImportOptions, load_model};
 use graphc_compiler::pipeline::prepare_graph;
 use graphc_compiler::planner::{PlannerError, UNLIMITED, plan_signatures};
+use graphc_import::{ImportOptions, load_model};
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
 use graphc_ir::nn::{Gpt, GptConfig, Module};

@@ -51,7 +51,7 @@ pub struct Staging {
 
 impl Staging {
     /// Returns the position of a node's chunk in the order in which a microbatch passes through all of them.
-    pub fn chunk_of_all(&self, node: usize) -> usize {
+    pub(crate) fn chunk_of_all(&self, node: usize) -> usize {
         self.chunk[node] * self.stages + self.stage[node]
     }
 }
@@ -166,7 +166,7 @@ impl Decisions {
     }
 
     /// Returns the number of times that a value is boxed in a step.
-    pub fn times_boxed(&self, value: ValueId) -> usize {
+    pub(crate) fn times_boxed(&self, value: ValueId) -> usize {
         match self.rates.values[value.index()] {
             ValueRate::Step => 1,
             ValueRate::Microbatch { .. } | ValueRate::Anew | ValueRate::Summand => {

@@ -1,6 +1,7 @@
 //! The compiler, which turns a graph into a plan. Start reading with `compile`; `pipeline` lists the passes.
 //!
-//! Nothing here reads a clock, the network or the environment. Only importers read files.
+//! Nothing here reads a clock, the network, the environment or files. What knows no graphs is the crate `graphc-solver`; importers of model files are
+//! the crate `graphc-import`, which the compiler does not know.
 
 #![warn(unreachable_pub)]
 
@@ -9,19 +10,16 @@ pub mod check;
 pub mod cluster;
 pub mod compile;
 pub mod cost;
-mod cycle;
 pub mod decisions;
 #[cfg(test)]
 mod draw;
 pub mod error;
 pub mod finite;
-pub mod import;
 pub mod lora;
 pub mod lower;
 pub mod mixing;
 pub mod null_device;
 pub mod passes;
-pub mod pattern;
 pub mod pipeline;
 pub mod planner;
 mod schedule;

@@ -13,11 +13,10 @@ use graphc_ir::op::{Op, OpError};
 use graphc_ir::ops::{
     Binary, BinaryFunction, Init, MatMul, Transpose, Unary, UnaryFunction, Variable,
 };
+use graphc_ir::pattern::{matches_pattern, nearest_pattern};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::text::suggest_name;
 use graphc_ir::types::TensorType;
-
-use crate::pattern::{matches_pattern, nearest_pattern};
 
 /// The reason why a graph cannot be adapted.
 #[derive(Clone, PartialEq, thiserror::Error)]
@@ -57,7 +56,7 @@ pub enum LoraError {
 graphc_ir::readable_debug!(LoraError);
 
 /// Adds an adaptation of this rank beside every product with a weight whose name fits one of the patterns, in which `*` stands for any characters.
-/// Only the new matrices are trained; [`choose_trained`](crate::import::choose_trained) adds other variables, such as a head.
+/// Only the new matrices are trained; `choose_trained` of the crate `graphc-import` adds other variables, such as a head.
 ///
 /// ```
 /// use graphc_compiler::lora;

@@ -291,7 +291,7 @@ impl Common {
     }
 
     /// Returns the form that is used if the options ask for none, if it is the same in all of the graph.
-    pub fn form_unasked(&self, options: &CompileOptions) -> Option<CrossEntropyForm> {
+    pub(crate) fn form_unasked(&self, options: &CompileOptions) -> Option<CrossEntropyForm> {
         form_unasked(self.work.graph(), options)
     }
 
@@ -299,7 +299,7 @@ impl Common {
     ///
     /// # Errors
     /// Returns an error if the graph or the options do not allow a pass.
-    pub fn decide_form(&self, options: &CompileOptions) -> Result<Decisions, PassError> {
+    pub(crate) fn decide_form(&self, options: &CompileOptions) -> Result<Decisions, PassError> {
         let acts = |scope| scope == PassScope::Forms;
         let rated =
             verify_rated(run_scopes(self.work.clone(), (options, None), acts, &mut |_, _| ())?)?;

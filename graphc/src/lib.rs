@@ -41,6 +41,12 @@ pub mod dist {
     pub use graphc_runtime::dist::*;
 }
 
+/// The compiler, with the importers of model files.
+pub mod compiler {
+    pub use graphc_compiler::*;
+    pub use graphc_import as import;
+}
+
 /// The Rust code of README, Start, guide and commands: the tests of documentation compile it, and run what has a `main`.
 #[cfg(doctest)]
 mod documents {
@@ -54,7 +60,6 @@ mod documents {
     struct Commands;
 }
 
-pub use graphc_compiler as compiler;
 pub use graphc_compiler::compile::compile;
 pub use graphc_compiler::lora;
 pub use graphc_data as data;
@@ -72,12 +77,12 @@ pub mod prelude {
     pub use crate::models;
     pub use graphc_compiler::cluster::preset;
     pub use graphc_compiler::compile::{Compiled, compile};
-    pub use graphc_compiler::import::{ImportOptions, choose_trained};
     pub use graphc_data::{
         Augment, Dataset, DatasetError, Field, FieldKind, LastBatch, Loader, LoaderOptions,
         Normalize, Source, Split,
     };
     pub use graphc_eager::{Eager, EagerError, GlobalTensor};
+    pub use graphc_import::{ImportOptions, choose_trained};
     pub use graphc_ir::builder::{GraphBuilder, Tensor};
     pub use graphc_ir::check::VerifiedPlan;
     pub use graphc_ir::graph::Graph;

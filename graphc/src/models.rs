@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use graphc_compiler::import::weights::{WeightTensor, WeightsError};
-use graphc_compiler::import::{ImportError, ImportOptions, load_model};
+use graphc_import::weights::{WeightTensor, WeightsError};
+use graphc_import::{ImportError, ImportOptions, load_model};
 use graphc_ir::graph::{Graph, Node};
 pub use graphc_ir::models::*;
 use graphc_ir::op::Op;

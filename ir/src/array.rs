@@ -37,7 +37,7 @@ impl Array {
     }
 
     /// The element at an index.
-    pub fn element_at(&self, index: &[usize]) -> f64 {
+    pub(crate) fn element_at(&self, index: &[usize]) -> f64 {
         self.data[self.offset_of_index(index)]
     }
 

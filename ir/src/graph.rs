@@ -86,7 +86,7 @@ impl Node {
 
     /// Takes what the user said of another node, where it stands and in what precision: for a part of it, or what is made
     /// in its stead.
-    pub fn annotate_like(&mut self, other: &Node) {
+    pub(crate) fn annotate_like(&mut self, other: &Node) {
         self.part = other.part;
         self.placement.clone_from(&other.placement);
         self.autocast = other.autocast;

@@ -10,6 +10,7 @@
 pub mod array;
 pub mod builder;
 pub mod check;
+pub mod cycle;
 pub mod decompose;
 pub mod evaluate;
 pub mod graph;
@@ -23,6 +24,7 @@ pub mod models;
 pub mod nn;
 pub mod op;
 pub mod ops;
+pub mod pattern;
 pub mod plan;
 pub mod random;
 pub mod readable;

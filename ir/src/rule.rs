@@ -129,13 +129,13 @@ impl Rule {
     }
 
     /// Adds a factor and returns its index.
-    pub fn add_factor(&mut self, size: usize, kind: FactorKind) -> usize {
+    pub(crate) fn add_factor(&mut self, size: usize, kind: FactorKind) -> usize {
         self.factors.push(Factor { size, kind });
         self.factors.len() - 1
     }
 
     /// Adds a parallel factor for each extent and returns their dims.
-    pub fn add_parallel_dims(&mut self, shape: &[usize]) -> Vec<DimRule> {
+    pub(crate) fn add_parallel_dims(&mut self, shape: &[usize]) -> Vec<DimRule> {
         shape
             .iter()
             .map(|&size| DimRule::Factors(vec![self.add_factor(size, FactorKind::Parallel)]))
@@ -151,12 +151,12 @@ impl Rule {
     }
 
     /// Returns the shape of each result.
-    pub fn result_shapes(&self) -> Vec<Vec<usize>> {
+    pub(crate) fn result_shapes(&self) -> Vec<Vec<usize>> {
         self.results.iter().map(|dims| dims.iter().map(|dim| self.extent(dim)).collect()).collect()
     }
 
     /// Returns the number of points of the iteration space: factors times the largest product of whole dims.
-    pub fn count_points(&self) -> f64 {
+    pub(crate) fn count_points(&self) -> f64 {
         let factors: f64 = self.factors.iter().map(|factor| factor.size as f64).product();
         let whole = self.operands.iter().chain(&self.results).map(|dims| whole_extent(dims));
         factors * whole.fold(1.0, f64::max)

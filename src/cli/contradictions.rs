@@ -5,9 +5,9 @@ use std::fmt::Display;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use graphc_compiler::pattern::matches_pattern;
 use graphc_ir::graph::Graph;
 use graphc_ir::mesh::format_mesh;
+use graphc_ir::pattern::matches_pattern;
 use graphc_ir::plan::{
     Action, AdamOptions, CompileOptions, Optimizer, ParameterGroup, Plan, RmspropOptions,
 };

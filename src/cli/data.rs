@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
-use graphc_compiler::import::Symbols;
-use graphc_compiler::import::weights::Weights;
+use graphc_import::Symbols;
+use graphc_import::weights::Weights;
 use graphc_ir::plan::Plan;
 use graphc_ir::types::TensorType;
 use graphc_runtime::HostTensor;

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 use graphc_compiler::finite::{FiniteCheck, NotFinite};
-use graphc_compiler::import::weights::Weights;
+use graphc_import::weights::Weights;
 use graphc_ir::check::VerifiedPlan;
 use graphc_runtime::{Checkpoint, HostTensor, Session, SessionOptions, known_weights};
 

@@ -1,9 +1,9 @@
 //! `graphc eval`: loss and metrics over a data set, in inference form.
 
 use anyhow::{Result, bail, ensure};
-use graphc_compiler::import::Imported;
-use graphc_compiler::import::weights::Weights;
 use graphc_data::Kind;
+use graphc_import::Imported;
+use graphc_import::weights::Weights;
 use graphc_ir::check::VerifiedPlan;
 use serde_json::Value;
 

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use graphc_compiler::cluster::{PRESETS, parse_cluster, preset};
-use graphc_compiler::import::{ImportError, ImportOptions, Imported, ModelFile, stop_gradients};
 use graphc_compiler::passes::LOSS;
 use graphc_compiler::passes::loss::loss_first;
 use graphc_compiler::passes::training_mode::keep_eval;
+use graphc_import::{ImportError, ImportOptions, Imported, ModelFile, stop_gradients};
 use graphc_ir::plan::{
     AdamOptions, Cluster, CompileOptions, CrossEntropyForm, Framework, Optimizer, RmspropOptions,
     Schedule, Strategy,

@@ -7,8 +7,8 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use graphc::report;
 use graphc_compiler::compile::{Milestone, compile_observed};
-use graphc_compiler::import::Imported;
-use graphc_compiler::import::weights::Weights;
+use graphc_import::Imported;
+use graphc_import::weights::Weights;
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::plan::{Cluster, Plan};
 

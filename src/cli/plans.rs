@@ -5,8 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use graphc_compiler::check::verify_plan;
-use graphc_compiler::import::weights::Weights;
-use graphc_compiler::import::{ImportOptions, document_path, load_model};
+use graphc_import::weights::Weights;
+use graphc_import::{ImportOptions, document_path, load_model};
 use graphc_ir::check::{Seal, VerifiedPlan};
 use graphc_ir::plan::{Plan, WeightsSource, read_plan};
 use graphc_runtime::Checkpoint;

@@ -7,10 +7,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use clap::ArgMatches;
-use graphc_compiler::import::weights::Weights;
 use graphc_compiler::passes::LOSS;
 use graphc_compiler::passes::clipping::GRAD_NORM;
 use graphc_compiler::passes::loss_scale::{LOSS_SCALE, SKIPPED};
+use graphc_import::weights::Weights;
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::plan::{Plan, read_plan, write_plan};

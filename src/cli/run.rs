@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail, ensure};
 use graphc::profile::measure_session;
-use graphc_compiler::import::weights::Weights;
 use graphc_compiler::passes::LOSS;
+use graphc_import::weights::Weights;
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::types::TensorType;
 use graphc_runtime::data::{Batches, Pieces, save_safetensors};

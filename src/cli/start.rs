@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use graphc_compiler::import::weights::Weights;
+use graphc_import::weights::Weights;
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::op::Op;

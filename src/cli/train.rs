@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail, ensure};
 use graphc::profile::MeasuredPart;
-use graphc_compiler::import::weights::Weights;
+use graphc_import::weights::Weights;
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::plan::{Plan, TensorKind};
 use graphc_ir::types::TensorType;

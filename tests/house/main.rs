@@ -10,3 +10,16 @@ mod ops_table;
 #[path = "../support/mod.rs"]
 mod support;
 mod workspace;
+
+/// The folders of the product's libraries. The command lies in `src`, beside them.
+const LIBRARIES: [&str; 9] = [
+    "ir",
+    "compiler",
+    "compiler/solver",
+    "compiler/import",
+    "kernels",
+    "runtime",
+    "data",
+    "eager",
+    "graphc",
+];

@@ -17,7 +17,7 @@ const REPEATED: f64 = 0.02;
 fn product_lines() -> Vec<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
-    for package in ["ir", "compiler", "kernels", "runtime", "data", "eager", "graphc", "."] {
+    for package in super::LIBRARIES.into_iter().chain(["."]) {
         collect(&root.join(package).join("src"), &mut files);
     }
     files.retain(|file| !file.iter().any(|part| part == "tests" || part == "tests.rs"));

@@ -24,7 +24,7 @@ fn the_tables_of_ops_are_those_of_the_sources() {
 
 fn onnx_tables(root: &Path) -> String {
     let source =
-        std::fs::read_to_string(root.join("compiler/src/import/onnx/ops.rs")).expect("source");
+        std::fs::read_to_string(root.join("compiler/import/src/onnx/ops.rs")).expect("source");
     let tables = [
         (
             "STANDARD",

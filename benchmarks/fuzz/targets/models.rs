@@ -18,7 +18,7 @@ pub fn onnx_corpus() -> Vec<Vec<u8>> {
         ["experts", "gru", "lstm", "mlp", "mlp_mse", "states", "unet", "llama", "gpt", "resnet"];
     let model = |name| std::fs::read(at("tests/refs").join(name).join("model.onnx"));
     let models = names.into_iter().map(|name| model(name).expect("a model of the references"));
-    models.chain(read_folder(&at("compiler/tests/import_models"))).collect()
+    models.chain(read_folder(&at("compiler/import/tests/import_models"))).collect()
 }
 
 /// The graphs of filetests, each by itself: for inference and training, before and after passes; and damaged ones.

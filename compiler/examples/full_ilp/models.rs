@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::Path;
 
-use graphc_compiler::import::{ImportOptions, load_model};
+use graphc_import::{ImportOptions, load_model};
 use graphc_ir::builder::{BuildErrors, GraphBuilder, Tensor};
 use graphc_ir::graph::Graph;
 use graphc_ir::nn::{

@@ -35,7 +35,7 @@ pub struct AlphaBeta {
 
 impl AlphaBeta {
     /// The link of a rank to itself.
-    pub const FREE: AlphaBeta = AlphaBeta { alpha: 0.0, beta: 0.0 };
+    pub(crate) const FREE: AlphaBeta = AlphaBeta { alpha: 0.0, beta: 0.0 };
 
     fn elementwise_max(self, other: Self) -> Self {
         Self { alpha: self.alpha.max(other.alpha), beta: self.beta.max(other.beta) }

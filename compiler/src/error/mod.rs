@@ -99,7 +99,7 @@ impl CompileError {
 
     /// Lowers the reported limit of a rank's memory to `bytes`, if it is higher.
     #[must_use]
-    pub fn cap_limit(mut self, bytes: u64) -> Self {
+    pub(crate) fn cap_limit(mut self, bytes: u64) -> Self {
         if let Self::Memory { limit, .. } | Self::Plan(PlannerError::Memory { limit, .. }) =
             &mut self
         {
@@ -109,7 +109,7 @@ impl CompileError {
     }
 
     /// Returns the bytes that the leanest plan found needs on its busiest rank, if the error is that this is too much.
-    pub fn memory_needed(&self) -> Option<u64> {
+    pub(crate) fn memory_needed(&self) -> Option<u64> {
         match self {
             Self::Memory { needed, .. } | Self::Plan(PlannerError::Memory { needed, .. }) => {
                 Some(*needed)
@@ -120,7 +120,7 @@ impl CompileError {
     }
 
     /// Returns the bytes below which the planner has proven that no plan goes, if the error is about memory and there is a proof.
-    pub fn memory_proven(&self) -> Option<u64> {
+    pub(crate) fn memory_proven(&self) -> Option<u64> {
         match self {
             Self::Plan(PlannerError::Memory { least, .. }) => *least,
             Self::Conflict { cause, .. } => cause.memory_proven(),

@@ -20,6 +20,7 @@
 
 use std::collections::BTreeMap;
 
+use graphc_ir::cycle::format_cycle;
 use graphc_ir::enter_span;
 use graphc_ir::ids::ProgramId;
 use graphc_ir::mesh::DeviceKind;
@@ -27,7 +28,6 @@ use graphc_ir::plan::{
     BoxingEntry, Channel, Cluster, CompileOptions, Layout, Program, RankEntry, TensorEntry,
 };
 
-use crate::cycle::format_cycle;
 use crate::decisions::{Decisions, Sharding};
 use crate::side_by_side::map_side_by_side;
 

@@ -3,12 +3,12 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
+use graphc_ir::cycle::find_cycle;
 use graphc_ir::ids::ChannelId;
 use graphc_ir::plan::{Action, Rate};
 
 use super::LowerError;
 use super::job::Job;
-use crate::cycle::find_cycle;
 
 /// A constraint on the order: one task must come after another.
 #[derive(Clone, Copy, Debug)]

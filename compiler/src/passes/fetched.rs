@@ -8,11 +8,11 @@
 //! for a dropped output. Simplification removes the ops that led to it alone.
 
 use graphc_ir::graph::Graph;
+use graphc_ir::pattern::matches_pattern;
 use graphc_ir::plan::CompileOptions;
 
 use super::LOSS;
 use crate::passes::error::PassError;
-use crate::pattern::matches_pattern;
 
 /// The graph with the outputs that are asked for; `own` are those that its author named, the others the compiler has made.
 ///

@@ -3,11 +3,11 @@
 use graphc_ir::graph::Graph;
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
+use graphc_ir::pattern::{matches_pattern, nearest_pattern};
 use graphc_ir::plan::{CompileOptions, ParameterGroup};
 
 use crate::decisions::TrainingGraph;
 use crate::passes::error::PassError;
-use crate::pattern::{matches_pattern, nearest_pattern};
 
 /// The group of a variable: the first whose pattern fits its name.
 pub(super) fn group_of<'a>(

@@ -18,7 +18,6 @@ pub mod batch_first;
 pub mod channels_last;
 pub mod clipping;
 mod constants;
-pub mod cut;
 pub mod decompose;
 pub mod error;
 mod fetched;

@@ -2,13 +2,13 @@
 
 use graphc_ir::graph::Graph;
 use graphc_ir::ids::ValueId;
+use graphc_ir::pattern::matches_pattern;
 use graphc_ir::plan::{CompileOptions, Pin};
 use graphc_ir::sbp::NdSbp;
 use graphc_ir::text::nearest_name;
 
 use crate::passes::GRADIENT;
 use crate::passes::error::PassError;
-use crate::pattern::matches_pattern;
 
 /// The layout that is asked for of a value: that of the last option whose pattern fits its name, else the graph's own.
 pub(crate) fn pin_of(graph: &Graph, value: ValueId, options: &CompileOptions) -> Option<NdSbp> {

@@ -108,7 +108,7 @@ impl Blocks {
     }
 
     /// Returns the ops of each block that selective recomputation computes again.
-    pub fn cheap_ops(&self, training: &TrainingGraph) -> Vec<Vec<OpPlace>> {
+    pub(crate) fn cheap_ops(&self, training: &TrainingGraph) -> Vec<Vec<OpPlace>> {
         let dropped = selective::choose_selective(training, &self.repeatable);
         let is_cheap = |id: &NodeId| {
             training.graph.node(*id).results.iter().any(|value| dropped[value.index()])

@@ -13,10 +13,10 @@
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
+use graphc_solver::cut::smallest_side;
 use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
 
-use super::cut::smallest_side;
 use crate::decisions::{Phase, TrainingGraph};
 
 /// Returns, for each candidate, whether it is computed again where the backward pass reads it.

@@ -9,10 +9,10 @@ use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
 use graphc_ir::ops::BatchNorm;
+use graphc_ir::pattern::{matches_pattern, nearest_pattern};
 use graphc_ir::plan::CompileOptions;
 
 use crate::passes::error::PassError;
-use crate::pattern::{matches_pattern, nearest_pattern};
 
 /// Whether a batch norm normalizes by its running statistics in training, too.
 pub(super) fn keeps_statistics(graph: &Graph, node: &Node, options: &CompileOptions) -> bool {

@@ -11,12 +11,12 @@ use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::graph::{Graph, Node, Output};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
+use graphc_ir::pattern::matches_pattern;
 use graphc_ir::plan::CompileOptions;
 
 use super::pins::find_close_name;
 use super::{GRADIENT, LOSS, name_is_free};
 use crate::passes::error::PassError;
-use crate::pattern::matches_pattern;
 
 const PASS: &str = "loss";
 

@@ -20,7 +20,7 @@
 //! may have. Each of these modules uses only those before it:
 //!
 //! - [`problem`]: signatures, prices of boxing, lifetimes and sizes, and the memory that an assignment takes.
-//! - [`solver`]: minimises cost-function networks by message passing and exact elimination; knows nothing of graphs.
+//! - [`graphc_solver`]: a crate of its own, minimises cost-function networks by message passing and exact elimination; knows nothing of graphs.
 //! - [`encoding`]: the problem as such a network, where memory has a price.
 //! - [`strategies`]: fixed plans, such as data parallelism.
 //! - [`memory`]: the prices of memory that keep (f), cutting planes, and branch and bound where memory is short.
@@ -39,10 +39,8 @@
 mod encoding;
 mod error;
 mod memory;
-mod meter;
 pub mod problem;
 pub mod reference;
-mod solver;
 mod strategies;
 mod waiting;
 
@@ -126,7 +124,7 @@ pub fn plan_below(
 impl Planned {
     /// Returns what is known before the search for another form, if this one was planned first. That search only has to find whether the other is
     /// better.
-    pub fn prior_knowledge(&self) -> Before<'_> {
+    pub(crate) fn prior_knowledge(&self) -> Before<'_> {
         Before { ceiling: self.report.objective_seconds, lead: self.lead.as_ref() }
     }
 }

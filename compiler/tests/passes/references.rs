@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use graphc_compiler::import::{ImportOptions, load_model};
 use graphc_compiler::pipeline::prepare_graph;
+use graphc_import::{ImportOptions, load_model};
 use graphc_ir::array::Array;
 use graphc_ir::evaluate::evaluate_graph;
 use graphc_ir::graph::Graph;

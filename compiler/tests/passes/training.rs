@@ -1,7 +1,7 @@
 //! The training graph, evaluated step by step, does the same as a loop written by hand. Graphs that cannot be trained are refused.
 
-use graphc_compiler::import::{ImportOptions, choose_trained};
 use graphc_compiler::pipeline::{PASSES, prepare_graph, prepare_until};
+use graphc_import::{ImportOptions, choose_trained};
 use graphc_ir::array::Array;
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::evaluate::evaluate_graph;

@@ -53,7 +53,7 @@ impl From<i32> for Axis {
 
 impl Axis {
     /// The number of the dim from the first, of a tensor of so many dims; none where there are fewer.
-    pub fn resolve_dim(self, rank: usize) -> Option<usize> {
+    pub(crate) fn resolve_dim(self, rank: usize) -> Option<usize> {
         match self {
             Self::At(dim) => Some(dim),
             Self::FromEnd(distance) => rank.checked_sub(distance),

@@ -142,7 +142,7 @@ impl Errors {
     ///
     /// # Errors
     /// Returns all errors that were added.
-    pub fn into_result(self) -> Result<(), PlanErrors> {
+    pub(crate) fn into_result(self) -> Result<(), PlanErrors> {
         if self.0.is_empty() { Ok(()) } else { Err(PlanErrors(self.0)) }
     }
 }

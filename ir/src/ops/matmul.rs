@@ -25,7 +25,11 @@ pub struct MatMul {
 
 impl MatMul {
     /// Returns the extents (i, k) of the first operand and (k, j) of the second, of the shapes of whole tensors or shards.
-    pub fn matrix_extents(&self, a: &[usize], b: &[usize]) -> ((usize, usize), (usize, usize)) {
+    pub(crate) fn matrix_extents(
+        &self,
+        a: &[usize],
+        b: &[usize],
+    ) -> ((usize, usize), (usize, usize)) {
         (rows_and_columns(a, self.transpose_a), rows_and_columns(b, self.transpose_b))
     }
 

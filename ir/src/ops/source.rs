@@ -161,7 +161,7 @@ impl Distribution {
 impl Init {
     /// Returns the first content of the element of the variable `name` at this row-major position of the whole; `None` where it is read from a file
     /// or a table.
-    pub fn first_value(&self, name: &str, seed: u64, element: u64) -> Option<f64> {
+    pub(crate) fn first_value(&self, name: &str, seed: u64, element: u64) -> Option<f64> {
         match self {
             Self::Weights | Self::Table(_) => None,
             Self::Fill(value) => Some(value.0),

@@ -50,7 +50,7 @@ pub struct Blend {
 
 impl Blend {
     /// The update by which x takes the place of the state.
-    pub const REPLACE: Self = Self::with_decay(0.0, 1.0);
+    pub(crate) const REPLACE: Self = Self::with_decay(0.0, 1.0);
 
     /// Makes an update that keeps this share of the state, and adds x at this rate.
     pub const fn with_decay(decay: f64, rate: f64) -> Self {

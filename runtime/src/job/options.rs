@@ -175,7 +175,11 @@ impl JobOptions {
     ///
     /// # Errors
     /// [`JobError::Environment`] where URL, rank or a variable makes no sense.
-    pub fn at_with_environment(url: &str, rank: u32, world_size: u32) -> Result<Self, JobError> {
+    pub(crate) fn at_with_environment(
+        url: &str,
+        rank: u32,
+        world_size: u32,
+    ) -> Result<Self, JobError> {
         let mut options = Self::from_url(url, rank, world_size)?;
         options.links = read_links()?;
         options.with_place()?.with_wishes()

@@ -9,8 +9,8 @@ use graphc::report;
 use graphc::report::page::{PageOptions, page_without_plan};
 use graphc_compiler::compile::emit_after;
 use graphc_compiler::error::CompileError;
-use graphc_compiler::import::weights::{WeightData, WeightTensor, Weights};
 use graphc_compiler::lower::collective_counts;
+use graphc_import::weights::{WeightData, WeightTensor, Weights};
 use serde_json::json;
 
 use super::args::{CompileArgs, Format, OnNan};

@@ -18,7 +18,7 @@
 use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
 
-use crate::passes::cut::smallest_side;
+use graphc_solver::cut::smallest_side;
 
 /// The ops of a block that may be computed again, with their tensors.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -36,7 +36,7 @@ pub struct Place {
 
 impl Place {
     /// Returns the reason to leave it in parts; `None` if one op can replace it.
-    pub fn kept_reason(&self) -> Option<Kept> {
+    pub(crate) fn kept_reason(&self) -> Option<Kept> {
         self.found.as_ref().err().copied()
     }
 }

@@ -4,13 +4,15 @@
 //! proves no more than the bound of the first. It ends as soon as it is proven that the second form has no plan below that bound. If the first sweeps
 //! prove this, it ends before its dive: the first bound took many sweeps, so there is little to be found.
 
+use graphc_solver::cutting_planes::MemoryPrices;
+use graphc_solver::dual::Messages;
+use graphc_solver::minimise::{Course, Effort, Minimum, Reduced};
+use graphc_solver::network::Network;
+
 use super::extend_labels;
-use super::multipliers::{MemoryPrices, Multipliers};
+use super::multipliers::Multipliers;
 use super::network::build_network;
 use crate::planner::problem::Problem;
-use crate::planner::solver::dual::Messages;
-use crate::planner::solver::minimise::{Course, Effort, Minimum, Reduced};
-use crate::planner::solver::network::Network;
 
 /// A form that was planned without a memory limit.
 #[derive(Clone, Debug)]

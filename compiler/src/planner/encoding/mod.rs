@@ -7,13 +7,15 @@ pub(super) mod lead;
 pub(super) mod multipliers;
 pub(super) mod network;
 
-use self::multipliers::{MemoryPrices, Multipliers};
+use graphc_solver::bound::prove_bound;
+use graphc_solver::cutting_planes::MemoryPrices;
+use graphc_solver::dual::Messages;
+use graphc_solver::minimise::{Course, Effort, Minimum, minimise_network, minimise_on};
+use graphc_solver::network::Network;
+
+use self::multipliers::Multipliers;
 use self::network::build_network;
 use super::problem::Problem;
-use super::solver::bound::prove_bound;
-use super::solver::dual::Messages;
-use super::solver::minimise::{Course, Effort, Minimum, minimise_network, minimise_on};
-use super::solver::network::Network;
 
 /// Returns the seconds of an assignment, whatever its memory.
 pub(super) fn assignment_seconds(problem: &Problem<'_>, assignment: &[usize]) -> f64 {

@@ -1,15 +1,11 @@
 //! Prices of memory, which turn its limit into costs.
 
-use std::collections::BTreeMap;
-
 use graphc_ir::ids::ValueId;
+use graphc_solver::cutting_planes::MemoryPrices;
 
 use crate::planner::problem::Problem;
 use crate::planner::problem::layouts::PlacementId;
 use crate::planner::problem::lifetimes::Span;
-
-/// Prices of memory by (domain, position): seconds per byte.
-pub(crate) type MemoryPrices = BTreeMap<(usize, usize), f64>;
 
 /// Prices of memory: seconds per byte at positions, by domain, and the weight of seconds themselves.
 #[derive(Clone, Debug)]

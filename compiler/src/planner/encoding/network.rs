@@ -9,17 +9,18 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::rc::Rc;
 
+use graphc_solver::meter::Meter;
+use graphc_solver::network::Network;
+use graphc_solver::share::{Columns, MOST_READERS, Share, Tariff};
+use graphc_solver::tables::{CostTable, LabelAxis};
+
 use super::multipliers::Multipliers;
 use crate::boxing::Fusion;
-use crate::planner::meter::Meter;
 use crate::planner::problem::boxed::Boxed;
 use crate::planner::problem::candidates::Candidate;
 use crate::planner::problem::layouts::{ClassId, Price, SbpId};
 use crate::planner::problem::lifetimes::Span;
 use crate::planner::problem::{Demand, Problem, WriteBack};
-use crate::planner::solver::network::Network;
-use crate::planner::solver::share::{Columns, MOST_READERS, Share, Tariff};
-use crate::planner::solver::tables::{CostTable, LabelAxis};
 
 /// The costs of tensors that are known already. Layers that are alike have the same costs.
 #[derive(Default)]

@@ -9,12 +9,12 @@
 
 use std::rc::Rc;
 
-use super::cutting_planes::{CuttingPlanes, interpolate_prices};
+use graphc_solver::branch_and_bound::{Division, branch_and_bound};
+use graphc_solver::cutting_planes::{CuttingPlanes, MemoryPrices, interpolate_prices};
+use graphc_solver::minimise::{STEP, TOLERANCE};
+
 use super::search::{FoundPlan, MemorySearch};
 use crate::planner::encoding::minimise_at_prices;
-use crate::planner::encoding::multipliers::MemoryPrices;
-use crate::planner::solver::branch_and_bound::{Division, branch_and_bound};
-use crate::planner::solver::minimise::{STEP, TOLERANCE};
 
 /// The most times that the prices of a part are changed. Half or twice as many change no plan of benchmarks/README.md.
 const STEPS: usize = 6;

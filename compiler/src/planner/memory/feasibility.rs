@@ -1,10 +1,11 @@
 //! Searches for any plan that fits the memory.
 
+use graphc_solver::cutting_planes::MemoryPrices;
+use graphc_solver::minimise::{Effort, STEP};
+
 use super::search::MemorySearch;
 use crate::planner::encoding::minimise_at_prices;
-use crate::planner::encoding::multipliers::MemoryPrices;
 use crate::planner::problem::usage::{find_overloads, list_items, memory_profiles};
-use crate::planner::solver::minimise::{Effort, STEP};
 
 /// The rate at which positions gain weight. Half as fast four products on 2x2 in 22.4 KiB cost 18 % less, twice as
 /// fast no plan is found for them.

@@ -3,7 +3,7 @@
 //!
 //! Bytes have a price at the positions where memory is short. Whatever these prices, the least of seconds and paid
 //! bytes, less the price of the limit, is a lower bound. Cutting planes find the prices that raise it most
-//! ([`cutting_planes`]). The same without seconds decides whether anything fits. Where the least weighted average of
+//! ([`graphc_solver::cutting_planes`]). The same without seconds decides whether anything fits. Where the least weighted average of
 //! memory is above the limit, nothing does, and the error says how much every plan needs.
 //!
 //! All graphs go the same way ([`search`]):
@@ -35,20 +35,19 @@
 //! known plans were combined ([`polish`]), which makes up for a part of it.
 
 use graphc_ir::plan::{CompileOptions, Strategy};
+use graphc_solver::cutting_planes::MemoryPrices;
+use graphc_solver::minimise::{Effort, FULL, Minimum, ROUGHLY, Reduced, STEP, TOLERANCE};
 
 use super::encoding::lead::{Before, Lead, free_network, minimise_following, minimise_leading};
 use super::encoding::minimise_at_prices;
-use super::encoding::multipliers::MemoryPrices;
 use super::error::PlannerError;
 use super::problem::Problem;
 use super::problem::usage::find_overload;
-use super::solver::minimise::{Effort, FULL, Minimum, ROUGHLY, Reduced, STEP, TOLERANCE};
 use super::strategies;
 pub(crate) use rival::Rival;
 use search::MemorySearch;
 
 mod branch;
-mod cutting_planes;
 mod feasibility;
 mod neighbours;
 mod polish;
@@ -93,7 +92,7 @@ pub enum Care {
 impl Care {
     /// Whether a plan costs more than the next graph in the row would. Each step is assumed to cost an equal part of the way from this graph without
     /// a memory limit to the last one.
-    pub fn is_dear(self, relaxed: f64, found: f64) -> bool {
+    pub(crate) fn is_dear(self, relaxed: f64, found: f64) -> bool {
         match self {
             Self::Plan | Self::Prices => false,
             Self::Against { seconds, steps } => {

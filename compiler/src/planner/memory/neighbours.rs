@@ -4,10 +4,11 @@
 //! these: without this search four products on 2x2 in 22.4 KiB cost 12 % more. Pairs of nodes, of which one reads the
 //! other's result, made no plan of benchmarks/README.md better.
 
+use graphc_solver::minimise::TOLERANCE;
+
 use super::search::MemorySearch;
 use crate::planner::problem::candidates::CandidateList;
 use crate::planner::problem::usage::find_overload;
-use crate::planner::solver::minimise::TOLERANCE;
 
 impl MemorySearch<'_> {
     /// Goes from the best plan to a neighbour that is better and fits, as long as there is one.
@@ -55,10 +56,10 @@ mod tests {
     use crate::cluster::preset;
     use crate::decisions::{Decisions, Phase, Rates, Staging, TrainingGraph, ValueRate};
     use crate::planner::encoding::minimise_at_prices;
-    use crate::planner::encoding::multipliers::MemoryPrices;
     use crate::planner::problem::Problem;
     use crate::planner::problem::usage::{find_peaks, list_items};
-    use crate::planner::solver::minimise::STEP;
+    use graphc_solver::cutting_planes::MemoryPrices;
+    use graphc_solver::minimise::STEP;
 
     /// Makes three products on four ranks, of which only the placement is decided.
     fn products() -> Decisions {

@@ -6,8 +6,9 @@
 //! latter follows Rothberg, "An evolutionary algorithm for polishing mixed integer programming solutions", INFORMS
 //! Journal on Computing, 2007.
 
+use graphc_solver::minimise::TOLERANCE;
+
 use super::search::MemorySearch;
-use crate::planner::solver::minimise::TOLERANCE;
 
 /// The parts of the share of the work, one of which is for the labels of all known plans, and one for those of a pair. Over 38 limits of three to
 /// eight products the mean gap is 4.1 %, and 4.3 % with twice the work for known labels. Without these it grows by 0.1, without pairs by 0.3, without

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::cutting_planes::interpolate_prices;
+use graphc_solver::cutting_planes::{MemoryPrices, interpolate_prices};
+use graphc_solver::minimise::{Effort, STEP};
+
 use super::search::MemorySearch;
 use crate::planner::encoding::minimise_from_messages;
-use crate::planner::encoding::multipliers::{MemoryPrices, Multipliers};
+use crate::planner::encoding::multipliers::Multipliers;
 use crate::planner::problem::usage::find_overloads;
-use crate::planner::solver::minimise::{Effort, STEP};
 
 /// The most prices that are tried. Half or twice as many change no plan of benchmarks/README.md.
 const STEPS: usize = 40;

@@ -3,9 +3,10 @@
 //! A search that takes seconds on the whole problem takes a fraction of that there. At the prices found, the whole problem gives a bound and more
 //! labels (column generation: Dantzig and Wolfe, "Decomposition principle for linear programs", 1960). Bounds of the known labels alone are dropped.
 
+use graphc_solver::minimise::STEP;
+
 use super::search::MemorySearch;
 use crate::planner::encoding::lead::free_network;
-use crate::planner::solver::minimise::STEP;
 
 /// The number of times that the whole problem is asked for more labels. With half as many four products on 2x2 in 25.6 KiB cost 4.2 % more; twice as
 /// many change no plan.

@@ -6,11 +6,13 @@
 //! bound of the first. The lower bound of both is then reported. Small models within a limit of memory are planned in
 //! half the time by this, with the same plans.
 
+use graphc_solver::cutting_planes::MemoryPrices;
+use graphc_solver::minimise::{STEP, TOLERANCE};
+
 use super::NEAR;
 use crate::planner::encoding::minimise_from_messages;
-use crate::planner::encoding::multipliers::{MemoryPrices, Multipliers};
+use crate::planner::encoding::multipliers::Multipliers;
 use crate::planner::problem::Problem;
-use crate::planner::solver::minimise::{STEP, TOLERANCE};
 
 /// A form that was planned within a memory limit, with the data that another form is compared with.
 #[derive(Clone, Debug)]

@@ -2,17 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use super::cutting_planes::CuttingPlanes;
+use graphc_solver::cutting_planes::{CuttingPlanes, MemoryPrices};
+use graphc_solver::dual::Messages;
+use graphc_solver::minimise::{Minimum, TOLERANCE};
+use graphc_solver::network::Network;
+
 use super::{Care, Solution};
 use crate::planner::encoding::extend_labels;
 use crate::planner::encoding::lead::free_network;
-use crate::planner::encoding::multipliers::MemoryPrices;
 use crate::planner::error::PlannerError;
 use crate::planner::problem::Problem;
 use crate::planner::problem::usage::{list_items, memory_profiles, overload_of, too_large};
-use crate::planner::solver::dual::Messages;
-use crate::planner::solver::minimise::{Minimum, TOLERANCE};
-use crate::planner::solver::network::Network;
 
 /// The entries of tables that may be looked at for plans near the best one, and as many again for parts of the problem, times the number of nodes
 /// ([`FEWEST`] at least). Half or twice as many change no plan of benchmarks/README.md.

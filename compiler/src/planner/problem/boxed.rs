@@ -14,7 +14,7 @@ use crate::boxing::Fusion;
 
 /// The layouts in which a reader takes a tensor. Many candidates take the same ones.
 #[derive(Clone, Debug)]
-pub struct Taken {
+pub(crate) struct Taken {
     /// Different lists of layouts, each layout once.
     pub lists: Vec<Vec<SbpId>>,
     /// The index of each candidate's list.
@@ -43,7 +43,7 @@ impl Taken {
     }
 
     /// Returns the layouts that a candidate takes.
-    pub fn layouts_of_label(&self, label: usize) -> &[SbpId] {
+    pub(crate) fn layouts_of_label(&self, label: usize) -> &[SbpId] {
         &self.lists[self.of_label[label]]
     }
 }
@@ -108,7 +108,7 @@ fn find_or_remember<K: Eq + Hash, T>(
 
 impl Problem<'_> {
     /// Prices the boxing of all demanded tensors in advance.
-    pub fn price_boxing(&self) {
+    pub(crate) fn price_boxing(&self) {
         self.demands.iter().for_each(|demand| drop(self.boxing_prices(demand)));
     }
 
@@ -122,7 +122,7 @@ impl Problem<'_> {
     }
 
     /// Returns the layouts in which each candidate of a reader takes it. For nodes that are alike they are found once.
-    pub fn layouts_taken(&self, reader: &(usize, Vec<usize>)) -> Rc<Taken> {
+    pub(crate) fn layouts_taken(&self, reader: &(usize, Vec<usize>)) -> Rc<Taken> {
         let (all, places) = (&self.candidates[reader.0], &reader.1);
         let key = (all.as_ptr(), places.clone());
         find_or_remember(&self.boxing.taken, key, || Rc::new(Taken::new(all, places)))

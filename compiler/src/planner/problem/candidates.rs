@@ -10,6 +10,7 @@ use graphc_ir::graph::Node;
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::Op;
 use graphc_ir::ops::ToGlobal;
+use graphc_ir::pattern::matches_pattern;
 use graphc_ir::plan::{Cluster, CompileOptions, Strategy};
 use graphc_ir::rule::{Choice, Rule};
 use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};
@@ -19,7 +20,6 @@ use super::layouts::{Layouts, PlacementId, SbpId};
 use super::tied::partner_axis;
 use crate::cost::{node_work, roofline_seconds};
 use crate::decisions::{Decisions, ValueRate};
-use crate::pattern::matches_pattern;
 use crate::planner::error::PlannerError;
 
 /// A signature of a node with the cost of computing it.

@@ -12,10 +12,10 @@ use graphc_ir::ids::ValueId;
 use graphc_ir::mesh::Placement;
 use graphc_ir::plan::{Cluster, Layout};
 use graphc_ir::sbp::NdSbp;
+use graphc_solver::meter::Meter;
 
 use crate::boxing::{Code, Router, SpaceId, shard_bytes};
 use crate::decisions::Decisions;
-use crate::planner::meter::Meter;
 
 /// An interned N-D SBP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -87,7 +87,7 @@ impl<'a> Layouts<'a> {
     }
 
     /// Returns the identifier of an SBP.
-    pub fn intern_sbp(&self, sbp: &NdSbp) -> SbpId {
+    pub(crate) fn intern_sbp(&self, sbp: &NdSbp) -> SbpId {
         self.known.borrow_mut().intern_sbp(sbp)
     }
 

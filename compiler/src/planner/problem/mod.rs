@@ -14,9 +14,9 @@ use std::rc::Rc;
 use graphc_ir::ids::ValueId;
 use graphc_ir::plan::{Cluster, CompileOptions};
 use graphc_ir::sbp::NdSbp;
+use graphc_solver::meter::Meter;
 
 use super::error::PlannerError;
-use super::meter::Meter;
 use crate::boxing::{Fusion, Hidden, HidingWindow, fetched, unhidden_seconds};
 use crate::decisions::{Decisions, Sharding};
 use boxed::KnownBoxing;
@@ -235,7 +235,11 @@ impl<'a> Problem<'a> {
     }
 
     /// Returns the layouts in which a candidate of a reader takes it, each once.
-    pub fn target_layouts(&self, reader: &(usize, Vec<usize>), candidate: usize) -> Vec<SbpId> {
+    pub(crate) fn target_layouts(
+        &self,
+        reader: &(usize, Vec<usize>),
+        candidate: usize,
+    ) -> Vec<SbpId> {
         let candidate = &self.candidates[reader.0][candidate];
         let mut targets: Vec<SbpId> =
             reader.1.iter().map(|&position| candidate.operands[position]).collect();
@@ -261,7 +265,13 @@ impl<'a> Problem<'a> {
     }
 
     /// Returns the seconds of boxing a value each time for these readers on its mesh, without those that are hidden.
-    pub fn boxed_for(&self, value: ValueId, readers: &[usize], from: SbpId, to: SbpId) -> f64 {
+    pub(crate) fn boxed_for(
+        &self,
+        value: ValueId,
+        readers: &[usize],
+        from: SbpId,
+        to: SbpId,
+    ) -> f64 {
         let producer = self.decisions.graph().value(value).producer.index();
         let class = self.layouts.class(value, self.layouts.placement_of(producer));
         let price = self.layouts.price((class, from), (class, to));
@@ -269,7 +279,7 @@ impl<'a> Problem<'a> {
     }
 
     /// Returns the candidate of each node that a sharding has, or `None` if a node has no such candidate.
-    pub fn find_labels(&self, sharding: &Sharding) -> Option<Vec<usize>> {
+    pub(crate) fn find_labels(&self, sharding: &Sharding) -> Option<Vec<usize>> {
         let mut labels = Vec::new();
         for (all, node) in self.candidates.iter().zip(&sharding.nodes) {
             let intern = |sbps: &[NdSbp]| -> Vec<SbpId> {
