@@ -162,7 +162,7 @@ fn words(ty: &str) -> String {
         (None, "f64" | "Scalar") => "number".into(),
         (None, "LearningRate") => "number, or text".into(),
         (None, "bool") => "true or false".into(),
-        (None, "String" | "LrSchedule" | "Schedule") => "text".into(),
+        (None, "String" | "LrSchedule" | "Schedule" | "Strategy") => "text".into(),
         (None, "Table") => "elements in Base64".into(),
         (None, "Sbp" | "NdSbp") => "layout".into(),
         (None, "RegisterId" | "ActorId" | "ChannelId" | "ProgramId") => {

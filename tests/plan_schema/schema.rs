@@ -18,6 +18,10 @@ pub fn leaf(ty: &str) -> Option<Value> {
         "bool" => json!({"type": "boolean"}),
         "String" | "LrSchedule" | "Schedule" | "Table" => json!({"type": "string"}),
         "Scalar" => json!({"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}]}),
+        "Strategy" => json!({
+            "type": "string",
+            "pattern": "^(auto|((data|zero[123]),)*(data|zero[123]|megatron(:sp)?))$",
+        }),
         "LearningRate" => json!({"anyOf": [{"type": "number"}, {"type": "string"}]}),
         "Sbp" => json!({"type": "string", "pattern": "^(B|S\\([0-9]+\\)|P\\((sum|max|min)\\))$"}),
         "NdSbp" => json!({"type": "array", "items": leaf("Sbp")}),

@@ -27,6 +27,7 @@ mod double;
 mod einsum;
 mod element_types;
 mod elementwise;
+mod fields;
 mod folded;
 mod fourier;
 mod fused;

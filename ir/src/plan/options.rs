@@ -90,7 +90,8 @@ pub struct CompileOptions {
     /// plan of updates alone, for gradients that are made elsewhere.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub updates_alone: bool,
-    /// The strategy, which says how signatures are chosen.
+    /// The strategy, which says how signatures are chosen: `auto`, `data`, `zero1`, `zero2`, `zero3`, `megatron` or `megatron:sp`, or one of these but
+    /// `auto` for each axis of the mesh, outermost first, such as `data,zero3`.
     pub strategy: Strategy,
     /// The choice of activations that are computed again in the backward pass.
     #[serde(default, skip_serializing_if = "Recompute::is_none")]

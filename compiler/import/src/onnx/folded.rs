@@ -220,7 +220,7 @@ impl FoldedWeights {
         name: &str,
         tensor: &WeightTensor,
         parameters: Vec<String>,
-        functions: &Functions<'_>,
+        functions: &FunctionNames<'_>,
         batch: Option<usize>,
     ) {
         let repeats = functions.has_any(&["expand", "repeat"]);
@@ -248,7 +248,7 @@ impl FoldedWeights {
         name: &str,
         tensor: &WeightTensor,
         (parameters, sources): (Vec<String>, usize),
-        functions: &Functions<'_>,
+        functions: &FunctionNames<'_>,
     ) {
         let zeros = zero_part(name, tensor, sources);
         if parameters.is_empty() {
@@ -285,7 +285,7 @@ impl FoldedWeights {
                 |part: &&String| !signature.contains_key(*part) && !part.contains("lifted_tensor");
             let made = parts.iter().filter(is_result).chain([name]);
             let functions: Vec<&str> = made.map(|name| function_of(name)).collect();
-            let functions = Functions::of_names(&functions);
+            let functions = FunctionNames::of_names(&functions);
             let [parameter] = &parameters[..] else {
                 found.add_joined(name, tensor, (parameters, sources), &functions);
                 continue;
@@ -313,13 +313,13 @@ impl FoldedWeights {
 }
 
 /// The functions that a tensor was computed by.
-struct Functions<'a> {
+struct FunctionNames<'a> {
     names: BTreeSet<&'a str>,
     products: usize,
     quotients: usize,
 }
 
-impl<'a> Functions<'a> {
+impl<'a> FunctionNames<'a> {
     fn of_names(names: &[&'a str]) -> Self {
         let count = |function| names.iter().filter(|name| **name == function).count();
         let (products, quotients) = (count("mul"), count("div"));

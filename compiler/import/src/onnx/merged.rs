@@ -10,11 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rten_onnx::onnx::DataType;
 
-use super::folded::{function_of, lost_parameters};
-use super::rewrite::{
+use super::fields::{
     self, GRAPH, INITIALIZER, INPUT, NODE, OP_TYPE, OUTPUT, RAW_DATA, TensorHead, put_field,
 };
-use super::wire::{self, Call, Metadata, called_function, decode_fields};
+use super::folded::{function_of, lost_parameters};
+use super::wire::{self, FunctionCall, Metadata, called_function, decode_fields};
 
 /// Fields of a node and of its attributes.
 const ATTRIBUTE: u64 = 5;
@@ -32,7 +32,7 @@ pub(super) fn with_own_weights(model: &[u8], metadata: &mut Metadata) -> Option<
         return None;
     }
     let graph = decode_fields(model).filter(|field| field.number == GRAPH).last()?;
-    let program = Program::of_graph(graph.content, metadata);
+    let program = CallingGraph::of_graph(graph.content, metadata);
     if program.lost.is_empty() {
         return None;
     }
@@ -63,7 +63,7 @@ struct CallingNode {
     inputs: Vec<String>,
     op_type: String,
     /// The function that it stands for.
-    call: Option<Call>,
+    call: Option<FunctionCall>,
     /// The path of the module within which it stands.
     scope: String,
     /// Its attributes that are numbers.
@@ -105,12 +105,12 @@ fn text(content: &[u8]) -> String {
 
 fn number_attribute(bytes: &[u8]) -> Option<(String, i64)> {
     let find = |number| decode_fields(bytes).find(|field| field.number == number);
-    let number = rewrite::last_number(find(ATTRIBUTE_NUMBER)?.content);
+    let number = fields::last_number(find(ATTRIBUTE_NUMBER)?.content);
     Some((text(find(ATTRIBUTE_NAME)?.content), number))
 }
 
 /// What a file has and what the program had that it was made of.
-struct Program<'a> {
+struct CallingGraph<'a> {
     metadata: &'a Metadata,
     nodes: Vec<CallingNode>,
     /// The initializers.
@@ -121,7 +121,7 @@ struct Program<'a> {
     lost: BTreeSet<String>,
 }
 
-impl<'a> Program<'a> {
+impl<'a> CallingGraph<'a> {
     fn of_graph(graph: &[u8], metadata: &'a Metadata) -> Self {
         let (mut nodes, mut heads) = (Vec::new(), BTreeMap::new());
         let mut values = BTreeSet::new();
@@ -160,7 +160,7 @@ impl<'a> Program<'a> {
     }
 
     /// Returns the parameters among a function's operands, in order.
-    fn parameters(&self, call: &Call) -> Vec<&'a str> {
+    fn parameters(&self, call: &FunctionCall) -> Vec<&'a str> {
         let names = call.operands.iter().filter_map(|name| self.metadata.placeholders.get(name));
         names.map(String::as_str).collect()
     }
@@ -206,7 +206,7 @@ struct OwnWeights {
 
 impl OwnWeights {
     /// Finds the inputs of a node that its function calls otherwise than the file.
-    fn find_copies(&mut self, program: &Program<'_>, index: usize, node: &CallingNode) {
+    fn find_copies(&mut self, program: &CallingGraph<'_>, index: usize, node: &CallingNode) {
         let Some(call) = &node.call else { return };
         let called = program.parameters(call);
         let is_called = |source: &String| called.contains(&source.as_str());
@@ -238,9 +238,9 @@ impl OwnWeights {
     /// Returns the operand that an input stands for and that was computed of parameters of the node's module.
     fn computed_name(
         &mut self,
-        program: &Program<'_>,
+        program: &CallingGraph<'_>,
         node: &CallingNode,
-        call: &Call,
+        call: &FunctionCall,
         (stranger, is_alone): (&Stranger<'_>, bool),
     ) -> Option<String> {
         let mut absent = call.operands.iter().filter(|name| program.is_absent(name));
@@ -262,7 +262,7 @@ impl OwnWeights {
     /// Returns the name of the copy that stands for a parameter: its own, or that of a tensor that is computed of it.
     fn name_of(
         &mut self,
-        program: &Program<'_>,
+        program: &CallingGraph<'_>,
         stranger: &Stranger<'_>,
         parameter: &str,
     ) -> String {
@@ -284,7 +284,7 @@ impl OwnWeights {
     }
 
     /// Finds the bias that a node's function has and the node has not.
-    fn find_bias(&mut self, program: &Program<'_>, index: usize, node: &CallingNode) {
+    fn find_bias(&mut self, program: &CallingGraph<'_>, index: usize, node: &CallingNode) {
         let has_bias = node.inputs.get(BIAS).is_some_and(|input| !input.is_empty());
         let (Some(call), false) = (&node.call, has_bias) else { return };
         let operand = match call.function.as_str() {
@@ -354,7 +354,7 @@ impl OwnWeights {
 /// Returns what a tensor is computed of that is computed as another, of other parameters. There is nothing if the other is a parameter, or one of
 /// its own has no counterpart.
 fn fold_like<'p>(
-    program: &Program<'_>,
+    program: &CallingGraph<'_>,
     like: &Stranger<'_>,
     counterpart: impl Fn(&str) -> Option<&'p str>,
 ) -> Option<Vec<String>> {

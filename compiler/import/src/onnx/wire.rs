@@ -384,7 +384,7 @@ fn placeholder_of(before: &str) -> Option<&str> {
 
 /// A function of PyTorch that a node stands for, and the names of its operands that are tensors.
 #[derive(Debug, PartialEq)]
-pub(super) struct Call {
+pub(super) struct FunctionCall {
     /// Its name without its overload: `linear`.
     pub function: String,
     /// The operands in order.
@@ -393,7 +393,7 @@ pub(super) struct Call {
 
 /// Returns the function that an entry of a node says it stands for:
 /// `%y : [num_users=1] = call_function[target=torch.ops.aten.linear.default](args = (%x, %p_w, %p_b), kwargs = {})`.
-pub(super) fn called_function(entry: &[u8]) -> Option<Call> {
+pub(super) fn called_function(entry: &[u8]) -> Option<FunctionCall> {
     let (_, value) = entry_pair(entry).filter(|(key, _)| key.ends_with("fx_node"))?;
     let (_, call) = value.split_once("target=torch.ops.aten.")?;
     let (target, operands) = call.split_once("](")?;
@@ -401,7 +401,7 @@ pub(super) fn called_function(entry: &[u8]) -> Option<Call> {
         text.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect()
     };
     let operands = operands.split('%').skip(1).map(name).collect();
-    Some(Call { function: name(target), operands })
+    Some(FunctionCall { function: name(target), operands })
 }
 
 /// Whether an entry says that PyTorch does not save a buffer.

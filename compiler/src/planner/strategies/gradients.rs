@@ -11,13 +11,13 @@ use super::super::problem::Problem;
 use super::super::problem::layouts::SbpId;
 
 /// The gradients of a training, by value.
-pub(super) struct Gradients {
+pub(super) struct GradientLayouts {
     /// For each value that is a gradient, the node of its variable.
     of: Vec<Option<usize>>,
     readers: Vec<Vec<NodeId>>,
 }
 
-impl Gradients {
+impl GradientLayouts {
     pub(super) fn of_problem(problem: &Problem<'_>) -> Self {
         let graph = problem.decisions.graph();
         let mut of = vec![None; graph.values.len()];

@@ -11,7 +11,7 @@
 //! | zero2 | whole | S(0) | S(0): those of each microbatch are reduce-scattered |
 //! | zero3 | S(0), gathered for the forward and again for the backward pass | S(0) | S(0) |
 //!
-//! In mixed precision a variable is cast as it lies, so it is gathered in half precision. Gradients are reduced as
+//! In mixed precision a variable is cast as it lies, so it is gathered in half precision. GradientLayouts are reduced as
 //! the frameworks' own strategies do it. zero2 and zero3 reduce-scatter them in half precision (FSDP's
 //! `MixedPrecision` with `param_dtype` alone). The others cast them to f32 first (DDP under autocast). Sums over
 //! microbatches are f32.
@@ -42,7 +42,7 @@ mod gradients;
 mod megatron;
 mod shards;
 
-use gradients::Gradients;
+use gradients::GradientLayouts;
 
 /// Returns the strategy's signature for each node, as an index into its candidates.
 ///
@@ -61,7 +61,7 @@ pub(super) fn assign_strategy(
     }
     let decisions = problem.decisions;
     let graph = decisions.graph();
-    let gradients = Gradients::of_problem(problem);
+    let gradients = GradientLayouts::of_problem(problem);
     let mut assignment: Vec<usize> = Vec::new();
     for (id, node) in graph.iter() {
         if let Some(original) = decisions.recomputed[id.index()] {
