@@ -19,9 +19,9 @@ from .epochs import Epochs
 from .errors import FeedError, reason
 from .files import check_file, read_file, write_whole
 from .folded import unfolded
-from .merged import unmerged
 from .json_text import read_json, write_line
 from .layout import Layout
+from .merged import unmerged
 from .ops import TORCH
 from .plan import Plan, Samples, WeightsSource
 

@@ -14,9 +14,7 @@ from torch import Tensor
 from .onnx import Calls
 
 
-def unmerged(
-    name: str, shape: Sequence[int], tensors: Mapping[str, Tensor], parts: Mapping[str, list[str]], calls: Calls
-) -> Tensor | None:
+def unmerged(name: str, shape: Sequence[int], tensors: Mapping[str, Tensor], parts: Mapping[str, list[str]], calls: Calls) -> Tensor | None:
     """The first content of a variable that the file has under another name, or not, as it is zeros; none where no function reads it."""
     called = calls.placeholders.get(name, name)
     nodes = [(inputs, operands) for inputs, operands in calls.nodes if called in operands]
@@ -26,10 +24,10 @@ def unmerged(
             found = tensors.get(other)
             if found is None or other in operands or _is_called(other, operands, parts, calls):
                 continue
-            if list(found.shape) == list(shape):
-                fits.append((other, found))
-            elif other in parts and list(found.shape) == list(reversed(shape)):
-                fits.append((other, found.t().contiguous()))
+            # Plans name the parameter where the exporter has turned it, and else the tensor that it has made.
+            own = found.t().contiguous() if name in calls.placeholders and len(parts.get(other, [])) == 1 and found.dim() == 2 else found
+            if list(own.shape) == list(shape):
+                fits.append((other, own))
         alike = [tensor for other, tensor in fits if _kind(other) == _kind(name)]
         if len(alike) == 1 or len(fits) == 1:
             return alike[0] if len(alike) == 1 else fits[0][1]
