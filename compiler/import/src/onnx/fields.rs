@@ -17,6 +17,7 @@ pub(super) const DATA_TYPE: u64 = 2;
 pub(super) const NAME: u64 = 8;
 pub(super) const RAW_DATA: u64 = 9;
 pub(super) const DATA_LOCATION: u64 = 14;
+pub(super) const TENSOR_METADATA: u64 = 16;
 /// The fields of a tensor that hold elements, or say where they are.
 pub(super) const CONTENT: [u64; 9] = [4, 5, 6, 7, RAW_DATA, 10, 11, 13, DATA_LOCATION];
 
@@ -63,6 +64,14 @@ impl TensorHead {
         }
         head
     }
+}
+
+/// Appends a field of metadata: a key and its value.
+pub(super) fn put_entry(to: &mut Vec<u8>, number: u64, (key, value): (&str, &str)) {
+    let mut entry = Vec::new();
+    put_field(&mut entry, 1, key.as_bytes());
+    put_field(&mut entry, 2, value.as_bytes());
+    put_field(to, number, &entry);
 }
 
 /// Decodes numbers one after the other: a single one, or a packed run.

@@ -11,7 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use rten_onnx::onnx::DataType;
 
 use super::fields::{
-    self, GRAPH, INITIALIZER, INPUT, NODE, OP_TYPE, OUTPUT, RAW_DATA, TensorHead, put_field,
+    self, GRAPH, INITIALIZER, INPUT, NODE, OP_TYPE, OUTPUT, RAW_DATA, TENSOR_METADATA, TensorHead,
+    put_entry, put_field,
 };
 use super::folded::{function_of, lost_parameters};
 use super::wire::{self, FunctionCall, Metadata, called_function, decode_fields};
@@ -325,7 +326,9 @@ impl OwnWeights {
             index += 1;
         }
         for head in self.biases.values() {
-            put_field(&mut bytes, INITIALIZER, &zeros(head));
+            let mut tensor = zeros(head);
+            put_entry(&mut tensor, TENSOR_METADATA, (KIND, "PARAMETER"));
+            put_field(&mut bytes, INITIALIZER, &tensor);
         }
         bytes
     }
@@ -348,6 +351,21 @@ impl OwnWeights {
         metadata.kinds.extend(kinds);
         metadata.folded.extend(self.folded);
         metadata.merged = self.copies;
+    }
+}
+
+/// The keys by which the exporter says of a tensor that it is a parameter, and what its optimizer has computed it of.
+const KIND: &str = "pkg.torch.export.graph_signature.InputSpec.kind";
+const FOLDED: &str = "pkg.onnxscript.optimizer.folded_from";
+
+/// Appends what the metadata says of a weight to its tensor, as the exporter writes it.
+pub(super) fn put_marks(tensor: &mut Vec<u8>, name: &str, metadata: &Metadata) {
+    if let Some(kind) = metadata.kinds.get(name) {
+        put_entry(tensor, TENSOR_METADATA, (KIND, kind));
+    }
+    if let Some(parts) = metadata.folded.get(name) {
+        let parts: Vec<String> = parts.iter().map(|part| format!("'{part}'")).collect();
+        put_entry(tensor, TENSOR_METADATA, (FOLDED, &format!("[{}]", parts.join(", "))));
     }
 }
 

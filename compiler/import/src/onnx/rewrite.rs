@@ -11,7 +11,7 @@ use rten_onnx::onnx::DataType;
 use super::fields::{
     CONTENT, GRAPH, INITIALIZER, INPUT, NODE, OP_TYPE, OUTPUT, RAW_DATA, TensorHead, put_field,
 };
-use super::wire::{self, OnnxField, decode_fields};
+use super::wire::{self, Metadata, OnnxField, decode_fields};
 use super::{merged, tensor};
 use crate::ImportError;
 use crate::file::LONGEST_MODEL;
@@ -37,7 +37,8 @@ pub fn onnx_with_weights(model: &[u8], weights: &Weights) -> Result<Rewritten, I
     let mut metadata = wire::check_encoding(model)?;
     let own = merged::with_own_weights(model, &mut metadata);
     let model = own.as_deref().unwrap_or(model);
-    let mut rewriter = WeightRewriter { weights, seen: BTreeSet::new(), external: Vec::new() };
+    let (seen, external) = (BTreeSet::new(), Vec::new());
+    let mut rewriter = WeightRewriter { weights, metadata: &metadata, seen, external };
     let mut bytes = Vec::with_capacity(model.len());
     for field in decode_fields(model) {
         match field.number {
@@ -66,6 +67,7 @@ pub fn onnx_with_weights(model: &[u8], weights: &Weights) -> Result<Rewritten, I
 
 struct WeightRewriter<'a> {
     weights: &'a Weights,
+    metadata: &'a Metadata,
     seen: BTreeSet<String>,
     external: Vec<String>,
 }
@@ -108,6 +110,7 @@ impl WeightRewriter<'_> {
         let head = TensorHead { name, dims: source.dims.clone(), ..*source };
         let mut bytes = head.write();
         put_field(&mut bytes, RAW_DATA, &self.weight_content(&head)?);
+        merged::put_marks(&mut bytes, &head.name, self.metadata);
         self.seen.insert(head.name);
         Ok(Some(bytes))
     }
