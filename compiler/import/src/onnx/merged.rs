@@ -201,6 +201,8 @@ struct OwnWeights {
     folded: BTreeMap<String, Vec<String>>,
     /// Biases of zeros.
     biases: BTreeMap<String, TensorHead>,
+    /// The elements of all of them.
+    zeros: i64,
     /// What nodes read by inputs, by the node's index and the input's.
     reads: BTreeMap<usize, BTreeMap<usize, String>>,
 }
@@ -301,8 +303,13 @@ impl OwnWeights {
         }
         let weight = node.inputs.get(1).and_then(|input| program.heads.get(input));
         let Some(head) = weight.and_then(|weight| zero_bias(name, node, weight)) else { return };
-        let fits = self.biases.get(name).is_none_or(|known| known.dims == head.dims);
+        let width: i64 = head.dims.iter().product();
+        let fits = match self.biases.get(name) {
+            Some(known) => known.dims == head.dims,
+            None => self.zeros + width <= MOST_ZEROS,
+        };
         if fits {
+            self.zeros += if self.biases.contains_key(name) { 0 } else { width };
             self.biases.insert(name.clone(), head);
             self.reads.entry(index).or_default().insert(BIAS, name.clone());
         }
@@ -414,7 +421,7 @@ fn zero_bias(name: &str, node: &CallingNode, weight: &TensorHead) -> Option<Tens
     fits.then(|| TensorHead::new(name, vec![width], weight.data_type))
 }
 
-/// More channels than a layer has.
+/// More elements than the biases of a model have, so that a damaged file cannot ask for more memory than there is.
 const MOST_ZEROS: i64 = 1 << 24;
 
 /// Returns an initializer of zeros.
