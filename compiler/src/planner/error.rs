@@ -74,8 +74,9 @@ pub enum PlannerError {
     },
     /// A strategy that names more axes than a mesh has.
     #[error(
-        "the strategy {strategy} names {count} axes, and the mesh {} has {}: give a mesh of {count} axes, such as {}, or one name for all",
-        format_mesh(.mesh), .mesh.len(), format_mesh(&split_mesh(.mesh, *.count))
+        "the strategy {strategy} names {count} axes, and the ranks of a stage lie on a mesh of {}, {}: give a mesh that leaves each stage {count} \
+         axes, or one name for all",
+        .mesh.len(), format_mesh(.mesh)
     )]
     Axes {
         /// The strategy.
@@ -109,17 +110,6 @@ pub enum PlannerError {
 }
 
 graphc_ir::readable_debug!(PlannerError);
-
-/// Returns a mesh of so many axes with as many ranks, as an example.
-fn split_mesh(mesh: &[usize], count: usize) -> Vec<usize> {
-    let mut axes = mesh.to_vec();
-    while axes.len() < count {
-        let inner = axes.pop().unwrap_or(1);
-        let outer = (2..=inner).find(|outer| inner.is_multiple_of(*outer)).unwrap_or(1);
-        axes.extend([outer, inner / outer]);
-    }
-    axes
-}
 
 /// The reason why ranks cannot share the heads of attention.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

@@ -93,6 +93,6 @@ fn more_names_than_axes_are_refused() {
     let options = CompileOptions { strategy: Strategy::HSDP, ..trained::options(&[4], 1, 1) };
     let refused = compile(gpt(), &options, &preset("cpu").expect("a preset"), None);
     let said = refused.expect_err("one axis").to_string();
-    let expected = "the strategy data,zero3 names 2 axes, and the mesh 4 has 1: give a mesh of 2 axes, such as 2x2, or one name for all";
+    let expected = "the strategy data,zero3 names 2 axes, and the ranks of a stage lie on a mesh of 1, 4: give a mesh that leaves each stage 2 axes, or one name for all";
     assert!(said.ends_with(expected), "{said}");
 }

@@ -404,7 +404,11 @@ fn choose_parameter<'a>(source: &str, missing: &[&'a str], is_alone: bool) -> Op
     };
     only(&|name| leaf(name) == leaf(source))
         .or_else(|| only(&|name| kind(name) == kind(source)))
-        .or_else(|| only(&|_| true).filter(|_| is_alone))
+        .or_else(|| {
+            // A weight never stands for a bias.
+            let only = only(&|_| true).filter(|_| is_alone)?;
+            (kind(only).is_none() || kind(source).is_none()).then_some(only)
+        })
 }
 
 /// Returns the head of a node's bias, by that of its weight.
@@ -463,5 +467,6 @@ mod tests {
         assert_eq!(choose("token", true), None, "it may be either");
         assert_eq!(choose_parameter("token", &missing[..1], true), Some("layers.1.norm.weight"));
         assert_eq!(choose_parameter("token", &missing[..1], false), None);
+        assert_eq!(choose_parameter("layers.0.norm.bias", &missing[..1], true), None);
     }
 }

@@ -33,7 +33,6 @@ impl GradientLayouts {
         &self,
         problem: &Problem<'_>,
         axes: &[AxisStrategy],
-        id: NodeId,
         node: &Node,
         assignment: &[usize],
     ) -> Option<SbpId> {
@@ -64,7 +63,6 @@ impl GradientLayouts {
             let is_split = strategy.shards_gradients() && !keeps_copies(axis);
             if is_split { Sbp::Split(dim) } else { stays(axis) }
         };
-        debug_assert!(id.index() == assignment.len(), "nodes are chosen in order");
         let layout = NdSbp(axes.iter().enumerate().map(sbp).collect());
         Some(problem.layouts.intern_sbp(&layout))
     }

@@ -87,7 +87,7 @@ pub(super) fn assign_strategy(
                 let at_rest = problem.candidates[variable][assignment[variable]].results[0];
                 choose_by_layout(problem, index, at_rest)
             }
-            (None, None) => match gradients.wished_layout(problem, &axes, id, node, &assignment) {
+            (None, None) => match gradients.wished_layout(problem, &axes, node, &assignment) {
                 Some(layout) => choose_by_layout(problem, index, layout),
                 None => follow_operands(problem, index, node, &assignment),
             },

@@ -2,6 +2,8 @@
 //!
 //! [`super::megatron`] leaves parameters, gradients and states whole over those axes. Where the strategy of an axis shares them, they are split over it as
 //! well, along the first dim that no axis splits and that takes it (vectors that the model's axis splits stay so): what reads a parameter gathers it over that axis alone.
+//!
+//! Gradients are scattered as they are summed over microbatches, in the type of that sum, or for the update.
 
 use graphc_ir::op::Op;
 use graphc_ir::plan::{AxisStrategy, Strategy, TensorKind};
