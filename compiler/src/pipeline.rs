@@ -24,6 +24,7 @@ use crate::passes::batch_first::batch_first;
 use crate::passes::channels_last::channels_last;
 use crate::passes::decompose::{decompose_where_split, form_unasked};
 use crate::passes::error::PassError;
+use crate::passes::float8::multiply_in_float8;
 use crate::passes::functions::{Functions, functions_in_parts, fuse_functions};
 use crate::passes::groups::check_groups;
 use crate::passes::loss::attach_loss;
@@ -200,6 +201,12 @@ pub const PASSES: &[Pass] = &[
         why: "after the optimizer, whose results they take in",
         scope: PassScope::Layers,
         run: PassFunction::Training(|training, options| append_averages(training, options.ema)),
+    },
+    Pass {
+        name: "float8",
+        why: "after autodiff, as gradients are multiplied in 8 bits too, but not those of weights; before simplification, which joins what is rounded twice",
+        scope: PassScope::Layers,
+        run: PassFunction::Training(multiply_in_float8),
     },
     Pass {
         name: "decompose",

@@ -113,6 +113,19 @@ fn precision_lines(plan: &Plan) -> String {
     let mut text = String::new();
     match plan.options.precision {
         Some(DType::F32) => text.push_str("precision: f32, products of half operands too\n"),
+        Some(DType::F8E4M3) => {
+            let eighth = plan.layouts.iter().any(|layout| layout.dtype == DType::F8E4M3);
+            let products = match eighth {
+                true => "f8e4m3 for products of activations with weights",
+                false => {
+                    "no product in f8e4m3: none has a weight of multiples of 16 but that of the scores"
+                }
+            };
+            let _ = writeln!(
+                text,
+                "precision: {products}; bf16 for other products, convolutions and attention, f32 for the rest"
+            );
+        }
         Some(dtype) => {
             let scaled = if has_loss_scale(plan) { ", the loss is scaled" } else { "" };
             let _ = writeln!(

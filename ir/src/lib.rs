@@ -13,6 +13,7 @@ pub mod check;
 pub mod cycle;
 pub mod decompose;
 pub mod evaluate;
+pub mod float8;
 pub mod graph;
 pub mod ids;
 pub mod in_place;

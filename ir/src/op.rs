@@ -295,12 +295,25 @@ impl Op {
         decides.map_or(DType::F32, |ty| ty.dtype)
     }
 
+    /// Whether elements may be floating-point numbers of 8 bits.
+    fn takes_float8(&self) -> bool {
+        let moves = || self.operation().movement().is_some();
+        matches!(self, Self::Cast(_) | Self::MatMul(_) | Self::ToGlobal(_) | Self::Regather(_))
+            || moves()
+    }
+
     /// Infers the types of the results from those of the operands: element types by [`Operation::infer_dtypes`], shapes by the rule.
     ///
     /// # Errors
     /// Returns an error if number, element types or shapes of the operands do not fit the op.
     pub fn infer_types(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         let dtypes = self.operation().infer_dtypes(operands)?;
+        let is_float8 = |dtype: &DType| *dtype == DType::F8E4M3;
+        let mut all = operands.iter().map(|ty| &ty.dtype).chain(&dtypes);
+        if all.any(is_float8) && !self.takes_float8() {
+            let reason = "numbers of 8 bits are made by casts, moved, and multiplied as matrices";
+            return Err(dtype_error(self.operation().name(), operands, reason));
+        }
         let shapes = self.operation().rule(operands)?.result_shapes();
         Ok(dtypes
             .into_iter()

@@ -15,6 +15,9 @@ pub enum DType {
     F16,
     /// bfloat16.
     BF16,
+    /// The 8-bit number E4M3 without infinities ([`crate::float8`]). Only operands of products are of this type, see
+    /// `compiler/src/passes/float8`.
+    F8E4M3,
     /// Signed 64-bit integer.
     I64,
     /// Signed 32-bit integer.
@@ -27,8 +30,16 @@ pub enum DType {
 
 impl DType {
     /// Every element type.
-    pub const ALL: [DType; 7] =
-        [Self::F32, Self::F16, Self::BF16, Self::I64, Self::I32, Self::U8, Self::Bool];
+    pub const ALL: [DType; 8] = [
+        Self::F32,
+        Self::F16,
+        Self::BF16,
+        Self::I64,
+        Self::I32,
+        Self::U8,
+        Self::Bool,
+        Self::F8E4M3,
+    ];
 
     /// Returns the size of one element, in bytes.
     pub fn size(self) -> usize {
@@ -36,13 +47,23 @@ impl DType {
             Self::I64 => 8,
             Self::F32 | Self::I32 => 4,
             Self::F16 | Self::BF16 => 2,
-            Self::U8 | Self::Bool => 1,
+            Self::U8 | Self::Bool | Self::F8E4M3 => 1,
         }
     }
 
-    /// Returns whether elements are floating-point numbers.
+    /// Returns whether elements are floating-point numbers that arithmetic takes: all but those of 8 bits.
     pub fn is_float(self) -> bool {
         matches!(self, Self::F32 | Self::F16 | Self::BF16)
+    }
+
+    /// Returns whether elements are floating-point numbers, those of 8 bits too.
+    pub fn holds_floats(self) -> bool {
+        self.is_float() || self == Self::F8E4M3
+    }
+
+    /// Returns whether arithmetic takes such elements: all but truth values and floating-point numbers of 8 bits.
+    pub fn is_numeric(self) -> bool {
+        !matches!(self, Self::Bool | Self::F8E4M3)
     }
 
     /// Returns the name of the type in the text format, e.g. `f32`.
@@ -55,6 +76,7 @@ impl DType {
             Self::I32 => "i32",
             Self::U8 => "u8",
             Self::Bool => "bool",
+            Self::F8E4M3 => "f8e4m3",
         }
     }
 }

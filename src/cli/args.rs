@@ -382,8 +382,8 @@ pub(crate) struct SharedArgs {
     #[arg(long, value_parser = parse_recompute)]
     pub recompute: Option<Recompute>,
     /// Automatic mixed precision: products, convolutions and attention in bf16 or f16, the rest in f32; weights and states
-    /// stay f32. Default: as the model is written
-    #[arg(long, value_name = "f32|bf16|f16", value_parser = parse_precision)]
+    /// stay f32. fp8 is bf16 with products of weights and activations in f8e4m3. Default: as the model is written
+    #[arg(long, value_name = "f32|bf16|f16|fp8", value_parser = parse_precision)]
     pub precision: Option<DType>,
     /// Ask for a layout: NAME=S(0),B with one SBP per mesh axis; * matches any characters
     #[arg(long = "pin", value_name = "NAME=SBP", value_parser = parse_pin)]

@@ -3,6 +3,7 @@
 
 mod curves;
 mod ddp;
+mod float8;
 mod formula;
 mod images;
 mod layers;

@@ -216,7 +216,12 @@ fn h100_device(memory: u64, bandwidth: f64) -> Device {
         bandwidth_share: Fitted::BandwidthShare.value(),
         matmul_efficiency: products_up_to(Fitted::H100Products.value()),
         matmul_unaligned: 0.14,
-        ..cuda_device(memory, &[("f32", 67e12), ("f16", 989e12), ("bf16", 989e12)], bandwidth)
+        // Data sheet of H100 SXM, without sparsity.
+        ..cuda_device(
+            memory,
+            &[("f32", 67e12), ("f16", 989e12), ("bf16", 989e12), ("f8e4m3", 1979e12)],
+            bandwidth,
+        )
     }
 }
 
@@ -225,7 +230,13 @@ fn h100_device(memory: u64, bandwidth: f64) -> Device {
 /// the shares of these that are reached are assumed to be those of H100.
 fn blackwell_device(gigabytes: u64, halves: f64, singles: f64) -> Device {
     Device {
-        flops: peaks_by_dtype(&[("f32", singles), ("f16", halves), ("bf16", halves)]),
+        // The same data sheets give 8 bits twice the rate of 16.
+        flops: peaks_by_dtype(&[
+            ("f32", singles),
+            ("f16", halves),
+            ("bf16", halves),
+            ("f8e4m3", 2.0 * halves),
+        ]),
         ..h100_device(gigabytes * 1_000_000_000, 8e12)
     }
 }
@@ -239,11 +250,11 @@ fn blackwell_levels(size: usize, adapters: f64) -> Vec<Level> {
     levels
 }
 
-/// MI300X and MI325X without sparsity (data sheets: 163.4 TFLOP/s of FP32, 1,307.4 of FP16 and BF16). Nothing was measured on them, so shares are
+/// MI300X and MI325X without sparsity (data sheets: 163.4 TFLOP/s of FP32, 1,307.4 of FP16 and BF16, 2,614.9 of FP8). Nothing was measured on them, so shares are
 /// assumed: those of products are those of GPUs about which nothing else is known, and that of memory is that of A100; attention is priced as a
 /// product of its FLOPs. PyTorch's builds for these cards call them `cuda` as well.
 fn instinct_device(memory: u64, bandwidth: f64) -> Device {
-    let peaks = [("f32", 163.4e12), ("f16", 1307.4e12), ("bf16", 1307.4e12)];
+    let peaks = [("f32", 163.4e12), ("f16", 1307.4e12), ("bf16", 1307.4e12), ("f8e4m3", 2614.9e12)];
     Device {
         bandwidth_share: Fitted::BandwidthShare.value(),
         ..cuda_device(memory, &peaks, bandwidth)

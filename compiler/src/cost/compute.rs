@@ -199,12 +199,15 @@ fn reached_share(cluster: &Cluster, precision: DType, arithmetic: Arithmetic, fl
     }
 }
 
-/// Returns the peak FLOPs per second of an element type. If the cluster does not name f16, the peak of bf16 is taken for it. For other types that it
+/// Returns the peak FLOPs per second of an element type. If the cluster does not name f16 or f8e4m3, the peak of bf16 is taken for them. For other types that it
 /// does not name, it is that of f32, or else the least one named.
 pub(crate) fn peak_flops(cluster: &Cluster, dtype: DType) -> f64 {
     let flops = &cluster.device.flops;
     let of = |dtype: DType| flops.get(dtype.name());
-    let half = if dtype == DType::F16 { of(DType::BF16) } else { None };
+    let half = match dtype {
+        DType::F16 | DType::F8E4M3 => of(DType::BF16),
+        _ => None,
+    };
     let named = of(dtype).or(half).or_else(|| of(DType::F32));
     named.copied().unwrap_or_else(|| flops.values().copied().fold(f64::INFINITY, f64::min))
 }

@@ -142,6 +142,7 @@ fn of_unary(function: UnaryFunction) -> CastClass {
         | Abs
         | Neg
         | Detach
+        | Float8Scale
         | Sign
         | Erf
         | Floor
@@ -165,13 +166,18 @@ pub fn scales_loss(graph: &Graph, options: &CompileOptions) -> bool {
 /// # Errors
 /// Returns an error if the precision is no floating-point type.
 pub(crate) fn apply_autocast(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
-    if let Some(dtype) = options.precision.filter(|dtype| !dtype.is_float()) {
+    if let Some(dtype) = options.precision.filter(|dtype| !dtype.holds_floats()) {
         return Err(PassError::Precision { dtype });
     }
-    if options.precision.is_none() && graph.nodes.iter().all(|node| node.autocast.is_none()) {
+    // What is not of 8 bits is of bf16 there: see `float8`.
+    let precision = options.precision.map(|dtype| match dtype {
+        DType::F8E4M3 => DType::BF16,
+        other => other,
+    });
+    if precision.is_none() && graph.nodes.iter().all(|node| node.autocast.is_none()) {
         return Ok(graph);
     }
-    cast_graph(&graph, options.precision).map_err(|error| PassError::Op { pass: PASS, error })
+    cast_graph(&graph, precision).map_err(|error| PassError::Op { pass: PASS, error })
 }
 
 fn cast_graph(old: &Graph, precision: Option<DType>) -> Result<Graph, OpError> {

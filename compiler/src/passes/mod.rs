@@ -21,6 +21,7 @@ mod constants;
 pub mod decompose;
 pub mod error;
 mod fetched;
+pub(crate) mod float8;
 pub mod functions;
 pub mod groups;
 pub mod joined;

@@ -28,10 +28,12 @@ use graphc_ir::ops::Regather;
 use graphc_ir::plan::{Strategy, TensorKind};
 use graphc_ir::rule::Choice;
 use graphc_ir::sbp::Sbp;
+use graphc_ir::types::DType;
 
 use super::rebuild::Rebuild;
 use crate::decisions::{Phase, Rated, Rates, TrainingGraph, ValueRate};
 use crate::passes::error::PassError;
+use crate::passes::float8::{quantized_source, quantizing_nodes};
 
 /// The tensors whose layout in the backward pass may be another one than in the forward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +59,8 @@ impl Regathered {
 /// Returns an error if an op does not take its operands.
 pub(crate) fn insert_regathers(recomputing: Rated, which: Regathered) -> Result<Rated, PassError> {
     let Rated { training, rates, recomputed } = recomputing;
-    let wanted = choose_places(&training, &rates, which);
+    let rounding = rounding_weights(&training);
+    let wanted = choose_places(&training, &rates, which, &rounding);
     if wanted.iter().all(Option::is_none) {
         return Ok(Rated { training, rates, recomputed });
     }
@@ -65,6 +68,7 @@ pub(crate) fn insert_regathers(recomputing: Rated, which: Regathered) -> Result<
         rebuild: Rebuild::new(&training),
         rates: &rates,
         wanted,
+        rounding,
         again: BTreeMap::new(),
         values: Vec::new(),
         nodes: Vec::new(),
@@ -95,6 +99,7 @@ fn choose_places(
     training: &TrainingGraph,
     rates: &Rates,
     which: Regathered,
+    rounding: &[bool],
 ) -> Vec<Option<RegatherPlace>> {
     let graph = &training.graph;
     let parameters = find_parameters(training);
@@ -110,10 +115,13 @@ fn choose_places(
             Regathered::All => parameters[index] || !is_scalar && !is_source,
         };
         let at_home = |reader: &&NodeId| graph.node(**reader).is_beside(&graph.nodes[producer]);
-        if !chosen || training.phases[producer] != Phase::Forward {
+        // A weight is rounded to 8 bits once for each pass, so there may be two that are gathered, but not what is rounded.
+        let is_float8 = graph.value(value).ty.dtype == DType::F8E4M3;
+        if !chosen || training.phases[producer] != Phase::Forward && !is_float8 {
             continue;
         }
-        let here: Vec<NodeId> = readers.iter().filter(at_home).copied().collect();
+        let whole = |reader: &&NodeId| !rounding[reader.index()];
+        let here: Vec<NodeId> = readers.iter().filter(at_home).filter(whole).copied().collect();
         let of = |phase: Phase| here.iter().any(|node| training.phases[node.index()] == phase);
         let in_parts = rates.values[index] == ValueRate::Step
             && here.iter().any(|node| rates.nodes[node.index()].is_some());
@@ -126,6 +134,16 @@ fn choose_places(
     wanted
 }
 
+/// Returns, for each node, whether it reads a parameter as it lies, only to round it to 8 bits.
+fn rounding_weights(training: &TrainingGraph) -> Vec<bool> {
+    let parameters = find_parameters(training);
+    let mut rounding = quantizing_nodes(&training.graph);
+    for (node, rounds) in training.graph.nodes.iter().zip(&mut rounding) {
+        *rounds &= node.operands.first().is_some_and(|value| parameters[value.index()]);
+    }
+    rounding
+}
+
 /// Returns, for each value, whether it is a parameter, at most cast or moved.
 fn find_parameters(training: &TrainingGraph) -> Vec<bool> {
     let graph = &training.graph;
@@ -135,7 +153,10 @@ fn find_parameters(training: &TrainingGraph) -> Vec<bool> {
         let rearranged = node.op.operation().movement() == Some(Movement::Rearranged);
         is[result] = match node.op {
             Op::Variable(_) => training.kinds[result] == TensorKind::Parameter,
-            Op::Cast(_) => is[node.operands[0].index()],
+            Op::Cast(_) => match quantized_source(graph, node) {
+                Some(source) => is[source.index()],
+                None => is[node.operands[0].index()],
+            },
             _ => rearranged && is[node.operands[0].index()],
         };
     }
@@ -146,6 +167,8 @@ struct Inserter<'a> {
     rebuild: Rebuild<'a>,
     rates: &'a Rates,
     wanted: Vec<Option<RegatherPlace>>,
+    /// Whether a node reads a parameter as it lies.
+    rounding: Vec<bool>,
     /// The new value of each old one, by the phase that reads it.
     again: BTreeMap<(ValueId, Phase), ValueId>,
     /// The rates of the new graph's values.
@@ -184,6 +207,7 @@ impl Inserter<'_> {
         let at_home = old.graph.node(reader).is_beside(old.graph.producer(value));
         let in_parts = self.rates.nodes[reader.index()].is_some();
         let again = at_home
+            && !self.rounding[reader.index()]
             && match self.wanted[value.index()] {
                 None => false,
                 Some(RegatherPlace::Backward) => phase == Phase::Backward,

@@ -135,6 +135,13 @@ impl Tensor {
         self.unary(UnaryFunction::Detach)
     }
 
+    /// Returns the power of two by which numbers up to this size are multiplied before they become f8e4m3
+    /// ([`crate::float8::scale_for`]). Nothing is learned through it.
+    #[track_caller]
+    pub fn float8_scale(&self) -> Tensor {
+        self.unary(UnaryFunction::Float8Scale)
+    }
+
     /// -1, 0 or 1
     #[track_caller]
     pub fn sign(&self) -> Tensor {

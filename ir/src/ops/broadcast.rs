@@ -2,6 +2,7 @@
 
 use crate::array::Array;
 use crate::builder::Tensor;
+use crate::float8;
 use crate::op::{OpError, Region, dtype_error};
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::types::{DType, TensorType};
@@ -73,8 +74,8 @@ pub(crate) fn same_dtype(op: &'static str, operands: &[&TensorType]) -> Result<D
     }
 }
 
-/// Returns a number as an element of this type: integers truncate and wrap around, bool is whether it is not 0; a floating-point number stays as it
-/// is, because the oracle does not round.
+/// Returns a number as an element of this type: integers truncate and wrap around, bool is whether it is not 0; a floating-point number of 16 bits
+/// or more stays as it is, because the oracle does not round there.
 pub(crate) fn fit_to_dtype(dtype: DType, value: f64) -> f64 {
     match dtype {
         DType::F32 | DType::F16 | DType::BF16 => value,
@@ -82,6 +83,7 @@ pub(crate) fn fit_to_dtype(dtype: DType, value: f64) -> f64 {
         DType::I32 => f64::from(value as i64 as i32),
         DType::U8 => f64::from(value as i64 as u8),
         DType::Bool => f64::from(u8::from(value != 0.0)),
+        DType::F8E4M3 => float8::decode(float8::encode(value as f32)).into(),
     }
 }
 

@@ -14,7 +14,8 @@ use crate::rule::{DimRule, FactorKind, Rule};
 use crate::sbp::ReduceKind;
 use crate::types::{DType, TensorType};
 
-/// `[.., i, k] x [.., k, j] -> [.., i, j]`; leading dims broadcast; both operands of rank 2 or more.
+/// `[.., i, k] x [.., k, j] -> [.., i, j]`; leading dims broadcast; both operands of rank 2 or more. The product of operands of f8e4m3 is of
+/// bf16; others have the type of their operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MatMul {
     /// Whether the first operand is given as `[.., k, i]`.
@@ -95,10 +96,11 @@ impl Operation for MatMul {
     fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
         check_arity(self.name(), operands, 2, "2 operands")?;
         let dtype = same_dtype(self.name(), operands)?;
-        if dtype == DType::Bool {
-            return Err(dtype_error(self.name(), operands, "elements must be numeric"));
+        match dtype {
+            DType::Bool => Err(dtype_error(self.name(), operands, "elements must be numeric")),
+            DType::F8E4M3 => Ok(vec![DType::BF16]),
+            dtype => Ok(vec![dtype]),
         }
-        Ok(vec![dtype])
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use graphc_ir::float8;
 use graphc_ir::types::DType;
 
 use super::Shard;
@@ -9,6 +10,9 @@ use super::call::{Argument, CallRegister, Kernel, Launch};
 
 /// The text that all kernels begin with.
 const COMMON: &str = include_str!("cu/common.cuh");
+
+/// The text about floating-point numbers of 8 bits, for kernels that name them.
+const FLOAT8: &str = include_str!("cu/float8.cuh");
 
 /// The source of one kernel: macros, then the file that uses them.
 #[derive(Clone, Debug)]
@@ -67,7 +71,10 @@ impl KernelSource {
     }
 
     pub(super) fn text(self) -> String {
-        format!("{COMMON}\n{}\n{}", self.macros, self.body)
+        let names_float8 = |text: &str| text.contains("e4m3_t") || text.contains("float8_scale");
+        let float8 =
+            if names_float8(&self.macros) || names_float8(&self.body) { FLOAT8 } else { "" };
+        format!("{COMMON}\n{float8}{}\n{}", self.macros, self.body)
     }
 }
 
@@ -97,6 +104,7 @@ pub(super) fn element_type(dtype: DType) -> &'static str {
         DType::I32 => "int",
         DType::U8 => "u8",
         DType::Bool => "bool_t",
+        DType::F8E4M3 => "e4m3_t",
     }
 }
 
@@ -131,6 +139,7 @@ pub(super) fn element_bits(dtype: DType, value: f64) -> u64 {
         DType::I32 => (value as i64 as u32).into(),
         DType::U8 => (value as i64 as u8).into(),
         DType::Bool => u64::from(value != 0.0),
+        DType::F8E4M3 => float8::encode(value as f32).into(),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Functions of `f32` on blocks.
 
+use graphc_ir::float8;
 use graphc_ir::ops::{BinaryFunction, UnaryFunction};
 
 use super::merge::{BoundedArithmetic, Framed, Operator};
@@ -39,6 +40,7 @@ vectorized! {
             UnaryFunction::Round => map_elements(x, out, f32::round_ties_even),
             UnaryFunction::Reciprocal => map_elements(x, out, |x| 1.0 / x),
             UnaryFunction::Detach => map_elements(x, out, |x| x),
+            UnaryFunction::Float8Scale => map_elements(x, out, float8::scale_for),
             UnaryFunction::Not => map_elements(x, out, |x| if x == 0.0 { 1.0 } else { 0.0 }),
             UnaryFunction::Scale(value) => {
                 let value = value.0 as f32;

@@ -41,7 +41,7 @@ use half::{bf16, f16};
 use crate::context::KernelContext;
 use crate::error::KernelError;
 use crate::parallel;
-use crate::precision::Float;
+use crate::precision::{Float, narrow_float8};
 use crate::view::{Flat, OutputParts, View, ViewMut, read_elements};
 
 use operand::BroadcastPattern;
@@ -514,6 +514,7 @@ impl Frame<'_, '_> {
             DType::I64 => to.write::<i64>(0, read_elements(words, count))?,
             DType::I32 => to.write::<i32>(0, read_elements(words, count))?,
             DType::U8 | DType::Bool => to.write::<u8>(0, read_elements(words, count))?,
+            DType::F8E4M3 => narrow_float8(read_elements(words, count), to.block(0..count)?),
         }
         Ok(())
     }

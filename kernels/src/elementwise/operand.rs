@@ -2,13 +2,14 @@
 
 use std::ops::Range;
 
+use graphc_ir::float8;
 use graphc_ir::types::{DType, row_major_strides};
 
 use half::{bf16, f16};
 
 use super::BLOCK;
 use crate::error::KernelError;
-use crate::precision::Float;
+use crate::precision::{Float, widen_float8};
 use crate::view::{Element, Flat, View};
 
 /// The way in which the elements of an operand repeat over the result.
@@ -60,7 +61,7 @@ impl BroadcastPattern {
         }
     }
 
-    /// Writes the elements `range` of the broadcast operand at the beginning of `buffer`: those of 16 bits as `f32`.
+    /// Writes the elements `range` of the broadcast operand at the beginning of `buffer`: floating-point numbers as `f32`.
     pub(super) fn gather(
         &self,
         operand: &View<'_>,
@@ -74,6 +75,7 @@ impl BroadcastPattern {
             DType::U8 | DType::Bool => self.copy_range::<u8>(operand, range, buffer),
             DType::F16 => self.gather_as(operand, range, buffer, f16::widen, f16::value),
             DType::BF16 => self.gather_as(operand, range, buffer, bf16::widen, bf16::value),
+            DType::F8E4M3 => self.gather_as(operand, range, buffer, widen_float8, float8::decode),
         }
     }
 

@@ -50,7 +50,7 @@ pub(super) struct ChainStep {
     pub(super) framed: Option<Framed>,
     pub(super) args: Vec<ArgumentSource>,
     pub(super) place: StepPlace,
-    /// The type of 16 bits to whose values the buffer is rounded before others read it.
+    /// The type of fewer than 32 bits to whose values the buffer is rounded before others read it.
     pub(super) round: Option<DType>,
 }
 
@@ -418,5 +418,5 @@ fn direct_output(index: usize, outputs: &[usize]) -> Option<usize> {
 
 /// The type in which buffers hold elements.
 fn kept_as(dtype: DType) -> DType {
-    if dtype.is_float() { DType::F32 } else { dtype }
+    if dtype.holds_floats() { DType::F32 } else { dtype }
 }

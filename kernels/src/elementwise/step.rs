@@ -10,7 +10,7 @@ use super::program::{ArgumentSource, ChainStep};
 use super::values::{Values, zip_elements};
 use super::{Others, float, integer};
 use crate::error::KernelError;
-use crate::precision::{round_bf16, round_f16};
+use crate::precision::{round_bf16, round_f16, round_float8};
 use crate::simd::vectorized;
 use crate::view::{Element, Flat, View, read_elements};
 
@@ -82,6 +82,7 @@ pub(super) fn evaluate_step(
     }
     match step.round {
         Some(DType::BF16) => round_bf16(to.block(0..range.len())?),
+        Some(DType::F8E4M3) => round_float8(to.block(0..range.len())?),
         Some(_) => round_f16(to.block(0..range.len())?),
         None => {}
     }
@@ -141,7 +142,9 @@ fn of_operand<'a>(operand: &View<'a>, range: Range<usize>) -> Result<Values<'a>,
         DType::I32 => Values::I32(operand.block(range)?),
         DType::U8 | DType::Bool => Values::U8(operand.block(range)?),
         // They are gathered into buffers of `f32`.
-        dtype @ (DType::F16 | DType::BF16) => return Err(KernelError::wrong_dtype::<f32>(dtype)),
+        dtype @ (DType::F16 | DType::BF16 | DType::F8E4M3) => {
+            return Err(KernelError::wrong_dtype::<f32>(dtype));
+        }
     })
 }
 
@@ -157,7 +160,9 @@ fn of_buffer<'a>(
         DType::I32 => Values::I32(read_elements(words, count)),
         DType::U8 | DType::Bool => Values::U8(read_elements(words, count)),
         // Buffers hold them as `f32`.
-        dtype @ (DType::F16 | DType::BF16) => return Err(KernelError::wrong_dtype::<f32>(dtype)),
+        dtype @ (DType::F16 | DType::BF16 | DType::F8E4M3) => {
+            return Err(KernelError::wrong_dtype::<f32>(dtype));
+        }
     })
 }
 

@@ -21,8 +21,27 @@ pub fn examples() -> Vec<Example> {
 fn functions() -> Vec<UnaryFunction> {
     use UnaryFunction::*;
     let mut functions = vec![
-        Relu, Gelu, GeluTanh, Sigmoid, Tanh, Silu, Exp, Log, Sqrt, Rsqrt, Abs, Neg, Sign, Erf,
-        Reciprocal, Sin, Cos, Floor, Ceil, Round,
+        Relu,
+        Gelu,
+        GeluTanh,
+        Sigmoid,
+        Tanh,
+        Silu,
+        Exp,
+        Log,
+        Sqrt,
+        Rsqrt,
+        Abs,
+        Neg,
+        Sign,
+        Erf,
+        Reciprocal,
+        Sin,
+        Cos,
+        Floor,
+        Ceil,
+        Round,
+        Float8Scale,
     ];
     functions.extend([2.0, 3.0, -1.0, 0.5, 1.7].map(|value| PowScalar(Scalar(value))));
     functions.extend([Scale(Scalar(0.1)), Offset(Scalar(-1.5))]);

@@ -60,7 +60,7 @@ fn products(to: &mut Examples) {
         // Both factors repeat.
         (&[4, 1, 5, 7], &[1, 3, 7, 4], false, false),
     ] {
-        for dtype in [DType::F32, DType::BF16, DType::I64] {
+        for dtype in [DType::F32, DType::BF16, DType::F8E4M3, DType::I64] {
             let op = Op::MatMul(MatMul { transpose_a, transpose_b });
             to.both(op, &[ty(dtype, a), ty(dtype, b)], 5e-5);
         }

@@ -10,8 +10,27 @@ use graphc_ir::types::{DType, TensorType};
 fn unary_functions() -> Vec<UnaryFunction> {
     use UnaryFunction::*;
     let mut functions = vec![
-        Relu, Gelu, GeluTanh, Sigmoid, Tanh, Silu, Exp, Log, Sqrt, Rsqrt, Abs, Neg, Sign, Erf,
-        Reciprocal, Sin, Cos, Floor, Ceil, Round,
+        Relu,
+        Gelu,
+        GeluTanh,
+        Sigmoid,
+        Tanh,
+        Silu,
+        Exp,
+        Log,
+        Sqrt,
+        Rsqrt,
+        Abs,
+        Neg,
+        Sign,
+        Erf,
+        Reciprocal,
+        Sin,
+        Cos,
+        Floor,
+        Ceil,
+        Round,
+        Float8Scale,
     ];
     functions.extend([2.0, -1.5, 0.1].map(|value| Scale(Scalar(value))));
     functions.extend([2.0, -1.5].map(|value| Offset(Scalar(value))));

@@ -185,6 +185,7 @@ fn elementwise(to: &mut Examples<'_>) {
         U::Floor,
         U::Ceil,
         U::Round,
+        U::Float8Scale,
         U::Reciprocal,
         U::Scale(two),
         U::Offset(two),

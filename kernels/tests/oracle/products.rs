@@ -42,6 +42,21 @@ fn products_of_any_extents_are_rounded_once() {
     });
 }
 
+/// Of factors of 8 bits the product is exact but for its sum in f32 and the rounding to bf16.
+#[test]
+fn products_of_numbers_of_8_bits_are_rounded_once() {
+    for seed in 0..60 {
+        let random = &mut Random::new(seed);
+        let [i, j, k] = [(); 3].map(|()| random.extent() * (1 + random.below(40)));
+        let (transpose_a, transpose_b) = (random.below(2) == 0, random.below(2) == 0);
+        let a = if transpose_a { [k, i] } else { [i, k] };
+        let b = if transpose_b { [j, k] } else { [k, j] };
+        let op = Op::MatMul(MatMul { transpose_a, transpose_b });
+        let types = [a, b].map(|shape| TensorType::new(DType::F8E4M3, shape));
+        Case::random(op, &types, random, &mut small).check(1.0 / 128.0);
+    }
+}
+
 #[test]
 fn products_larger_than_a_block_are_right() {
     for (dtype, epsilon) in HALVES {

@@ -212,7 +212,9 @@ fn every_collective_on_one_to_five_ranks_even_uneven_and_empty() {
 
 #[test]
 fn every_element_type_and_way_to_combine() {
-    for (dtype, reduce) in DType::ALL.into_iter().flat_map(|d| KINDS.map(|k| (d, k))) {
+    // Floating-point numbers of 8 bits are moved, but never combined.
+    let combined = DType::ALL.into_iter().filter(|&dtype| dtype != DType::F8E4M3);
+    for (dtype, reduce) in combined.flat_map(|d| KINDS.map(|k| (d, k))) {
         for (shape, (kind, before, after)) in [[5, 7], [200, 301]]
             .into_iter()
             .flat_map(|s| steps(reduce)[..3].to_vec().into_iter().map(move |k| (s, k)))

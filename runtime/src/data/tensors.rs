@@ -74,6 +74,7 @@ pub(crate) fn file_dtype(dtype: DType) -> Dtype {
         DType::I32 => Dtype::I32,
         DType::U8 => Dtype::U8,
         DType::Bool => Dtype::BOOL,
+        DType::F8E4M3 => Dtype::F8_E4M3,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Two buffers folded into one with an operation and an order: what collectives of the user's own need beyond
 //! [`super::combine`].
 
+use graphc_ir::float8;
 use graphc_ir::types::DType;
 use graphc_kernels::{narrow_to_halves, widen_halves};
 
@@ -22,7 +23,7 @@ pub(crate) enum FoldOp {
 impl FoldOp {
     /// Whether elements of this type have the operation: floating-point numbers have no bits to combine.
     pub(crate) fn supports(self, dtype: DType) -> bool {
-        !dtype.is_float() || !matches!(self, Self::And | Self::Or | Self::Xor)
+        !dtype.holds_floats() || !matches!(self, Self::And | Self::Or | Self::Xor)
     }
 }
 
@@ -37,6 +38,20 @@ pub(crate) fn fold_elements(dtype: DType, op: FoldOp, before: bool, into: &mut [
         DType::I32 => integers!(i32, op, into, from),
         DType::U8 => integers!(u8, op, into, from),
         DType::Bool => truth_values(op, into, from),
+        // Nobody adds them up.
+        DType::F8E4M3 => fold_float8(op, into, from),
+    }
+}
+
+fn fold_float8(op: FoldOp, into: &mut [u8], from: &[u8]) {
+    let (read, write) = (|[bits]: [u8; 1]| float8::decode(bits), |x| [float8::encode(x)]);
+    match op {
+        FoldOp::Product => combine_pairs(into, from, read, write, |a, b| a * b),
+        FoldOp::Max => combine_pairs(into, from, read, write, greater_or_nan),
+        FoldOp::Min => combine_pairs(into, from, read, write, less_or_nan),
+        FoldOp::Sum | FoldOp::And | FoldOp::Or | FoldOp::Xor => {
+            combine_pairs(into, from, read, write, |a, b| a + b);
+        }
     }
 }
 
@@ -144,6 +159,7 @@ fn map_elements(
             map_chunks(values, |e| (whole(i32::from_ne_bytes(e).into()) as i32).to_ne_bytes())
         }
         DType::U8 => map_chunks(values, |[e]| [whole(e.into()) as u8]),
+        DType::F8E4M3 => map_chunks(values, |[e]| [float8::encode(real(float8::decode(e)))]),
         DType::Bool => map_chunks(values, |[e]| [u8::from(whole(e.into()) != 0)]),
     }
 }

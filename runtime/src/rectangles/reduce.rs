@@ -1,5 +1,6 @@
 //! Elements of two buffers combined into one: sum, greatest, least.
 
+use graphc_ir::float8;
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::types::DType;
 use graphc_kernels::{narrow_to_halves, widen_halves};
@@ -44,6 +45,10 @@ pub(crate) fn combine_elements(dtype: DType, kind: ReduceKind, into: &mut [u8], 
         }
         DType::Bool => {
             combine_by_kind(into, from, kind, u8::from_ne_bytes, u8::to_ne_bytes, |a, b| a | b)
+        }
+        DType::F8E4M3 => {
+            let (read, write) = (|[bits]: [u8; 1]| float8::decode(bits), |x| [float8::encode(x)]);
+            combine_by_kind(into, from, kind, read, write, |a, b| a + b);
         }
     }
 }

@@ -93,8 +93,11 @@ pub(super) fn parse_strategy(text: &str) -> Result<Strategy, String> {
 }
 
 pub(super) fn parse_precision(text: &str) -> Result<DType, String> {
-    let dtype = text.parse().ok().filter(|dtype: &DType| dtype.is_float());
-    dtype.ok_or_else(|| "precisions are f32, bf16 and f16".into())
+    if text == "fp8" {
+        return Ok(DType::F8E4M3);
+    }
+    let dtype = text.parse().ok().filter(|dtype: &DType| dtype.holds_floats());
+    dtype.ok_or_else(|| "precisions are f32, bf16, f16 and fp8".into())
 }
 
 pub(super) fn parse_recompute(text: &str) -> Result<Recompute, String> {

@@ -37,6 +37,7 @@ use super::problem::Problem;
 use super::problem::candidates::Candidate;
 use super::problem::layouts::SbpId;
 use crate::decisions::Phase;
+use crate::passes::float8::quantized_source;
 
 mod gradients;
 mod megatron;
@@ -62,6 +63,7 @@ pub(super) fn assign_strategy(
     let decisions = problem.decisions;
     let graph = decisions.graph();
     let gradients = GradientLayouts::of_problem(problem);
+    let scaled = scaled_weights(graph);
     let mut assignment: Vec<usize> = Vec::new();
     for (id, node) in graph.iter() {
         if let Some(original) = decisions.recomputed[id.index()] {
@@ -81,7 +83,7 @@ pub(super) fn assign_strategy(
             Some(_) => pinned_state(problem, node),
             None => None,
         };
-        let chosen = match (home.or(wished), of_variable(graph, node)) {
+        let chosen = match (home.or(wished), of_variable(graph, node).or(scaled[index])) {
             (Some(layout), _) => choose_by_layout(problem, index, layout),
             (None, Some(variable)) => {
                 let at_rest = problem.candidates[variable][assignment[variable]].results[0];
@@ -137,12 +139,37 @@ fn of_variable(graph: &Graph, node: &Node) -> Option<usize> {
 
 /// Returns the node of the variable that a node gives in its layout at rest, cast or not, if it does so.
 fn at_rest(graph: &Graph, node: &Node) -> Option<usize> {
-    let producer = graph.value(*node.operands.first()?).producer;
+    let source = quantized_source(graph, node).or(node.operands.first().copied())?;
+    let producer = graph.value(source).producer;
     match (&node.op, &graph.node(producer).op) {
+        (Op::Cast(_), Op::Cast(_)) if quantized_source(graph, node).is_some() => {
+            at_rest(graph, graph.node(producer))
+        }
         (Op::Cast(_) | Op::Regather(_), Op::Variable(_)) => Some(producer.index()),
         (Op::Regather(_), _) => at_rest(graph, graph.node(producer)),
         _ => None,
     }
+}
+
+/// Returns, for each node that brings a weight into the range of numbers of 8 bits, or asks for its greatest element, the node of the variable: such
+/// nodes work on the weight as it lies, and what is gathered are the 8 bits.
+fn scaled_weights(graph: &Graph) -> Vec<Option<usize>> {
+    let mut all = vec![None; graph.nodes.len()];
+    let readers = graph.list_consumers();
+    for node in &graph.nodes {
+        if quantized_source(graph, node).is_none() {
+            continue;
+        }
+        let Some(variable) = at_rest(graph, node) else { continue };
+        let scaled = graph.value(node.operands[0]).producer;
+        let wide = graph.node(scaled).operands[0];
+        all[scaled.index()] = Some(variable);
+        all[graph.value(wide).producer.index()] = Some(variable);
+        let sizes =
+            readers[wide.index()].iter().filter(|&&id| matches!(graph.node(id).op, Op::Unary(_)));
+        sizes.for_each(|id| all[id.index()] = Some(variable));
+    }
+    all
 }
 
 /// Returns the layout that strategies of axes give to the first result of a node, or `None` if it follows from the operands.

@@ -70,10 +70,10 @@ pub(super) fn step_expression(
 
 fn cast_expression(x: &StepValue, dtype: DType) -> String {
     let name = &x.name;
-    match (x.dtype.is_float(), dtype) {
+    match (x.dtype.holds_floats(), dtype) {
         (true, DType::Bool) => format!("(i64)({name} != 0.0f)"),
-        (true, dtype) if !dtype.is_float() => format!("truncated({name})"),
-        (false, dtype) if dtype.is_float() => format!("(float){name}"),
+        (true, dtype) if !dtype.holds_floats() => format!("truncated({name})"),
+        (false, dtype) if dtype.holds_floats() => format!("(float){name}"),
         _ => name.clone(),
     }
 }
@@ -103,6 +103,7 @@ fn unary_expression(function: UnaryFunction, x: &str) -> String {
         UnaryFunction::Round => format!("rintf({x})"),
         UnaryFunction::Reciprocal => format!("(1.0f / {x})"),
         UnaryFunction::Detach => x.to_owned(),
+        UnaryFunction::Float8Scale => format!("float8_scale({x})"),
         UnaryFunction::Not => format!("({x} == 0.0f ? 1.0f : 0.0f)"),
         UnaryFunction::Scale(value) => format!("({x} * {})", f32_literal(value.0 as f32)),
         UnaryFunction::Offset(value) => format!("({x} + {})", f32_literal(value.0 as f32)),

@@ -7,11 +7,13 @@
 mod own;
 
 use graphc_ir::ops::MatMul;
+use graphc_ir::types::DType;
 
 use super::Shard;
 use super::call::{
-    Call, CallRegister, Epilogue, Launch, LaunchMemory, Matrix, MatrixProduct, Operands,
+    Argument, Call, CallRegister, Epilogue, Launch, LaunchMemory, Matrix, MatrixProduct, Operands,
 };
+use super::convolution::align_bytes;
 use super::source::{KernelSource, broadcast_strides};
 use crate::error::KernelError;
 
@@ -38,8 +40,34 @@ pub(super) fn prepare_matmul(
     if !out.dtype().is_float() {
         return Ok(Call::from_launches(launch_integers(&product)));
     }
+    if a.dtype() == DType::F8E4M3 {
+        return Ok(multiply_widened(product, [a, b]));
+    }
     Ok(Call::from_launches(vec![Launch::Product(product)]))
 }
+
+/// A product of factors of f8e4m3: as one of bf16, which has all their numbers, of copies in the memory to work in.
+fn multiply_widened(mut product: MatrixProduct, factors: [&Shard; 2]) -> Call {
+    let mut launches = Vec::new();
+    let mut scratch = 0;
+    for (place, factor) in factors.into_iter().enumerate() {
+        let elements = factor.elements();
+        let source = KernelSource::new(include_str!("../cu/float8_widen.cu"))
+            .define("ELEMENTS", elements)
+            .define_index(elements);
+        let arguments = vec![Argument::operand(place), Argument::scratch(scratch)];
+        let blocks = elements.div_ceil(THREADS);
+        launches.push(Launch::kernel(source, "float8_widen", blocks, THREADS, arguments));
+        let wide = LaunchMemory::Scratch(scratch);
+        *(if place == 0 { &mut product.operands.a } else { &mut product.operands.b }) = wide;
+        scratch += align_bytes(elements * DType::BF16.size());
+    }
+    launches.push(Launch::Product(product));
+    Call { scratch, ..Call::from_launches(launches) }
+}
+
+/// Threads of a block that widens factors.
+const THREADS: usize = 256;
 
 pub(super) fn build_product(
     op: &MatMul,

@@ -1,5 +1,6 @@
 //! Copies of rectangles within a card's memory.
 
+use graphc_ir::float8::GREATEST;
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::shard::Rect;
 use graphc_ir::types::DType;
@@ -90,5 +91,6 @@ pub(super) fn reduction_identity(dtype: DType, kind: ReduceKind) -> f64 {
         DType::I32 => identity.clamp(f64::from(i32::MIN), f64::from(i32::MAX)),
         DType::U8 => identity.clamp(0.0, 255.0),
         DType::Bool => f64::from(u8::from(kind == ReduceKind::Min)),
+        DType::F8E4M3 => identity.clamp(-f64::from(GREATEST), f64::from(GREATEST)),
     }
 }

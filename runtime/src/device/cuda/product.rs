@@ -437,7 +437,13 @@ fn reduction_schemes(made: DType) -> u32 {
     let computed = Scheme::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
     match made {
         DType::F32 => computed | Scheme::CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE as u32,
-        DType::F16 | DType::BF16 | DType::I64 | DType::I32 | DType::U8 | DType::Bool => computed,
+        DType::F16
+        | DType::BF16
+        | DType::I64
+        | DType::I32
+        | DType::U8
+        | DType::Bool
+        | DType::F8E4M3 => computed,
     }
 }
 
@@ -463,7 +469,8 @@ fn element_code(dtype: DType) -> sys::cudaDataType {
     match dtype {
         DType::F16 => sys::cudaDataType::CUDA_R_16F,
         DType::BF16 => sys::cudaDataType::CUDA_R_16BF,
-        DType::F32 | DType::I64 | DType::I32 | DType::U8 | DType::Bool => {
+        // Kernels multiply integers, and copies of bf16 those of 8 bits.
+        DType::F32 | DType::I64 | DType::I32 | DType::U8 | DType::Bool | DType::F8E4M3 => {
             sys::cudaDataType::CUDA_R_32F
         }
     }

@@ -1,0 +1,208 @@
+//! Products of numbers of 8 bits: the pass replaces products with weights, and their gradients by activations.
+//!
+//! The recipe is torchao's `rowwise_with_gw_hp` (`Float8LinearRecipeName` in `torchao/float8/config.py`). Each row of activations has a scale of its own, and so has
+//! each row of their gradients. A weight has one for each output feature in the forward pass, and one in all where gradients go back through it.
+//! Scales are the current ones: powers of two by which the greatest element fits f8e4m3 ([`graphc_ir::float8`]). Gradients of weights are products of
+//! bf16.
+//!
+//! No scale depends on more than a row of a tensor, or on a weight. So a plan gives the same numbers on every mesh and with any number of microbatches,
+//! and no rank waits for the scales of others, but where a row lies in parts.
+//!
+//! Left in bf16 are products whose extents are no multiples of 16, which tensor cores do not take, and those that give scores: what the loss reads, and
+//! what the model gives as an output. Their rounding would be that of the result.
+
+use std::collections::BTreeSet;
+
+use graphc_ir::graph::{Graph, Node};
+use graphc_ir::ids::{NodeId, ValueId};
+use graphc_ir::op::{Movement, Op, OpError};
+use graphc_ir::ops::{
+    Binary, BinaryFunction, Cast, MatMul, Reduce, ReduceFunction, Reshape, Unary, UnaryFunction,
+};
+use graphc_ir::plan::CompileOptions;
+use graphc_ir::types::DType;
+
+use super::rebuild::Rebuild;
+use crate::decisions::{Phase, TrainingGraph};
+use crate::passes::error::PassError;
+
+const PASS: &str = "float8";
+
+/// The number of elements of which rows and columns are multiples.
+const TILE: usize = 16;
+
+/// Replaces products where the options ask for numbers of 8 bits.
+///
+/// # Errors
+/// Returns an error if an op does not take its operands.
+pub(crate) fn multiply_in_float8(
+    training: TrainingGraph,
+    options: &CompileOptions,
+) -> Result<TrainingGraph, PassError> {
+    if options.precision != Some(DType::F8E4M3) {
+        return Ok(training);
+    }
+    let scores = find_score_weights(&training.graph);
+    let mut pass = Quantizer { rebuild: Rebuild::new(&training), known: Vec::new() };
+    for (id, node) in training.graph.iter() {
+        match find_product(&training.graph, node, &scores) {
+            Some(op) => pass.replace_product(id, op),
+            None => pass.rebuild.copy_node(id),
+        }
+        .map_err(|error| PassError::Op { pass: PASS, error })?;
+    }
+    Ok(pass.rebuild.finish())
+}
+
+/// Returns the value whose numbers, multiplied by a scale, a node rounds to 8 bits; `None` of other nodes.
+pub(crate) fn quantized_source(graph: &Graph, node: &Node) -> Option<ValueId> {
+    let Op::Cast(Cast { dtype: DType::F8E4M3 }) = node.op else { return None };
+    let scaled = graph.producer(node.operands[0]);
+    let Op::Binary(Binary { function: BinaryFunction::Mul }) = scaled.op else { return None };
+    let wide = graph.producer(scaled.operands[0]);
+    matches!(wide.op, Op::Cast(_)).then(|| wide.operands[0])
+}
+
+/// Returns, for each node, whether it only reads a tensor to round it to 8 bits.
+pub(crate) fn quantizing_nodes(graph: &Graph) -> Vec<bool> {
+    let mut all = vec![false; graph.nodes.len()];
+    for node in &graph.nodes {
+        if quantized_source(graph, node).is_some() {
+            let scaled = graph.producer(node.operands[0]);
+            all[graph.value(scaled.operands[0]).producer.index()] = true;
+        }
+    }
+    all
+}
+
+/// Returns the variable that a value is, in whatever precision and order of dims.
+fn variable_of(graph: &Graph, value: ValueId) -> Option<ValueId> {
+    let node = graph.producer(value);
+    match &node.op {
+        Op::Variable(_) => Some(value),
+        Op::Cast(_) => variable_of(graph, node.operands[0]),
+        op if op.operation().movement() == Some(Movement::Rearranged) => {
+            variable_of(graph, node.operands[0])
+        }
+        _ => None,
+    }
+}
+
+/// Returns the weights of products that give scores: what the loss or the user reads, at most cast, moved or with a bias.
+fn find_score_weights(graph: &Graph) -> BTreeSet<ValueId> {
+    let of_losses = graph.nodes.iter().filter_map(|node| match node.op {
+        Op::CrossEntropy(_) | Op::Pick(_) => Some(node.operands[0]),
+        _ => None,
+    });
+    let scores = of_losses.chain(graph.outputs.iter().map(|output| output.value));
+    scores.filter_map(|value| score_weight(graph, value)).collect()
+}
+
+fn score_weight(graph: &Graph, value: ValueId) -> Option<ValueId> {
+    let node = graph.producer(value);
+    match &node.op {
+        Op::MatMul(_) => variable_of(graph, node.operands[1]),
+        Op::Cast(_) | Op::Reshape(_) | Op::Transpose(_) | Op::Slice(_) | Op::Binary(_) => {
+            score_weight(graph, node.operands[0])
+        }
+        _ => None,
+    }
+}
+
+/// Returns the op of a node that multiplies rows of bf16 with a weight, if it is to be of 8 bits.
+fn find_product(graph: &Graph, node: &Node, scores: &BTreeSet<ValueId>) -> Option<MatMul> {
+    let Op::MatMul(op) = node.op else { return None };
+    let [rows, weight] = [0, 1].map(|place| &graph.value(node.operands[place]).ty);
+    let halves = [rows, weight].iter().all(|ty| ty.dtype == DType::BF16);
+    let fits = weight.shape.len() == 2 && weight.shape.iter().all(|n| n.is_multiple_of(TILE));
+    if op.transpose_a || !halves || !fits || variable_of(graph, node.operands[0]).is_some() {
+        return None;
+    }
+    let variable = variable_of(graph, node.operands[1])?;
+    (!scores.contains(&variable)).then_some(op)
+}
+
+/// A tensor in 8 bits.
+#[derive(Clone, Copy)]
+struct Quantized {
+    numbers: ValueId,
+    /// The factors by which products of the numbers are multiplied: 1 / scale, with the dims that were reduced.
+    inverse: ValueId,
+}
+
+struct Quantizer<'a> {
+    rebuild: Rebuild<'a>,
+    /// Tensors that were quantized, over which dims, and for which node.
+    known: Vec<(ValueId, Vec<usize>, NodeId, Quantized)>,
+}
+
+impl Quantizer<'_> {
+    /// Multiplies in 8 bits what a node of the old graph multiplies.
+    fn replace_product(&mut self, id: NodeId, op: MatMul) -> Result<(), OpError> {
+        let old = self.rebuild.old;
+        let node = old.graph.node(id);
+        let [rows, weight] = [0, 1].map(|place| self.rebuild.new_of(node.operands[place]));
+        let last = self.rebuild.graph.value(rows).ty.shape.len() - 1;
+        let inner = usize::from(op.transpose_b);
+        let whole = old.phases[id.index()] == Phase::Backward;
+        let reduced = if whole { vec![0, 1] } else { vec![inner] };
+        let a = self.quantize(rows, vec![last], id)?;
+        let b = self.quantize(weight, reduced, id)?;
+        let features = self.rebuild.graph.value(b.inverse).ty.elements();
+        let b_inverse =
+            self.push(Op::Reshape(Reshape { shape: vec![features] }), &[b.inverse], id)?;
+        let product = self.push(Op::MatMul(op), &[a.numbers, b.numbers], id)?;
+        let wide = self.push(cast(DType::F32), &[product], id)?;
+        let by_rows = self.push(multiply(), &[wide, a.inverse], id)?;
+        let scaled = self.push(multiply(), &[by_rows, b_inverse], id)?;
+        let result = self.push(cast(DType::BF16), &[scaled], id)?;
+        self.rebuild.replace_value(node.results[0], result);
+        Ok(())
+    }
+
+    /// Rounds a tensor of the new graph to 8 bits, with one scale for all elements along these dims.
+    fn quantize(
+        &mut self,
+        value: ValueId,
+        axes: Vec<usize>,
+        like: NodeId,
+    ) -> Result<Quantized, OpError> {
+        let graph = &self.rebuild.old.graph;
+        let phase = |node: NodeId| self.rebuild.old.phases[node.index()];
+        let again = |(known, over, node, _): &&(ValueId, Vec<usize>, NodeId, Quantized)| {
+            let beside = graph.node(*node).is_beside(graph.node(like));
+            (*known, over) == (value, &axes) && beside && phase(*node) == phase(like)
+        };
+        if let Some((.., quantized)) = self.known.iter().find(again) {
+            return Ok(*quantized);
+        }
+        let wide = self.push(cast(DType::F32), &[value], like)?;
+        let sizes = self.push(unary(UnaryFunction::Abs), &[wide], like)?;
+        let function = ReduceFunction::Max;
+        let greatest = Op::Reduce(Reduce { function, axes: axes.clone(), keep_dims: true });
+        let greatest = self.push(greatest, &[sizes], like)?;
+        let scale = self.push(unary(UnaryFunction::Float8Scale), &[greatest], like)?;
+        let scaled = self.push(multiply(), &[wide, scale], like)?;
+        let numbers = self.push(cast(DType::F8E4M3), &[scaled], like)?;
+        let inverse = self.push(unary(UnaryFunction::Reciprocal), &[scale], like)?;
+        let quantized = Quantized { numbers, inverse };
+        self.known.push((value, axes, like, quantized));
+        Ok(quantized)
+    }
+
+    fn push(&mut self, op: Op, operands: &[ValueId], like: NodeId) -> Result<ValueId, OpError> {
+        Ok(self.rebuild.push(op, operands.to_vec(), like)?[0])
+    }
+}
+
+fn cast(dtype: DType) -> Op {
+    Op::Cast(Cast { dtype })
+}
+
+fn unary(function: UnaryFunction) -> Op {
+    Op::Unary(Unary { function })
+}
+
+fn multiply() -> Op {
+    Op::Binary(Binary { function: BinaryFunction::Mul })
+}
