@@ -15,8 +15,11 @@ use graphc_ir::plan::{Cluster, CompileOptions, Loss, Recompute};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
-use super::args::{AdviseArgs, Count, Format, LossChoice, OptimizerName, SharedArgs};
-use super::options;
+use super::args::{
+    AdviseArgs, Count, Format, LossChoice, OptimizerName, SharedArgs, compile_options,
+};
+use super::clusters::shared_cluster;
+use super::models::read_model;
 use super::output::{print_escaped, print_message};
 
 /// A model, what is to be done with it and on which machines.
@@ -38,14 +41,14 @@ pub(super) fn run_advise(args: &AdviseArgs) -> Result<()> {
 
 fn read_question(args: &AdviseArgs) -> Result<Question> {
     let shared = open_options(&args.shared);
-    let (imported, dims) = options::read_model(&args.model, &shared, None)?;
+    let (imported, dims) = read_model(&args.model, &shared, None)?;
     imported
         .warnings
         .iter()
         .chain(&imported.training_warnings)
         .for_each(|warning| print_message("warning", warning));
-    let options = options::compile_options(&shared, dims)?;
-    let cluster = options::shared_cluster(&shared, None)?;
+    let options = compile_options(&shared, dims)?;
+    let cluster = shared_cluster(&shared, None)?;
     Ok(Question { graph: imported.graph, options, cluster })
 }
 
