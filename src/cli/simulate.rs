@@ -10,6 +10,7 @@ use graphc_compiler::compile::prepare_again;
 use graphc_compiler::cost::{model_flops_utilization, on_cluster};
 use graphc_compiler::null_device::{Simulation, simulate, trace};
 use graphc_ir::plan::Plan;
+use graphc_ir::types::format_bytes_briefly;
 use serde_json::{Value, json};
 
 use super::args::{Format, SimulateArgs};
@@ -185,7 +186,7 @@ fn as_text(plan: &Plan, simulation: &Simulation, mfu: Option<f64>) -> String {
             stage.stage,
             stage.ranks,
             report::format_seconds(stage.busy_seconds),
-            report::format_bytes(stage.peak_memory_bytes),
+            format_bytes_briefly(stage.peak_memory_bytes),
             if over { ", more than a device has" } else { "" },
         );
     }
