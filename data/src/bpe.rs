@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use graphc_runtime::data::read_file;
+use graphc_host::data::read_file;
 
 use crate::dataset::{Dataset, Field, Split};
 use crate::error::DatasetError;

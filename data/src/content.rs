@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
-use graphc_runtime::data::open_file;
+use graphc_host::data::open_file;
 
 use crate::error::DatasetError;
 

@@ -1,7 +1,7 @@
 //! Converts the elements of a field to those of an input.
 
+use graphc_host::tensor::HostTensor;
 use graphc_ir::types::DType;
-use graphc_runtime::HostTensor;
 
 use crate::augment::Normalize;
 use crate::dataset::Field;

@@ -3,8 +3,8 @@
 //! A data set reads one field of one sample into memory that it is given, from any thread. Files are read when a sample is read, so a process holds
 //! no set in memory, only labels and the content of compressed files.
 
+use graphc_host::tensor::HostTensor;
 use graphc_ir::types::TensorType;
-use graphc_runtime::HostTensor;
 
 use crate::error::DatasetError;
 

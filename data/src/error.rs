@@ -1,7 +1,7 @@
 //! Errors of data sets and loaders.
 
+use graphc_host::data::DataError;
 use graphc_ir::types::TensorType;
-use graphc_runtime::data::DataError;
 
 /// An error of data sets and loaders.
 #[derive(Clone, PartialEq, thiserror::Error)]

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
+use graphc_host::data::open_file;
 use graphc_ir::types::{DType, TensorType};
-use graphc_runtime::data::open_file;
 use image::imageops::FilterType;
 use image::{DynamicImage, ImageDecoder, ImageError, ImageReader, Limits};
 

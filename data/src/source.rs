@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use graphc_host::FeedTypes;
 use graphc_ir::types::{Samples, TensorType};
-use graphc_runtime::Session;
 
 use crate::augment::{Augment, Normalize};
 use crate::dataset::{Dataset, Split};
@@ -109,12 +109,12 @@ impl Source {
     ///
     /// # Errors
     /// As [`Source::open`].
-    pub fn open_for(
-        &self,
-        split: Split,
-        session: &Session,
-    ) -> Result<Arc<dyn Dataset>, DatasetError> {
-        self.open_kind(split, session.inputs(), session.samples())
+    pub fn open_for<S>(&self, split: Split, session: &S) -> Result<Arc<dyn Dataset>, DatasetError>
+    where
+        for<'a> &'a S: Into<FeedTypes>,
+    {
+        let FeedTypes { inputs, samples, .. } = session.into();
+        self.open_kind(split, &inputs, &samples)
     }
 
     /// Checks that a safetensors file is none of the folders that the other kinds are.

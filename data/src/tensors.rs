@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use graphc_host::data::TensorFile;
+use graphc_host::tensor::HostTensor;
 use graphc_ir::types::{DType, Samples, TensorType};
-use graphc_runtime::HostTensor;
-use graphc_runtime::data::TensorFile;
 
 use crate::dataset::{Dataset, Field, FieldKind};
 use crate::error::DatasetError;
@@ -163,7 +163,7 @@ pub(crate) fn shape_without_dim(shape: &[usize], dim: usize) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
-    use graphc_runtime::data::save_safetensors;
+    use graphc_host::data::save_safetensors;
 
     use super::*;
 

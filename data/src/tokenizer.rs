@@ -6,7 +6,8 @@
 
 use std::sync::Once;
 
-use graphc_runtime::{memory_and_swap, threads};
+use graphc_host::memory::memory_and_swap;
+use graphc_host::threads;
 use serde_json::Value;
 use tokenizers::Tokenizer;
 

@@ -6,7 +6,7 @@ use graphc_ir::plan::Layout;
 use graphc_ir::random::{RandomStream, key_of};
 use graphc_ir::sbp::{NdSbp, Sbp};
 use graphc_ir::types::{DType, TensorType};
-use graphc_runtime::{HostTensor, RoutineCall, RuntimeError};
+use graphc_runtime::{HostTensor, RoutineCall, RuntimeError, cut_shard, generate_shard};
 
 use crate::context::Eager;
 use crate::error::EagerError;
@@ -119,7 +119,7 @@ impl Eager {
             &format!("from_host {:016x}: {spot}", digest_bytes(whole.bytes())),
             &layout.ranks,
         )?;
-        let local = HostTensor::shard_of(whole, &layout, self.rank());
+        let local = cut_shard(whole, &layout, self.rank());
         Ok(GlobalTensor::new(self, spot, local))
     }
 
@@ -192,7 +192,7 @@ impl Eager {
         let spot = self.find_spot(&layout);
         self.compare_call(&format!("{what}: {spot}"), &layout.ranks)?;
         self.check_free_memory(&layout)?;
-        let local = HostTensor::generate_shard(&layout, self.rank(), element);
+        let local = generate_shard(&layout, self.rank(), element);
         Ok(GlobalTensor::new(self, spot, local))
     }
 

@@ -38,6 +38,7 @@ pub mod dist {
     pub use crate::data_parallel::{
         DEFAULT_BUCKET, DataParallel, DataParallelError, DataParallelOptions, Gradients,
     };
+    pub use graphc_data::{DistributedSampler, Remainder};
     pub use graphc_runtime::dist::*;
 }
 

@@ -15,7 +15,7 @@ use graphc_ir::plan::{
     BoxingKind, Plan, PlannerStatus, Rate, Recompute, RecomputedOps, TensorEntry, TensorKind,
 };
 use graphc_ir::sbp::NdSbp;
-use graphc_ir::types::DType;
+use graphc_ir::types::{DType, format_bytes_briefly};
 
 mod alternatives;
 mod attentions;
@@ -30,18 +30,6 @@ pub use alternatives::{
 pub use attentions::{attention_lines, find_attentions, find_functions, function_lines};
 pub use difference::Difference;
 pub use peak::{MemoryPeak, find_peak};
-
-/// Bytes with a binary unit: `1.5 MiB`.
-pub fn format_bytes(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
-}
 
 /// Seconds with a unit: `3.20 ms`.
 pub fn format_seconds(seconds: f64) -> String {
@@ -91,7 +79,7 @@ pub fn summary(plan: &Plan) -> String {
     }
     text.push_str(&boxing_lines(plan));
     let peaks: Vec<String> =
-        plan.predicted.peak_memory_bytes.iter().map(|&peak| format_bytes(peak)).collect();
+        plan.predicted.peak_memory_bytes.iter().map(|&peak| format_bytes_briefly(peak)).collect();
     let _ = writeln!(
         text,
         "predicted: {} per step, bubble {:.1} %, peak memory {}",
@@ -258,7 +246,7 @@ fn boxing_lines(plan: &Plan) -> String {
             }
             _ => String::new(),
         };
-        format!("{count} x {}{in_messages} ({})", kind.name(), format_bytes(*sum))
+        format!("{count} x {}{in_messages} ({})", kind.name(), format_bytes_briefly(*sum))
     };
     let parts: Vec<String> = sums.iter().map(describe).collect();
     let parts = if parts.is_empty() { "none".into() } else { parts.join(", ") };
@@ -292,7 +280,7 @@ pub fn boxing(plan: &Plan) -> String {
             entry.axis.map_or_else(|| "-".into(), |axis| axis.to_string()),
             entry.from.to_string(),
             entry.to.to_string(),
-            format_bytes(entry.bytes),
+            format_bytes_briefly(entry.bytes),
             entry.rate.name().into(),
         ]);
     }
@@ -321,8 +309,8 @@ pub fn programs(plan: &Plan) -> String {
             program.actors.len().to_string(),
             program.registers.len().to_string(),
             program.streams.len().to_string(),
-            format_bytes(program.arena_bytes),
-            format_bytes(program.live_bytes),
+            format_bytes_briefly(program.arena_bytes),
+            format_bytes_briefly(program.live_bytes),
         ]);
     }
     format!("{table}\n")

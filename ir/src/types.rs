@@ -178,11 +178,24 @@ pub fn row_major_strides(shape: &[usize]) -> Vec<usize> {
     }
     strides
 }
-/// Writes bytes of memory in the largest unit of which there is at least one.
+
+/// The binary units of memory, largest first.
+const UNITS: [(&str, u64); 4] =
+    [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+
+/// Writes bytes of memory by two decimals in the largest unit up to GiB of which there is at least one: `1.50 MiB`.
 pub fn format_bytes(bytes: u64) -> String {
-    const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
-    let unit = UNITS.iter().find(|(_, unit)| bytes >= *unit);
+    write_in_unit(bytes, 2, &UNITS[1..])
+}
+
+/// Writes bytes of memory by one decimal in the largest unit up to TiB of which there is at least one, as tables do: `1.5 MiB`.
+pub fn format_bytes_briefly(bytes: u64) -> String {
+    write_in_unit(bytes, 1, &UNITS)
+}
+
+fn write_in_unit(bytes: u64, decimals: usize, units: &[(&str, u64)]) -> String {
+    let unit = units.iter().find(|(_, unit)| bytes >= *unit);
     unit.map_or(format!("{bytes} B"), |(name, unit)| {
-        format!("{:.2} {name}", bytes as f64 / *unit as f64)
+        format!("{:.decimals$} {name}", bytes as f64 / *unit as f64)
     })
 }

@@ -5,7 +5,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use crate::threads::side_by_side;
+use graphc_host::threads::side_by_side;
 
 /// The bytes from which on copies go past the caches: beyond it an ordinary copy evicts more than it keeps. Measured by
 /// `bench_collectives --ops all_gather,send_recv --sizes 4194304,16777216,67108864`.

@@ -10,7 +10,7 @@
 //!
 //! Unsafe code is in few files, and each block says why it is sound:
 //!
-//! - `memory` (arenas and mapped files), `copy` (vector stores), `dist/element` (elements as bytes);
+//! - `memory` (arenas), `copy` (vector stores), `dist/element` (elements as bytes);
 //! - `transport/in_process/mailbox` (a peer's memory during a rendezvous), `transport/process/{segment,outbox,shared}`
 //!   (memory that processes share), `transport/process/foreign` (a system call that reads another process's memory);
 //! - `device/cuda/{driver,mark,compile,product,nccl,nvtx,library,stream}` (NVIDIA's libraries, whose handles are kept and
@@ -27,7 +27,6 @@ mod collectives;
 mod communicator;
 mod control;
 mod copy;
-pub mod data;
 mod device;
 pub mod dist;
 mod error;
@@ -40,10 +39,7 @@ mod rectangles;
 mod routine;
 mod session;
 mod sharded;
-mod show;
 mod standstill;
-mod tensor;
-pub mod threads;
 pub mod transport;
 mod worker;
 
@@ -51,10 +47,12 @@ pub use checkpoint::{
     Checkpoint, CheckpointError, CheckpointHeader, Checkpoints, VariableRecord, is_table,
 };
 pub use error::{Cause, Failure, RuntimeError};
+pub use graphc_host::memory::memory_and_swap;
+pub use graphc_host::tensor::{HostTensor, TensorError, is_finite};
+pub use graphc_host::{FeedTypes, data, threads};
 pub use routine::{Routine, RoutineCall, Routines};
 pub use session::{
     ActorStatistics, OutputsAt, RankStatistics, RegisterStatistics, Session, SessionOptions,
-    Statistics, StepHandle, known_weights, memory_and_swap,
+    Statistics, StepHandle, known_weights,
 };
-pub use sharded::{ShardedTensor, laid_out};
-pub use tensor::{HostTensor, TensorError, is_finite};
+pub use sharded::{ShardedTensor, cut_shard, generate_shard, laid_out};

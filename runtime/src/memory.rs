@@ -1,22 +1,21 @@
-//! Memory of ranks and of files.
+//! Memory of ranks.
 //!
 //! An arena is shared by the workers of a rank. Who may touch which bytes when is said by the plan: registers that are
 //! alive at one time do not overlap, and a worker reads or fills a register only while the machine's credits let it
 //! ([`graphc_ir::machine::Machine::find_blocker`]). News of credits travel through channels and so order the accesses.
 //!
-//! The `unsafe` of this file lends bytes of arenas and mapped files. Every access is checked to be inside the arena, and
+//! The `unsafe` of this file lends bytes of arenas. Every access is checked to be inside the arena, and
 //! every address to fit its element type.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::Cell;
-use std::fs::File;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr::NonNull;
 
 use graphc_ir::types::DType;
 use graphc_kernels::{View, ViewMut};
-use memmap2::{Mmap, MmapOptions, MmapRaw};
+use memmap2::{MmapOptions, MmapRaw};
 
 /// Alignment of arenas and registers in bytes: a cache line, and the widest vector.
 pub(crate) const ALIGNMENT: usize = 64;
@@ -251,11 +250,4 @@ impl Drop for HostArena {
             ArenaOwner::Pages { .. } | ArenaOwner::Provided { .. } => {}
         }
     }
-}
-
-/// Maps the content of a file.
-pub(crate) fn map_file(file: &File) -> std::io::Result<Mmap> {
-    // SAFETY: the map is read at once and dropped; that nobody shortens a file while it is read is asked of the user, as
-    // by every program that maps files.
-    unsafe { Mmap::map(file) }
 }

@@ -1,5 +1,6 @@
 //! Sharded tensors: the shards of all ranks of one tensor, held by one process, and their way from layout to layout.
 
+use graphc_host::tensor::{HostTensor, TensorError, write_element};
 use graphc_ir::mesh::Placement;
 use graphc_ir::plan::Layout;
 use graphc_ir::sbp::NdSbp;
@@ -10,7 +11,6 @@ use graphc_kernels::narrow_to_halves;
 use crate::rectangles::{
     Move, fill_identity, list_contributions, masked_kind, partial_kind, sums_wide,
 };
-use crate::tensor::{HostTensor, TensorError, write_element};
 
 /// A tensor that lies on the ranks of a mesh in some layout, with the shards of all of them.
 ///
@@ -139,51 +139,46 @@ impl ShardedTensor {
     }
 }
 
-impl HostTensor {
-    /// Returns the shard of `rank` of a tensor whose elements are this function of their row-major index in the whole;
-    /// `None` where the rank is not in the layout. In a partial layout the first rank holds the elements and the others
-    /// the identity of the reduction.
-    pub fn generate_shard(
-        layout: &Layout,
-        rank: u32,
-        element: &mut dyn FnMut(u64) -> f64,
-    ) -> Option<Self> {
-        let rect = layout.rect(rank, 0, 1)?;
-        let (size, own, whole) = (
-            layout.dtype.size(),
-            row_major_strides(&rect.extent),
-            row_major_strides(&layout.shape),
-        );
-        let mut shard = Self::zeros(layout.dtype, rect.extent.clone());
-        if let Some(kind) = masked_kind(layout, rank) {
-            fill_identity(layout.dtype, kind, shard.bytes_mut());
-            return Some(shard);
-        }
-        let place = |at: usize| -> usize {
-            let dims = 0..rect.extent.len();
-            let index = |dim: usize| at / own[dim] % rect.extent[dim] + rect.origin[dim];
-            dims.map(|dim| index(dim) * whole[dim]).sum()
-        };
-        for (at, bytes) in shard.bytes_mut().chunks_exact_mut(size).enumerate() {
-            write_element(layout.dtype, element(place(at) as u64), bytes);
-        }
-        Some(shard)
+/// Returns the shard of `rank` of a tensor whose elements are this function of their row-major index in the whole;
+/// `None` where the rank is not in the layout. In a partial layout the first rank holds the elements and the others
+/// the identity of the reduction.
+pub fn generate_shard(
+    layout: &Layout,
+    rank: u32,
+    element: &mut dyn FnMut(u64) -> f64,
+) -> Option<HostTensor> {
+    let rect = layout.rect(rank, 0, 1)?;
+    let (size, own, whole) =
+        (layout.dtype.size(), row_major_strides(&rect.extent), row_major_strides(&layout.shape));
+    let mut shard = HostTensor::zeros(layout.dtype, rect.extent.clone());
+    if let Some(kind) = masked_kind(layout, rank) {
+        fill_identity(layout.dtype, kind, shard.bytes_mut());
+        return Some(shard);
     }
+    let place = |at: usize| -> usize {
+        let dims = 0..rect.extent.len();
+        let index = |dim: usize| at / own[dim] % rect.extent[dim] + rect.origin[dim];
+        dims.map(|dim| index(dim) * whole[dim]).sum()
+    };
+    for (at, bytes) in shard.bytes_mut().chunks_exact_mut(size).enumerate() {
+        write_element(layout.dtype, element(place(at) as u64), bytes);
+    }
+    Some(shard)
+}
 
-    /// Returns the shard of `rank` of a whole tensor in a layout; as [`HostTensor::generate_shard`].
-    pub fn shard_of(whole: &Self, layout: &Layout, rank: u32) -> Option<Self> {
-        let rect = layout.rect(rank, 0, 1)?;
-        let mut shard = Self::zeros(layout.dtype, rect.extent.clone());
-        match masked_kind(layout, rank) {
-            Some(kind) => fill_identity(layout.dtype, kind, shard.bytes_mut()),
-            None if rect.elements() == 0 => {}
-            None => {
-                let copy = Move::new(layout.dtype, &rect, &Rect::whole(&layout.shape), &rect);
-                copy.copy(whole.bytes(), shard.bytes_mut());
-            }
+/// Returns the shard of `rank` of a whole tensor in a layout; as [`generate_shard`].
+pub fn cut_shard(whole: &HostTensor, layout: &Layout, rank: u32) -> Option<HostTensor> {
+    let rect = layout.rect(rank, 0, 1)?;
+    let mut shard = HostTensor::zeros(layout.dtype, rect.extent.clone());
+    match masked_kind(layout, rank) {
+        Some(kind) => fill_identity(layout.dtype, kind, shard.bytes_mut()),
+        None if rect.elements() == 0 => {}
+        None => {
+            let copy = Move::new(layout.dtype, &rect, &Rect::whole(&layout.shape), &rect);
+            copy.copy(whole.bytes(), shard.bytes_mut());
         }
-        Some(shard)
     }
+    Some(shard)
 }
 
 /// Returns the rectangle of a rank of the layout.

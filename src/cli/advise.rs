@@ -12,11 +12,15 @@ use graphc_compiler::compile::advise::{
 use graphc_ir::graph::Graph;
 use graphc_ir::mesh::format_mesh;
 use graphc_ir::plan::{Cluster, CompileOptions, Loss, Recompute};
+use graphc_ir::types::format_bytes_briefly;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
-use super::args::{AdviseArgs, Count, Format, LossChoice, OptimizerName, SharedArgs};
-use super::options;
+use super::args::{
+    AdviseArgs, Count, Format, LossChoice, OptimizerName, SharedArgs, compile_options,
+};
+use super::clusters::shared_cluster;
+use super::models::read_model;
 use super::output::{print_escaped, print_message};
 
 /// A model, what is to be done with it and on which machines.
@@ -38,14 +42,14 @@ pub(super) fn run_advise(args: &AdviseArgs) -> Result<()> {
 
 fn read_question(args: &AdviseArgs) -> Result<Question> {
     let shared = open_options(&args.shared);
-    let (imported, dims) = options::read_model(&args.model, &shared, None)?;
+    let (imported, dims) = read_model(&args.model, &shared, None)?;
     imported
         .warnings
         .iter()
         .chain(&imported.training_warnings)
         .for_each(|warning| print_message("warning", warning));
-    let options = options::compile_options(&shared, dims)?;
-    let cluster = options::shared_cluster(&shared, None)?;
+    let options = compile_options(&shared, dims)?;
+    let cluster = shared_cluster(&shared, None)?;
     Ok(Question { graph: imported.graph, options, cluster })
 }
 
@@ -122,7 +126,7 @@ fn as_json(way: &Way, ways: &[Way]) -> Value {
 
 fn render_text(question: &Question, ranks: usize, ways: &[Way]) -> String {
     let Question { graph, options, cluster } = question;
-    let memory = report::format_bytes(options.memory.unwrap_or(cluster.device.memory));
+    let memory = format_bytes_briefly(options.memory.unwrap_or(cluster.device.memory));
     let mut text = format!("`{}` on {ranks} ranks of {} with {memory}\n", graph.name, cluster.name);
     let mut table = Table::new();
     let header = ["mesh", "stages", "microbatches", "step", "memory", "mfu", "why"];
@@ -136,7 +140,7 @@ fn render_text(question: &Question, ranks: usize, ways: &[Way]) -> String {
             way.choice.stages.to_string(),
             way.choice.microbatches.to_string(),
             format!("{about}{}", report::format_seconds(way.seconds())),
-            planned.map_or("-".into(), |figures| report::format_bytes(figures.memory_bytes)),
+            planned.map_or("-".into(), |figures| format_bytes_briefly(figures.memory_bytes)),
             share_of_peak(way, ways).map_or("-".into(), share),
             explain_way(way),
         ]);
@@ -203,8 +207,8 @@ fn print_least(format: Format, question: &Question) -> Result<()> {
         bail!(
             "no number of ranks that was tried has a plan ({}): its variables are {}, and a rank has {}",
             tried.join(", "),
-            report::format_bytes(least.variables),
-            report::format_bytes(limit)
+            format_bytes_briefly(least.variables),
+            format_bytes_briefly(limit)
         );
     };
     print_escaped(&match format {
@@ -246,8 +250,8 @@ fn least_text(least: &Least, found: &[usize], limit: u64) -> String {
         text,
         "proven: not on fewer than {}, as variables are {} and a rank has {}",
         least.proven,
-        report::format_bytes(least.variables),
-        report::format_bytes(limit)
+        format_bytes_briefly(least.variables),
+        format_bytes_briefly(limit)
     );
     text
 }

@@ -20,12 +20,13 @@ use graphc_runtime::data::Batches;
 use graphc_runtime::{HostTensor, Session};
 use serde_json::{Value, json};
 
-use super::args::{CheckArgs, Format};
-use super::data::{DataExtents, read_tensors, session_weights};
-use super::options;
+use super::args::{CheckArgs, Format, compile_options};
+use super::clusters::shared_cluster;
+use super::data_files::{DataExtents, read_tensors, session_weights};
+use super::models::read_model;
 use super::output::{print_escaped, print_message};
 use super::plans::is_plan;
-use super::run::session_options;
+use super::start::session_options;
 use super::verify::{number_distance, output_tolerance};
 
 /// Tensors by name.
@@ -49,14 +50,14 @@ pub(super) fn run_check(args: &CheckArgs) -> Result<()> {
         None => (expected.clone(), types),
     };
     let (imported, dims) =
-        options::read_model(&args.model, &args.shared, Some(DataExtents::of_batch(&types)))?;
+        read_model(&args.model, &args.shared, Some(DataExtents::of_batch(&types)))?;
     for warning in &imported.warnings {
         print_message("warning", warning);
     }
     let checker = Checker {
         args,
-        options: options::compile_options(&args.shared, dims)?,
-        cluster: options::shared_cluster(&args.shared, args.runtime.device)?,
+        options: compile_options(&args.shared, dims)?,
+        cluster: shared_cluster(&args.shared, args.runtime.device)?,
         weights: imported.weights,
         modules: imported.modules,
         fed,

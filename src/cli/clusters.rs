@@ -1,14 +1,16 @@
-//! `graphc clusters`: machines known by name.
+//! `graphc clusters`: machines known by name, and those of files.
 
 use std::fmt::Write;
+use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use graphc::prelude::*;
-use graphc_compiler::cluster::PRESETS;
-use graphc_ir::plan::{Cluster, Level};
+use graphc_compiler::cluster::{PRESETS, parse_cluster};
+use graphc_ir::plan::{Cluster, Framework, Level};
 use serde_json::{Value, json};
 
-use super::args::{ClustersArgs, Format};
+use super::args::{ClustersArgs, DeviceName, Format, SharedArgs};
+use super::data_files::read_text;
 use super::output::print_escaped;
 
 /// Runs the command.
@@ -51,4 +53,38 @@ fn describe_links(levels: &[Level]) -> String {
         }
     };
     levels.iter().map(link).collect::<Vec<_>>().join(", ")
+}
+
+/// The cluster that is planned for, by what its ranks compute on. Where none is named it has this machine's prices, but
+/// what a plan does for one kind of device alone is done for that one.
+pub(super) fn shared_cluster(args: &SharedArgs, device: Option<DeviceName>) -> Result<Cluster> {
+    let mut cluster = read_cluster(args.cluster.as_deref().unwrap_or("cpu"))?;
+    if let (None, Some(device)) = (&args.cluster, device) {
+        cluster.device.kind = device.into();
+    }
+    Ok(run_by(cluster, args.framework.as_ref()))
+}
+
+/// The cluster with another framework on it, if one is given.
+pub(super) fn run_by(cluster: Cluster, framework: Option<&Framework>) -> Cluster {
+    match framework {
+        Some(framework) => Cluster { framework: framework.clone(), ..cluster },
+        None => cluster,
+    }
+}
+
+/// Bytes of the longest cluster file.
+const LONGEST_CLUSTER: u64 = 1 << 24;
+
+/// The cluster of a preset's name or a TOML file.
+pub(super) fn read_cluster(name: &str) -> Result<Cluster> {
+    if let Some(cluster) = preset(name) {
+        return Ok(cluster);
+    }
+    if !Path::new(name).exists() {
+        let names = PRESETS.join(", ");
+        bail!("`{name}` is neither a cluster file nor a preset; presets are {names}");
+    }
+    let text = read_text(Path::new(name), LONGEST_CLUSTER, "")?;
+    parse_cluster(&text).with_context(|| format!("in cluster file {name}"))
 }

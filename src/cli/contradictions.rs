@@ -12,8 +12,10 @@ use graphc_ir::plan::{
     Action, AdamOptions, CompileOptions, Optimizer, ParameterGroup, Plan, RmspropOptions,
 };
 
-use super::args::{Count, LossChoice, OnNan, OptimizerName, SharedArgs, TrainingArgs, value_name};
-use super::options;
+use super::args::{
+    Count, HyperparameterArgs, LossChoice, OnNan, OptimizerName, SharedArgs, value_name,
+};
+use super::clusters::{read_cluster, run_by};
 
 /// Options that are given, as far as they were compared.
 pub(super) struct Given<'a> {
@@ -27,7 +29,7 @@ pub(super) fn check_options(path: &Path, plan: &Plan, args: &SharedArgs) -> Resu
     check_graph(&given, plan, args)?;
     check_optimizer(&given, plan, args)?;
     let own = &plan.options;
-    check_training(&args.training, &given, own)?;
+    check_training(&args.hyperparameters, &given, own)?;
     given.check_option("--strategy", args.strategy, own.strategy)?;
     given.check_option("--recompute", args.recompute, own.recompute)?;
     match (args.ema, own.ema) {
@@ -81,7 +83,7 @@ impl Given<'_> {
 fn check_machines(given: &Given<'_>, plan: &Plan, args: &SharedArgs) -> Result<()> {
     if let Some(name) = &args.cluster {
         // What framework it names is judged below.
-        let cluster = options::run_by(options::read_cluster(name)?, Some(&plan.cluster.framework));
+        let cluster = run_by(read_cluster(name)?, Some(&plan.cluster.framework));
         if cluster != plan.cluster {
             return given.refuse_option("--cluster", name, &format!("for `{}`", plan.cluster.name));
         }
@@ -247,7 +249,11 @@ fn check_optimizer(given: &Given<'_>, plan: &Plan, args: &SharedArgs) -> Result<
 }
 
 /// Refuses the first option that a plan contradicts.
-fn check_training(args: &TrainingArgs, given: &Given<'_>, own: &CompileOptions) -> Result<()> {
+fn check_training(
+    args: &HyperparameterArgs,
+    given: &Given<'_>,
+    own: &CompileOptions,
+) -> Result<()> {
     let schedule = &own.lr_schedule;
     if let Some(curve) = args.lr_schedule.as_ref().filter(|curve| **curve != schedule.curve) {
         given.refuse_option("--lr-schedule", &curve.to_string(), &format!("with {schedule}"))?;

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use anyhow::Result;
 use graphc::report::{self, Difference};
+use graphc_ir::types::format_bytes_briefly;
 use serde_json::{Value, json};
 
 use super::args::{DiffArgs, Format};
@@ -29,7 +30,7 @@ fn render_text(difference: &Difference) -> String {
     }
     for &(name, before, after) in &difference.figures {
         let form = if name.contains("memory") {
-            |value: f64| report::format_bytes(value as u64)
+            |value: f64| format_bytes_briefly(value as u64)
         } else {
             report::format_seconds
         };

@@ -8,6 +8,7 @@ use graphc_compiler::compile::prepare_again;
 use graphc_compiler::planner::{Waiting, WaitingWay, Waits};
 use graphc_ir::plan::Plan;
 use graphc_ir::sbp::NdSbp;
+use graphc_ir::types::format_bytes_briefly;
 use serde_json::json;
 
 use super::args::{ExplainArgs, Format};
@@ -80,7 +81,7 @@ fn other_ways(waiting: &Waiting) -> String {
             text,
             "  {:<34} about {seconds} a step, {more}{} at the peak of stage {stage}",
             report::describe_waiting(other),
-            report::format_bytes(bytes)
+            format_bytes_briefly(bytes)
         );
     }
     match text.is_empty() {
@@ -171,15 +172,15 @@ fn explain_memory(plan: &Plan, format: Format) -> Result<()> {
             text,
             "program {index} (stage {}): {} at {}, in an arena of {}",
             program.stage,
-            report::format_bytes(peak.bytes),
+            format_bytes_briefly(peak.bytes),
             peak.actor,
-            report::format_bytes(program.arena_bytes)
+            format_bytes_briefly(program.arena_bytes)
         );
         for (kind, bytes) in &peak.kinds {
-            let _ = writeln!(text, "  {kind:<12} {:>10}", report::format_bytes(*bytes));
+            let _ = writeln!(text, "  {kind:<12} {:>10}", format_bytes_briefly(*bytes));
         }
         for (name, bytes) in &peak.largest {
-            let _ = writeln!(text, "    {:>10}  {name}", report::format_bytes(*bytes));
+            let _ = writeln!(text, "    {:>10}  {name}", format_bytes_briefly(*bytes));
         }
     }
     print_escaped(&text)

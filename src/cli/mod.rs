@@ -1,4 +1,4 @@
-//! The commands, one file each. `args.rs` says what may be said; `options.rs` turns it into the compiler's words.
+//! The commands, one file or folder each. `args` says what may be said, and what it means to the compiler.
 
 use std::process::ExitCode;
 
@@ -6,43 +6,36 @@ use anyhow::Result;
 
 mod advise;
 pub(crate) mod args;
-mod best;
 mod calibrate;
 mod check;
-mod checkpoints;
 mod clusters;
 mod compile;
 mod contradictions;
 mod data;
+mod data_files;
 mod devices;
-mod diagnosis;
 mod diff;
 mod doctor;
 mod eval;
-mod evaluation;
 mod explain;
 mod export;
-mod feeding;
 mod helps;
 mod inspect;
-mod interruption;
 mod kernels;
 mod launch;
+mod models;
 mod numbers;
-mod options;
 pub(crate) mod output;
 mod pages;
 mod planning;
 mod plans;
 mod profiling;
-mod progress;
 mod ranks;
 mod report;
 mod run;
 mod run_file;
 mod simulate;
 mod start;
-mod synth;
 mod timeline;
 mod train;
 mod verify;
@@ -92,7 +85,7 @@ fn execute_command(command: Command) -> Result<ExitCode> {
         Command::Train(args) => return train::run_train(&args),
         Command::Eval(args) => eval::run_eval(&args)?,
         Command::Export(args) => export::run_export(&args)?,
-        Command::Data(args) => synth::run_data(&args)?,
+        Command::Data(args) => data::run_data(&args)?,
         Command::Completions(args) => helps::run_completions(&args)?,
         Command::Man(args) => helps::write_pages(&args)?,
         Command::Launch(args) => return launch::run_launch(&args),

@@ -12,11 +12,13 @@ use graphc_import::weights::Weights;
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::plan::{Cluster, Plan};
 
-use super::args::{DeviceName, SharedArgs};
-use super::data::DataExtents;
+use super::args::{DeviceName, SharedArgs, compile_options, default_rate};
+use super::clusters::shared_cluster;
+use super::data_files::DataExtents;
+use super::models::read_model;
 use super::output::{Named, print_message};
 use super::plans::weights_source;
-use super::{options, start};
+use super::start;
 
 /// Seconds of the parts of a compilation.
 #[derive(Default)]
@@ -61,17 +63,17 @@ pub(super) fn plan_model(
         );
     }
     if let (Some(optimizer), None) = (args.optimizer, args.lr) {
-        print_message("note", &options::default_rate(optimizer));
+        print_message("note", &default_rate(optimizer));
     }
     let start = Instant::now();
-    let (imported, dims) = options::read_model(path, args, data)?;
+    let (imported, dims) = read_model(path, args, data)?;
     let Imported { graph, weights, warnings, training_warnings, .. } = imported;
     let of_training = training_warnings.iter().filter(|_| args.optimizer.is_some());
     warnings.iter().chain(of_training).for_each(|warning| print_message("warning", warning));
     check_static_batch(&graph, args.batch)?;
     let trained = start::trained_weights(&graph);
-    let options = options::compile_options(args, dims)?;
-    let cluster = options::shared_cluster(args, device)?;
+    let options = compile_options(args, dims)?;
+    let cluster = shared_cluster(args, device)?;
     if let Some(text) = describe_sharing(&cluster, options.mesh.iter().product()) {
         print_message("note", &text);
     }

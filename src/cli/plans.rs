@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use graphc_compiler::check::verify_plan;
+use graphc_compiler::mixing::find_mixing_op;
 use graphc_import::weights::Weights;
 use graphc_import::{ImportOptions, document_path, load_model};
 use graphc_ir::check::{Seal, VerifiedPlan};
@@ -13,7 +14,7 @@ use graphc_runtime::Checkpoint;
 use graphc_runtime::data::open_file;
 use sha2::{Digest, Sha256};
 
-use super::data::read_text;
+use super::data_files::read_text;
 use super::output::print_message;
 
 /// The model file by path and content.
@@ -120,4 +121,16 @@ pub(super) fn digest_weights(path: Option<&Path>) -> Result<String> {
     }
     let checkpoint = Checkpoint::open(path)?;
     Ok(format!("{} after {} steps", checkpoint.model(), checkpoint.step()))
+}
+
+/// Says that a model makes something of several samples together, if it does: what it gives then depends on how samples come in batches, and on
+/// those that fill up the last one.
+pub(super) fn warn_of_mixing(plan: &Plan, batch: usize) {
+    if let Some(op) = find_mixing_op(plan) {
+        let text = format!(
+            "`{op}` makes something of several samples together, so results depend on which {batch} samples are in a batch, and on those that fill up \
+             the last one: take all at once with --batch"
+        );
+        print_message("warning", &text);
+    }
 }

@@ -8,7 +8,7 @@ use graphc::report::page::PageOptions;
 use graphc_ir::check::VerifiedPlan;
 
 use super::args::ReportArgs;
-use super::data::read_text;
+use super::data_files::read_text;
 use super::output::{check_distinct, check_places};
 use super::pages::{WHY_WITHIN, page_name, write_plans_page};
 use super::plans::load_sound_plan;

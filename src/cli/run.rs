@@ -9,18 +9,17 @@ use graphc_import::weights::Weights;
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::types::TensorType;
 use graphc_runtime::data::{Batches, Pieces, save_safetensors};
-use graphc_runtime::{HostTensor, Session, SessionOptions};
+use graphc_runtime::{HostTensor, Session};
 
-use super::args::{RunArgs, RuntimeArgs};
+use super::args::RunArgs;
 use super::contradictions::check_options;
-use super::data::{DataExtents, Types, read_tensors};
-use super::evaluation::warn_of_mixing;
+use super::data_files::{DataExtents, Types, read_tensors};
 use super::output::{check_distinct, check_places};
 use super::planning::{PlannedModel, compile_inputs, plan_model};
-use super::plans::{is_plan, load_sound_plan, plan_weights};
+use super::plans::{is_plan, load_sound_plan, plan_weights, warn_of_mixing};
 use super::profiling::{self, device_kind};
 use super::ranks::Ranks;
-use super::start;
+use super::start::{self, session_options};
 
 /// Runs the command: as many steps as the rows of the inputs file make batches.
 pub(super) fn run_inference(args: &RunArgs) -> Result<()> {
@@ -165,19 +164,3 @@ fn load_plan(args: &RunArgs, data: &Types) -> Result<(VerifiedPlan, Weights)> {
     )?;
     Ok((plan, weights))
 }
-
-/// The options of a session.
-pub(super) fn session_options(args: &RuntimeArgs) -> SessionOptions {
-    SessionOptions {
-        seed: args.seed.unwrap_or(0),
-        device: args.device.map(Into::into),
-        threads_per_rank: args.threads,
-        timeout: std::time::Duration::from_secs_f64(args.timeout),
-        replay: std::env::var(REPLAY).map_or(true, |text| text != "0"),
-        ..SessionOptions::default()
-    }
-}
-
-/// The environment variable that turns recordings of launches off. If it is 0, cards are given the launches of each step one by one, as in
-/// the first step, which shows whether recordings are to blame.
-const REPLAY: &str = "GRAPHC_REPLAY";

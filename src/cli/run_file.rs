@@ -10,7 +10,7 @@ use clap::{Arg, ArgAction, Command};
 use graphc_ir::text::nearest_name;
 use toml::{Table, Value};
 
-use super::data::read_text;
+use super::data_files::read_text;
 
 /// The option that names the file.
 const OPTION: &str = "config";

@@ -10,10 +10,11 @@ use graphc_compiler::compile::prepare_again;
 use graphc_compiler::cost::{model_flops_utilization, on_cluster};
 use graphc_compiler::null_device::{Simulation, simulate, trace};
 use graphc_ir::plan::Plan;
+use graphc_ir::types::format_bytes_briefly;
 use serde_json::{Value, json};
 
 use super::args::{Format, SimulateArgs};
-use super::options;
+use super::clusters::{read_cluster, run_by};
 use super::output::{check_distinct, check_places, print_escaped};
 use super::plans::load_sound_plan;
 use super::timeline;
@@ -33,9 +34,9 @@ pub(super) fn run_simulate(args: &SimulateArgs) -> Result<()> {
     // Before other machines take the place of the plan's: what was padded depends on those.
     let decisions = prepare_again(&plan).context("the plan's graph cannot be prepared again")?;
     if args.cluster.is_some() || args.framework.is_some() {
-        let named = args.cluster.as_deref().map(options::read_cluster).transpose()?;
+        let named = args.cluster.as_deref().map(read_cluster).transpose()?;
         let cluster = named.unwrap_or_else(|| plan.cluster.clone());
-        plan = on_cluster(&plan, &options::run_by(cluster, args.framework.as_ref()));
+        plan = on_cluster(&plan, &run_by(cluster, args.framework.as_ref()));
     }
     let simulation = simulate(&plan).context("the plan cannot run")?;
     if let Some(path) = &args.trace {
@@ -185,7 +186,7 @@ fn as_text(plan: &Plan, simulation: &Simulation, mfu: Option<f64>) -> String {
             stage.stage,
             stage.ranks,
             report::format_seconds(stage.busy_seconds),
-            report::format_bytes(stage.peak_memory_bytes),
+            format_bytes_briefly(stage.peak_memory_bytes),
             if over { ", more than a device has" } else { "" },
         );
     }

@@ -1,4 +1,4 @@
-//! `--weights-from`: variables begin as a file of weights or a checkpoint has them.
+//! How sessions start: their options, and `--weights-from`, by which variables begin as a file of weights or a checkpoint has them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -14,7 +14,8 @@ use graphc_ir::types::TensorType;
 use graphc_runtime::data::{DataError, TensorFile};
 use graphc_runtime::{Checkpoint, HostTensor, Session, SessionOptions, is_table};
 
-use super::data::{ModelWeights, session_weights};
+use super::args::RuntimeArgs;
+use super::data_files::{ModelWeights, session_weights};
 use super::output::print_message;
 use super::ranks::Ranks;
 
@@ -23,6 +24,22 @@ const LISTED: usize = 5;
 
 /// Tensors of the model that a plan was made with.
 pub(super) type Fixed = BTreeMap<String, HostTensor>;
+
+/// The options of a session.
+pub(super) fn session_options(args: &RuntimeArgs) -> SessionOptions {
+    SessionOptions {
+        seed: args.seed.unwrap_or(0),
+        device: args.device.map(Into::into),
+        threads_per_rank: args.threads,
+        timeout: std::time::Duration::from_secs_f64(args.timeout),
+        replay: std::env::var(REPLAY).map_or(true, |text| text != "0"),
+        ..SessionOptions::default()
+    }
+}
+
+/// The environment variable that turns recordings of launches off. If it is 0, cards are given the launches of each step one by one, as in
+/// the first step, which shows whether recordings are to blame.
+const REPLAY: &str = "GRAPHC_REPLAY";
 
 /// A session of inference with the weights of the model, or with those of a file in their place. Of the model no more is
 /// read than that takes.

@@ -21,7 +21,7 @@ use graphc_runtime::{HostTensor, Session, SessionOptions};
 use serde_json::json;
 
 use super::args::{Format, VerifyArgs};
-use super::data::session_weights;
+use super::data_files::session_weights;
 use super::output::print_escaped;
 use super::plans;
 use super::plans::load_valid_plan;

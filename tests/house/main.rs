@@ -12,13 +12,14 @@ mod support;
 mod workspace;
 
 /// The folders of the product's libraries. The command lies in `src`, beside them.
-const LIBRARIES: [&str; 9] = [
+const LIBRARIES: [&str; 10] = [
     "ir",
     "compiler",
     "compiler/solver",
     "compiler/import",
     "kernels",
     "runtime",
+    "runtime/host",
     "data",
     "eager",
     "graphc",

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 
-use graphc_runtime::HostTensor;
-use graphc_runtime::data::Pieces;
-use graphc_runtime::threads::panic_text;
+use graphc_host::data::Pieces;
+use graphc_host::tensor::HostTensor;
+use graphc_host::threads::panic_text;
 
 use super::bind::Binding;
 use super::{LastBatch, Work};

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use graphc_host::data::DataError;
+use graphc_host::tensor::HostTensor;
 use graphc_ir::types::{Samples, TensorType};
-use graphc_runtime::HostTensor;
-use graphc_runtime::data::DataError;
 
 use crate::augment::Normalize;
 use crate::convert::{Conversion, write_integer};

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
-use graphc_runtime::threads;
+use graphc_host::threads;
 
 use super::Work;
 use super::batch::Batch;

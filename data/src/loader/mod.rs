@@ -16,13 +16,15 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
+use graphc_host::FeedTypes;
+use graphc_host::memory::memory_and_swap;
+use graphc_host::tensor::HostTensor;
 use graphc_ir::types::{Samples, TensorType};
-use graphc_runtime::dist::{DistributedSampler, Remainder};
-use graphc_runtime::{HostTensor, Session, memory_and_swap};
 
 use crate::augment::{Augment, Normalize};
 use crate::dataset::{Dataset, describe_dataset};
 use crate::error::DatasetError;
+use crate::sampler::{DistributedSampler, Remainder};
 pub use batch::Batch;
 pub use bind::IGNORED;
 use bind::{Binding, bind_inputs, read_fixed_feeds};
@@ -136,17 +138,21 @@ impl Loader {
         Ok(Self { work: Arc::new(work) })
     }
 
-    /// Makes a loader for a session, which feeds only the rows that the session's ranks read ([`Session::feed_rows`]).
+    /// Makes a loader for a session, which feeds only the rows that the session's ranks read ([`FeedTypes::rows`]).
     ///
     /// # Errors
     /// As [`Loader::new`].
-    pub fn for_session(
+    pub fn for_session<S>(
         set: Arc<dyn Dataset>,
-        session: &Session,
+        session: &S,
         options: LoaderOptions,
-    ) -> Result<Self, DatasetError> {
-        let options = LoaderOptions { samples: session.samples().clone(), ..options };
-        Ok(Self::new(set, session.inputs(), options)?.with_rows(&session.feed_rows()))
+    ) -> Result<Self, DatasetError>
+    where
+        for<'a> &'a S: Into<FeedTypes>,
+    {
+        let FeedTypes { inputs, samples, rows } = session.into();
+        let options = LoaderOptions { samples, ..options };
+        Ok(Self::new(set, &inputs, options)?.with_rows(&rows))
     }
 
     /// Makes only these rows of inputs, one after the other. They are ascending ranges of the batch.

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Condvar;
 use std::time::Duration;
 
+use graphc_host::tensor::HostTensor;
 use graphc_ir::shard::split_range;
 use graphc_ir::types::DType;
-use graphc_runtime::HostTensor;
 
 use super::*;
 use crate::dataset::{Field, FieldKind};

@@ -12,8 +12,8 @@ mod textures;
 
 use std::path::{Path, PathBuf};
 
+use graphc_host::data::{read_file, write_file};
 use graphc_ir::shard::split_range;
-use graphc_runtime::data::{read_file, write_file};
 
 use crate::cifar::{self, TEST_FILE, TRAIN_FILES};
 use crate::dataset::Split;

@@ -3,6 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use graphc_host::data::{file_dtype, open_file};
+use graphc_host::tensor::HostTensor;
+use graphc_host::threads::side_by_side;
 use graphc_ir::plan::TensorKind;
 use graphc_ir::shard::Rect;
 use memmap2::Mmap;
@@ -11,10 +14,7 @@ use sha2::{Digest, Sha256};
 
 use super::manifest::{FileRecord, Manifest, VariablePiece, VariableRecord, encode_hex};
 use super::{CheckpointError, Held, TrainingSettings, folder};
-use crate::data::{file_dtype, open_file};
 use crate::rectangles::{Move, fill_identity, masked_kind};
-use crate::tensor::HostTensor;
-use crate::threads::side_by_side;
 
 /// A complete checkpoint. Its manifest is in memory, its tensors in their files.
 #[derive(Clone, Debug)]
@@ -236,7 +236,7 @@ fn map_checked_file(path: &Path, record: &FileRecord) -> Result<Mmap, Checkpoint
         let reason = format!("it has {bytes} bytes, the manifest says {}", record.bytes);
         return Err(CheckpointError::damaged(path, reason));
     }
-    let map = crate::memory::map_file(&file).map_err(read)?;
+    let map = graphc_host::memory::map_file(&file).map_err(read)?;
     if encode_hex(&Sha256::digest(&map)) != record.sha256 {
         return Err(CheckpointError::damaged(path, "its content does not match its SHA-256"));
     }

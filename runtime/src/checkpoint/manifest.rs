@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use graphc_host::data::read_file;
 use graphc_ir::plan::TensorKind;
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::shard::Rect;
@@ -15,7 +16,6 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{CheckpointError, TrainingSettings};
-use crate::data::read_file;
 
 /// The version of the manifest that this build reads and writes.
 pub(super) const VERSION: u32 = 1;

@@ -5,15 +5,15 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use graphc_host::data::{make_folder, read_file};
+use graphc_host::tensor::HostTensor;
+use graphc_host::threads::side_by_side;
 use graphc_ir::plan::TensorKind;
 use graphc_ir::sbp::{ReduceKind, Sbp};
 
 use super::manifest::{CheckpointPart, LONGEST_MANIFEST, Manifest};
 use super::stored::{StoredBytes, StoredRectangle, write_rank_part};
 use super::{CheckpointError, Held, folder};
-use crate::data::{make_folder, read_file};
-use crate::tensor::HostTensor;
-use crate::threads::side_by_side;
 
 pub(crate) use super::manifest::ManifestHeader;
 

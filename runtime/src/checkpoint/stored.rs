@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
+use graphc_host::data::{head_of_file, place_in_file};
+use graphc_host::tensor::{HostTensor, is_finite};
 use graphc_ir::plan::TensorKind;
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::shard::Rect;
@@ -12,10 +14,8 @@ use sha2::{Digest, Sha256};
 
 use super::manifest::{CheckpointPart, FileRecord, VariablePiece, VariableRecord, encode_hex};
 use super::{CheckpointError, folder};
-use crate::data::{head_of_file, place_in_file};
 use crate::device::DeviceMemory;
 use crate::memory::ArenaRange;
-use crate::tensor::{HostTensor, is_finite};
 
 /// A rectangle of a variable.
 pub(super) struct StoredRectangle<'a> {
@@ -172,8 +172,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::data::save_safetensors;
-    use crate::tensor::HostTensor;
+    use graphc_host::data::save_safetensors;
+    use graphc_host::tensor::HostTensor;
 
     /// Variables of several types: of those of 4 bytes the names and the types are in different orders.
     fn variables() -> BTreeMap<String, HostTensor> {

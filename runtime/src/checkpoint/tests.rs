@@ -177,6 +177,16 @@ fn a_job_does_not_save_where_another_does() {
 }
 
 #[test]
+fn a_file_where_a_folder_is_needed_is_refused_as_such() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("plan.json");
+    std::fs::write(&path, "text").expect("it is writable");
+    let said = graphc_host::data::make_folder(&path).expect_err("a file").to_string();
+    let error = Checkpoints::create(&path, 1).expect_err("a file").to_string();
+    assert_eq!(error, format!("no checkpoint can be saved to {}: {said}", path.display()));
+}
+
+#[test]
 fn the_last_are_kept_and_none_is_overwritten() {
     let folder = tempfile::tempdir().expect("a folder");
     let spread = Spread::filled(&[2], "S(0)");

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+use graphc_host::tensor::HostTensor;
 use graphc_ir::plan::{CompileOptions, TensorKind};
 use graphc_ir::types::TensorType;
 
@@ -14,7 +15,6 @@ use super::fit::ExpectedVariable;
 use super::save::{CheckpointParts, ManifestHeader};
 use super::stored::{StoredRectangle, write_rank_part};
 use super::{Checkpoint, CheckpointError, Checkpoints, TrainingSettings};
-use crate::tensor::HostTensor;
 
 /// The header of a checkpoint: all that it says besides its variables.
 #[derive(Clone, Copy, Debug)]

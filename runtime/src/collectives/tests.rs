@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use graphc_host::tensor::HostTensor;
 use graphc_ir::plan::{BoxingKind, Layout};
 use graphc_ir::random::RandomStream;
 use graphc_ir::sbp::{ReduceKind, Sbp};
@@ -10,7 +11,6 @@ use graphc_ir::types::DType;
 
 use super::{Buffers, CollectiveScope, LayoutChange, StageLists, group_of, plan_collective};
 use crate::memory::{ArenaRange, HostArena};
-use crate::tensor::HostTensor;
 use crate::transport::Patience;
 use crate::transport::in_process::Hub;
 use crate::{ShardedTensor, rectangles};

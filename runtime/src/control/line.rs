@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use graphc_host::threads;
+
 use super::activity::Activities;
 use super::wire::{ControlMessage, Member, read_message, write_message};
 use crate::error::RuntimeError;
 use crate::standstill::{Looks, WaitingTime};
-use crate::threads;
 
 /// The longest time that messages of a rank that has left may still be under way: a few retransmissions of TCP.
 const UNDER_WAY: Duration = Duration::from_secs(3);

@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use graphc_host::threads;
 use graphc_ir::types::DType;
 
 use super::ends::{CollectiveEnds, GroupMembers};
@@ -14,7 +15,6 @@ use super::reduce::ReduceOp;
 use super::work::PendingWork;
 use crate::control::{Activity, enter_activity};
 use crate::error::RuntimeError;
-use crate::threads;
 
 /// A group's collectives.
 pub(super) struct CollectiveEngine {

@@ -36,7 +36,6 @@ mod header;
 mod lists;
 mod pairs;
 mod reduce;
-mod sampler;
 mod work;
 
 use std::fmt::Display;
@@ -44,8 +43,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use graphc_host::threads;
+
 use crate::job::{Job, JobOptions};
-use crate::threads;
 use crate::transport::Patience;
 use crate::transport::in_process::Hub;
 
@@ -54,7 +54,6 @@ pub(crate) use ends::{GroupLane, GroupMembers};
 pub use error::DistError;
 pub use group::Group;
 pub use reduce::ReduceOp;
-pub use sampler::{DistributedSampler, Remainder};
 pub use work::{PendingWork, wait_all};
 
 /// The time for which a communication waits for a peer before it fails.

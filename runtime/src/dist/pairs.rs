@@ -10,13 +10,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use graphc_host::threads;
+
 use super::element::{ElementBuffer, writable_bytes, write_elements};
 use super::ends::{GroupLane, GroupMembers, LENT, MessagePart, SEGMENT, outgoing_range, send_part};
 use super::error::DistError;
 use super::header::{GroupCall, GroupOp, HEADER};
 use super::work::{PendingWork, Promise};
 use crate::error::RuntimeError;
-use crate::threads;
 use crate::transport::{Receiver, Sender, TransportError};
 
 /// A queue's end.

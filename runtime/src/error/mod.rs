@@ -1,10 +1,10 @@
 //! Errors of plans that are loaded or run.
 
+use graphc_host::tensor::TensorError;
 use graphc_ir::text::suggest_name;
 use graphc_ir::types::{TensorType, format_bytes};
 use graphc_kernels::KernelError;
 
-use crate::tensor::TensorError;
 pub use transport::TransportError;
 
 mod transport;
@@ -238,7 +238,7 @@ graphc_ir::readable_debug!(RuntimeError);
 impl RuntimeError {
     /// Makes the error that the system gave no thread for a rank.
     pub(crate) fn from_thread_error(rank: u32, error: std::io::Error) -> Self {
-        Self::Thread { rank, reason: crate::threads::explain_thread_error(error).to_string() }
+        Self::Thread { rank, reason: graphc_host::threads::explain_thread_error(error).to_string() }
     }
 
     pub(crate) fn invalid_plan(reason: impl Into<String>) -> Self {

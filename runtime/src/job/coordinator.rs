@@ -9,10 +9,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use graphc_host::threads;
+
 use super::JobOptions;
 use crate::control::{ControlMessage, Door, Member, read_message, write_message};
 use crate::standstill::Looks;
-use crate::threads;
 
 /// The time that members have to say what they were doing when the job ended.
 const ACCOUNT: Duration = Duration::from_millis(800);

@@ -80,7 +80,7 @@ impl MpiWorld {
 fn start_mpi() -> Result<Arc<MpiWorld>, String> {
     let (found, finding) = mpsc::channel();
     let (sender, work) = mpsc::channel();
-    let thread = crate::threads::start_thread("mpi", move || run_owner(&found, &work));
+    let thread = graphc_host::threads::start_thread("mpi", move || run_owner(&found, &work));
     let thread = thread.map_err(|error| error.to_string())?;
     let mut world = finding.recv().map_err(|_| "the library did not start".to_owned())??;
     world.owner = Mutex::new(Some(MpiOwner { thread, work: sender }));

@@ -1,12 +1,12 @@
 //! Elements of two buffers combined into one: sum, greatest, least.
 
+use graphc_host::tensor::write_element;
 use graphc_ir::float8;
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::types::DType;
 use graphc_kernels::{narrow_to_halves, widen_halves};
 
 use super::wide::join_wide;
-use crate::tensor::write_element;
 
 /// Combines each element of `into` with that of `from`; integers wrap, truth values are 0 or 1 (the sum is `or`), a
 /// NaN stays a NaN. Any alignment.
@@ -135,7 +135,7 @@ pub(crate) fn fill_identity(dtype: DType, kind: ReduceKind, into: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tensor::HostTensor;
+    use graphc_host::tensor::HostTensor;
 
     const KINDS: [ReduceKind; 3] = [ReduceKind::Sum, ReduceKind::Max, ReduceKind::Min];
 

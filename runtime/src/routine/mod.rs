@@ -15,6 +15,7 @@ mod run;
 
 use std::sync::Arc;
 
+use graphc_host::tensor::HostTensor;
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::plan::Layout;
@@ -22,7 +23,6 @@ use graphc_ir::plan::Layout;
 use crate::device::{Device, DeviceStream, Site, Threads};
 use crate::dist::{DistError, Group};
 use crate::error::{Cause, RuntimeError};
-use crate::tensor::HostTensor;
 use crate::transport::{Transport, TransportError};
 use calls::Calls;
 pub use calls::RoutineCall;

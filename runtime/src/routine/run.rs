@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use graphc_host::tensor::HostTensor;
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::plan::{Action, Actor, Layout};
 use graphc_ir::sbp::ReduceKind;
@@ -12,7 +13,6 @@ use crate::device::{Device, DeviceLaunch, DeviceMemory, DeviceStream, Port, Turn
 use crate::error::{Cause, RuntimeError};
 use crate::rectangles::{fill_identity, masked_kind};
 use crate::session::Sockets;
-use crate::tensor::HostTensor;
 use crate::transport::Transport;
 use crate::worker::{ActorResolver, PreparedWork};
 

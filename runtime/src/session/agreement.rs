@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use graphc_host::tensor::HostTensor;
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::plan::Plan;
 
@@ -9,7 +10,6 @@ use super::SessionOptions;
 use crate::device::communicates_directly;
 use crate::error::RuntimeError;
 use crate::job::{Agreement, Job};
-use crate::tensor::HostTensor;
 
 /// Tells all ranks where they differ.
 pub(super) fn agree_on_session(

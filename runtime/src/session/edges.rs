@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use graphc_host::tensor::HostTensor;
 use graphc_ir::plan::{Action, Layout, Plan, TensorKind};
 use graphc_ir::types::{Samples, TensorType};
 
 use crate::error::RuntimeError;
-use crate::tensor::HostTensor;
 use crate::worker::{Edges, Fed, OutputsAt, Rows};
 
 /// The inputs and outputs of a plan.

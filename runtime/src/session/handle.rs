@@ -5,8 +5,9 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
+use graphc_host::tensor::HostTensor;
+
 use crate::error::RuntimeError;
-use crate::tensor::HostTensor;
 use crate::worker::StepState;
 
 /// A step under way. It is also a future, which any executor can drive: the last worker of the step wakes it. A step whose handle is

@@ -19,12 +19,13 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use crossbeam_channel::Sender;
+use graphc_host::FeedTypes;
+use graphc_host::tensor::HostTensor;
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::plan::TensorKind;
 use graphc_ir::types::{Samples, TensorType};
 
 use crate::error::RuntimeError;
-use crate::tensor::HostTensor;
 use crate::transport::Transport;
 use crate::worker::{StepState, WorkerRequest};
 use edges::order_feeds;
@@ -37,7 +38,6 @@ pub(crate) use edges::Sockets;
 pub use handle::StepHandle;
 pub use kernels::{PreparedKernels, prepare_kernels};
 pub use options::SessionOptions;
-pub use room::memory_and_swap;
 pub use statistics::{ActorStatistics, RankStatistics, RegisterStatistics, Statistics};
 
 /// A loaded plan: one arena per rank, filled with variables, and workers that wait for steps.
@@ -425,6 +425,16 @@ impl Session {
         for thread in all.iter_mut().filter_map(|seat| seat.thread.take()) {
             // Workers catch panics and say so in their steps' results.
             let _ = thread.join();
+        }
+    }
+}
+
+impl From<&Session> for FeedTypes {
+    fn from(session: &Session) -> Self {
+        Self {
+            inputs: session.inputs().clone(),
+            samples: session.samples().clone(),
+            rows: session.feed_rows(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The check that this machine has the memory that a plan asks of it, before anything is taken: systems promise more than
 //! they have, and end those who take them at their word.
 
+use graphc_host::memory::memory_and_swap;
 use graphc_ir::plan::Plan;
 
 use crate::error::RuntimeError;
@@ -35,20 +36,6 @@ fn check_available(
         }
     }
     Ok(())
-}
-
-/// Returns the bytes of memory and swap space of this machine; `None` where the system does not say.
-#[cfg(target_os = "linux")]
-pub fn memory_and_swap() -> Option<u64> {
-    let system = rustix::system::sysinfo();
-    let pages = system.totalram.checked_add(system.totalswap)?;
-    pages.checked_mul(system.mem_unit.max(1).into())
-}
-
-/// Returns the bytes of memory and swap space of this machine; `None` where the system does not say.
-#[cfg(not(target_os = "linux"))]
-pub fn memory_and_swap() -> Option<u64> {
-    None
 }
 
 #[cfg(test)]

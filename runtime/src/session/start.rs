@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Sender, bounded, unbounded};
+use graphc_host::tensor::HostTensor;
+use graphc_host::threads;
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::enter_span;
 use graphc_ir::machine::Machine;
@@ -22,8 +24,6 @@ use crate::device::{
 };
 use crate::error::RuntimeError;
 use crate::job::Job;
-use crate::tensor::HostTensor;
-use crate::threads;
 use crate::transport::Patience;
 use crate::transport::Transport;
 use crate::transport::in_process::Hub;

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use graphc_host::tensor::{HostTensor, TensorError, write_element};
+use graphc_host::threads::side_by_side;
 use graphc_ir::ops::{Distribution, Init};
 use graphc_ir::plan::{Layout, Plan, RegisterKind, TensorKind};
 use graphc_ir::random::RandomStream;
@@ -16,8 +18,6 @@ use crate::error::RuntimeError;
 use crate::memory::ArenaRange;
 use crate::rectangles::{Move, fill_identity, masked_kind};
 use crate::sharded::ShardedTensor;
-use crate::tensor::{HostTensor, TensorError, write_element};
-use crate::threads::side_by_side;
 use crate::transport::{ExchangeGroup, Offer, Transport, VARIABLES};
 use crate::worker::{first_holder, ranks_hold_same};
 

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::task::{Poll, Waker};
 
+use graphc_host::tensor::HostTensor;
 use graphc_ir::learning_rate::GivenRate;
 use graphc_ir::open_span;
 use graphc_ir::trace::OpenSpan;
 
 use crate::error::RuntimeError;
-use crate::tensor::HostTensor;
 
 /// The state of a step that the workers of all ranks and who waits for them share.
 pub(crate) struct StepState {

@@ -1,73 +1,13 @@
-//! The options of `train` and `eval`.
+//! The options of `graphc train`.
 
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use graphc_data::Source;
-use graphc_ir::plan::Accumulation;
 
 use super::values::parse_source;
 use super::{RuntimeArgs, SharedArgs};
 use crate::cli::numbers::{parse_positive, parse_whole};
-
-/// What to do where the loss is no finite number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum OnNan {
-    /// End the training with an error that names the first tensor that was not finite
-    Stop,
-    /// Leave all variables as they are in such a step, and go on
-    Skip,
-    /// Go on
-    Ignore,
-}
-
-/// In which type gradients of half precision are summed over microbatches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum AccumulationChoice {
-    /// In f32
-    F32,
-    /// In their own type
-    Half,
-}
-
-impl AccumulationChoice {
-    /// Returns its name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::Half => "half",
-        }
-    }
-}
-
-impl From<AccumulationChoice> for Accumulation {
-    fn from(of: AccumulationChoice) -> Self {
-        match of {
-            AccumulationChoice::F32 => Self::F32,
-            AccumulationChoice::Half => Self::Half,
-        }
-    }
-}
-
-/// `graphc eval`
-#[derive(Args)]
-pub(crate) struct EvalArgs {
-    /// The model (.onnx, .gir, hf:DIR) or a plan (.json)
-    pub model: PathBuf,
-    /// The data: a safetensors file, or the part that is held out of cifar10:DIR, cifar100:DIR, mnist:DIR, images:DIR,
-    /// text:PATH, bpe:DIR
-    #[arg(long, value_name = "FILE|NAME:DIR", value_parser = parse_source)]
-    pub data: Source,
-    /// Weights in the place of the model's: a safetensors file with the model's names, or a checkpoint
-    #[arg(long, value_name = "FILE|CHECKPOINT")]
-    pub weights_from: Option<PathBuf>,
-    #[command(flatten)]
-    #[allow(missing_docs)]
-    pub shared: SharedArgs,
-    #[command(flatten)]
-    #[allow(missing_docs)]
-    pub runtime: RuntimeArgs,
-}
 
 /// `graphc train`
 #[derive(Args)]

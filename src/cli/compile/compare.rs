@@ -8,6 +8,7 @@ use comfy_table::presets::NOTHING;
 use graphc::report;
 use graphc_compiler::lower::collective_counts;
 use graphc_ir::plan::{Plan, PlannerStatus, Strategy};
+use graphc_ir::types::format_bytes_briefly;
 use serde_json::json;
 
 use crate::cli::args::{CompileArgs, Format, SharedArgs};
@@ -78,7 +79,7 @@ fn render_text(rows: &[StrategyRow]) -> String {
             row.strategy.to_string(),
             report::format_seconds(plan.planner.objective_seconds),
             report::format_seconds(plan.predicted.step_seconds),
-            report::format_bytes(peak),
+            format_bytes_briefly(peak),
             counts.join(", "),
             match plan.planner.status {
                 PlannerStatus::Optimal => "optimal".into(),

@@ -13,10 +13,12 @@ use graphc_compiler::lower::collective_counts;
 use graphc_import::weights::{WeightData, WeightTensor, Weights};
 use serde_json::json;
 
-use super::args::{CompileArgs, Format, OnNan};
+use super::args::{CompileArgs, Format, OnNan, compile_options};
+use super::clusters::shared_cluster;
+use super::models::read_model;
 use super::output::{check_distinct, check_places, print_escaped, print_message};
+use super::pages;
 use super::planning::{PlannedModel, compile_inputs, plan_model};
-use super::{options, pages};
 
 /// Runs the command.
 pub(super) fn run_compile(args: &CompileArgs) -> Result<()> {
@@ -25,7 +27,7 @@ pub(super) fn run_compile(args: &CompileArgs) -> Result<()> {
     let outputs = [("--output", output), ("--report", page)];
     check_distinct(&compile_inputs(&args.model, &args.shared), &outputs)?;
     check_places(&outputs)?;
-    if let Some(OnNan::Stop | OnNan::Ignore) = args.shared.training.on_nan {
+    if let Some(OnNan::Stop | OnNan::Ignore) = args.shared.hyperparameters.on_nan {
         bail!("of --on-nan only skip makes another plan: stop and ignore are said to train");
     }
     if let Some(pass) = &args.emit {
@@ -83,9 +85,9 @@ fn show_why(args: &CompileArgs, error: &anyhow::Error) {
 }
 
 fn write_why(args: &CompileArgs, path: &Path, error: &CompileError) -> Result<()> {
-    let (imported, dims) = options::read_model(&args.model, &args.shared, None)?;
-    let options = options::compile_options(&args.shared, dims)?;
-    let cluster = options::shared_cluster(&args.shared, None)?;
+    let (imported, dims) = read_model(&args.model, &args.shared, None)?;
+    let options = compile_options(&args.shared, dims)?;
+    let cluster = shared_cluster(&args.shared, None)?;
     let name = pages::page_name(&args.model);
     let page = page_without_plan((&name, &imported.graph), &options, &cluster, error);
     pages::write_page(path, &page)
@@ -111,9 +113,9 @@ fn report_json(planned: &PlannedModel) -> serde_json::Value {
 }
 
 fn emit_graph(args: &CompileArgs, pass: &str) -> Result<()> {
-    let (imported, dims) = options::read_model(&args.model, &args.shared, None)?;
-    let options = options::compile_options(&args.shared, dims)?;
-    let cluster = options::shared_cluster(&args.shared, None)?;
+    let (imported, dims) = read_model(&args.model, &args.shared, None)?;
+    let options = compile_options(&args.shared, dims)?;
+    let cluster = shared_cluster(&args.shared, None)?;
     let graph = emit_after(imported.graph, &options, &cluster, pass)?;
     print_escaped(&graphc_ir::text::print_graph(&graph))
 }

@@ -9,9 +9,8 @@ use program::{Cuda, KERNELS};
 
 /// Runs one of the cases in another process; its standard error and whether it succeeded.
 fn case(name: &str, seed: u64) -> Option<(bool, String)> {
-    let folder = std::env::temp_dir().join(format!("gpu-double-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let env = gpu_double::install(&folder)?;
+    let folder = tempfile::tempdir().unwrap();
+    let env = gpu_double::install(folder.path())?;
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "the_other_process", "--nocapture"])
         .envs(env.variables)

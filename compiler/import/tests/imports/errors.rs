@@ -346,20 +346,13 @@ fn external(entries: &[(&str, &str)]) -> TensorProto {
     }
 }
 
-/// Makes an empty folder for one test.
-fn scratch(name: &str) -> PathBuf {
-    let folder = std::env::temp_dir().join(format!("graphc-import-{name}-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&folder).expect("is writable");
-    folder
-}
-
 /// A file of weights must be a regular file in the model's folder. Links that lead out of the folder, pipes and devices are refused.
 #[cfg(unix)]
 #[test]
 fn a_file_of_weights_stays_in_the_model_s_folder() {
-    let folder = scratch("inside");
-    let outside = scratch("outside").join("secret");
+    let (inside, elsewhere) =
+        (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    let (folder, outside) = (inside.path(), elsewhere.path().join("secret"));
     std::fs::write(&outside, [0; 60]).expect("is writable");
     let (model, weights) = (folder.join("m.onnx"), folder.join("w.bin"));
     let graph = with_weight(external(&[("location", "w.bin")]));
@@ -409,7 +402,8 @@ fn an_absent_file_of_weights_is_an_error_once_its_bytes_are_needed() {
 
 #[test]
 fn weights_are_read_from_other_files_where_they_are() {
-    let folder = scratch("external");
+    let scratch = tempfile::tempdir().expect("a folder");
+    let folder = scratch.path();
     let values: Vec<u8> = (0..17u8).flat_map(|x| f32::from(x).to_le_bytes()).collect();
     std::fs::write(folder.join("w.bin"), values).expect("is writable");
     let graph = with_weight(external(&[("location", "w.bin"), ("offset", "8")]));

@@ -1,7 +1,7 @@
 //! Models as text. Their weights come from the file beside them, and an error shows the line that does not fit.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use graphc_import::{ImportOptions, Imported, load_model};
 use graphc_ir::op::Op;
@@ -14,14 +14,6 @@ fn trained(imported: &Imported) -> Vec<&str> {
         _ => None,
     });
     names.collect()
-}
-
-/// Makes an empty folder for one test.
-fn scratch(name: &str) -> PathBuf {
-    let folder = std::env::temp_dir().join(format!("graphc-import-{name}-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&folder).expect("is writable");
-    folder
 }
 
 const TEXT: &str = "graph @g {
@@ -41,7 +33,8 @@ fn safetensors(header: &str, values: &[f32]) -> Vec<u8> {
 
 #[test]
 fn a_text_model_takes_its_weights_from_the_file_beside_it() {
-    let folder = scratch("gir");
+    let scratch = tempfile::tempdir().expect("a folder");
+    let folder = scratch.path();
     let path = folder.join("m.gir");
     std::fs::write(&path, TEXT).expect("is writable");
     let dims = BTreeMap::from([("batch".to_string(), 4)]);
@@ -72,7 +65,8 @@ fn a_text_model_takes_its_weights_from_the_file_beside_it() {
 
 #[test]
 fn a_text_model_that_does_not_fit_shows_its_line() {
-    let folder = scratch("text");
+    let scratch = tempfile::tempdir().expect("a folder");
+    let folder = scratch.path();
     let path = folder.join("m.gir");
     std::fs::write(&path, TEXT.replace("[3, 2]", "[4, 2]")).expect("is writable");
     let dims = BTreeMap::from([("batch".to_string(), 5)]);
@@ -88,7 +82,8 @@ error: matmul cannot take f32[5, 3], f32[4, 2]: the inner extents 3 and 4 differ
 
 #[test]
 fn a_text_model_without_outputs_is_refused() {
-    let path = scratch("outputs").join("m.gir");
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("m.gir");
     std::fs::write(&path, TEXT.replace("  return \"z\" = %z\n", "")).expect("is writable");
     let dims = BTreeMap::from([("batch".to_string(), 4)]);
     let error = load_model(&path, &dims, ImportOptions::default()).expect_err("gives nothing");
@@ -113,7 +108,8 @@ fn what_is_no_model_is_said_to_be_none() {
 
 #[test]
 fn a_header_that_claims_more_than_any_has_is_not_read() {
-    let folder = scratch("header");
+    let scratch = tempfile::tempdir().expect("a folder");
+    let folder = scratch.path();
     let path = folder.join("m.gir");
     std::fs::write(&path, TEXT).expect("is writable");
     // A sparse file that is as long as its header claims: 4 TB.

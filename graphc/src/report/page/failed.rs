@@ -7,6 +7,7 @@ use graphc_ir::graph::Graph;
 use graphc_ir::mesh::format_mesh;
 use graphc_ir::plan::{Cluster, CompileOptions, Strategy};
 use graphc_ir::sbp::NdSbp;
+use graphc_ir::types::format_bytes_briefly;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -96,7 +97,7 @@ fn describe_demand(asked: &Asked, graph: &Graph, options: &CompileOptions) -> Fa
         }
         Asked::Strategy(strategy) => (strategy_rule(*strategy).into(), Vec::new()),
         Asked::Memory { limit, .. } => {
-            let most = crate::report::format_bytes(*limit);
+            let most = format_bytes_briefly(*limit);
             (format!("no rank holds more than {most} at any moment of a step"), Vec::new())
         }
     };

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use graphc_compiler::decisions::Decisions;
 use graphc_compiler::planner;
 use graphc_ir::plan::{CompileOptions, Plan, Strategy, TensorEntry, TensorKind};
+use graphc_ir::types::format_bytes_briefly;
 use serde::Serialize;
 
 use crate::report::alternatives::{Alternative, LayoutChoice, explain_while};
@@ -120,7 +121,7 @@ fn leave_out_wishes(options: &CompileOptions) -> Vec<(String, CompileOptions)> {
     }
     if let Some(limit) = options.memory {
         let fewer = CompileOptions { memory: None, ..options.clone() };
-        all.push((format!("the limit of memory of {}", crate::report::format_bytes(limit)), fewer));
+        all.push((format!("the limit of memory of {}", format_bytes_briefly(limit)), fewer));
     }
     all
 }

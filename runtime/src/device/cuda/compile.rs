@@ -12,12 +12,12 @@ use std::io;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cudarc::nvrtc::{result, sys};
+use graphc_host::threads::side_by_side;
 use sha2::{Digest, Sha256};
 
 use super::cache::{self, CacheFolder};
 use super::library::{Library, NotFound, driver_version};
 use super::notes::note_of_cache;
-use crate::threads::side_by_side;
 
 /// A kernel's binary.
 #[derive(Clone, Debug)]

@@ -13,11 +13,12 @@ use std::time::{Duration, Instant};
 
 use crc32fast::Hasher;
 
+use graphc_host::threads;
+
 use super::frames::{FrameHead, HEAD, Inboxes, Received, lock_mutex};
 use super::wait::{NEWS, Waiter};
 use crate::control::{Door, Member, handshake};
 use crate::standstill::WaitingTime;
-use crate::threads;
 use crate::transport::TransportError;
 
 /// The time for which a peer is tried that cannot be reached: its door may be besieged.

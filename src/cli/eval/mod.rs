@@ -1,5 +1,7 @@
 //! `graphc eval`: loss and metrics over a data set, in inference form.
 
+mod scores;
+
 use anyhow::{Result, bail, ensure};
 use graphc_data::Kind;
 use graphc_import::Imported;
@@ -7,16 +9,18 @@ use graphc_import::weights::Weights;
 use graphc_ir::check::VerifiedPlan;
 use serde_json::Value;
 
-use super::args::{EvalArgs, Format};
-use super::contradictions::check_options;
-use super::data::{DataExtents, read_types};
-use super::evaluation::{self, Evaluation};
-use super::options;
-use super::output::{print_escaped, print_message};
-use super::plans::{is_plan, load_sound_plan, plan_weights, weights_source};
-use super::ranks::Ranks;
-use super::run::session_options;
-use super::start;
+use crate::cli::args::{EvalArgs, Format, compile_options};
+use crate::cli::clusters::shared_cluster;
+use crate::cli::contradictions::check_options;
+use crate::cli::data_files::{DataExtents, read_types};
+use crate::cli::models::read_model;
+use crate::cli::output::{print_escaped, print_message};
+use crate::cli::plans::{is_plan, load_sound_plan, plan_weights, weights_source};
+use crate::cli::ranks::Ranks;
+use crate::cli::start::{self, session_options};
+
+use scores::plan_evaluation;
+pub(super) use scores::{Evaluation, plan_of};
 
 /// Runs the command.
 pub(super) fn run_eval(args: &EvalArgs) -> Result<()> {
@@ -59,7 +63,7 @@ fn load_plan(args: &EvalArgs) -> Result<(VerifiedPlan, Weights)> {
     if is_plan(&args.model) {
         let plan = load_sound_plan(&args.model)?;
         check_options(&args.model, &plan, &args.shared)?;
-        return Ok((evaluation::plan_of(&plan)?, plan_weights(&plan)?));
+        return Ok((plan_of(&plan)?, plan_weights(&plan)?));
     }
     args.data.check_kind()?;
     let types = match args.data.kind {
@@ -68,15 +72,15 @@ fn load_plan(args: &EvalArgs) -> Result<(VerifiedPlan, Weights)> {
     };
     let shared = args.shared.with_weights_from(args.weights_from.as_deref());
     let (imported, dims) =
-        options::read_model(&args.model, &shared, types.as_ref().map(DataExtents::of_batch))?;
+        read_model(&args.model, &shared, types.as_ref().map(DataExtents::of_batch))?;
     let Imported { graph, weights, warnings, .. } = imported;
     for warning in warnings {
         print_message("warning", &warning);
     }
-    let options = options::compile_options(&args.shared, dims)?;
-    let cluster = options::shared_cluster(&args.shared, args.runtime.device)?;
+    let options = compile_options(&args.shared, dims)?;
+    let cluster = shared_cluster(&args.shared, args.runtime.device)?;
     let source = Some(weights_source(&args.model)?);
-    Ok((evaluation::plan_evaluation(graph, &options, &cluster, source)?, weights))
+    Ok((plan_evaluation(graph, &options, &cluster, source)?, weights))
 }
 
 fn render_scores(scores: &Value, format: Format) -> Result<String> {

@@ -200,7 +200,7 @@ pub(crate) fn read_element(dtype: DType, element: &[u8]) -> f64 {
 }
 
 /// Writes a number as one element. `element` has the size of the element type.
-pub(crate) fn write_element(dtype: DType, number: f64, element: &mut [u8]) {
+pub fn write_element(dtype: DType, number: f64, element: &mut [u8]) {
     match dtype {
         DType::F32 => element.copy_from_slice(&(number as f32).to_ne_bytes()),
         DType::F16 => element.copy_from_slice(&f16::from_f64(number).to_ne_bytes()),

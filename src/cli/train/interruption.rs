@@ -11,8 +11,8 @@ use anyhow::{Context, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use super::output::print_message;
-use super::ranks::Ranks;
+use crate::cli::output::print_message;
+use crate::cli::ranks::Ranks;
 
 /// The time from one look to the next, about: a look costs processes a message to each other.
 const INTERVAL: Duration = Duration::from_secs(1);

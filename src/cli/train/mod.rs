@@ -1,5 +1,13 @@
 //! `graphc train`: steps through a data set, losses to a metrics file.
 
+mod best;
+mod checkpoints;
+mod diagnosis;
+mod feeding;
+mod interruption;
+mod progress;
+mod watch;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::path::Path;
@@ -15,27 +23,25 @@ use graphc_ir::types::TensorType;
 use graphc_runtime::data::{order_in_file, save_each, save_safetensors};
 use graphc_runtime::{HostTensor, Session, is_finite, known_weights};
 
-use super::args::{BestBy, TrainArgs};
-use super::best::BestCheckpoint;
-use super::checkpoints::{
+use crate::cli::args::{BestBy, TrainArgs};
+use crate::cli::contradictions::check_options;
+use crate::cli::data_files::{DataExtents, ModelWeights};
+use crate::cli::eval::plan_of;
+use crate::cli::output::{check_distinct, check_places, print_escaped, print_message};
+use crate::cli::planning::{PlannedModel, compile_inputs, plan_model};
+use crate::cli::plans::{is_plan, load_sound_plan, plan_weights};
+use crate::cli::profiling::{Profiling, device_kind};
+use crate::cli::ranks::Ranks;
+use crate::cli::start::{self, session_options};
+use best::BestCheckpoint;
+use checkpoints::{
     Saver, check_finite, check_length, find_resumed, resumed_options, warn_of_differences,
 };
-use super::contradictions::check_options;
-use super::data::{DataExtents, ModelWeights};
-use super::diagnosis::Diagnosis;
-use super::evaluation::{Watch, plan_of};
-use super::feeding::{Feeder, Training};
-use super::interruption::{Interrupted, Interruption, tell_interruption};
-use super::output::{check_distinct, check_places, print_escaped, print_message};
-use super::planning::{PlannedModel, compile_inputs, plan_model};
-use super::plans::{is_plan, load_sound_plan, plan_weights};
-use super::profiling::{Profiling, device_kind};
-use super::progress::{
-    Diverged, Finished, REMEDIES, UnderWay, WAYS_ON, check_skips, number_outputs,
-};
-use super::ranks::Ranks;
-use super::run::session_options;
-use super::start;
+use diagnosis::Diagnosis;
+use feeding::{Feeder, Training};
+use interruption::{Interrupted, Interruption, tell_interruption};
+use progress::{Diverged, Finished, REMEDIES, UnderWay, WAYS_ON, check_skips, number_outputs};
+use watch::Watch;
 
 /// Steps under way at once.
 const DEPTH: usize = 4;
@@ -62,7 +68,7 @@ fn train_model(args: &TrainArgs, ranks: &Ranks) -> Result<Option<Interrupted>> {
         true => find_resumed(&args.checkpoints, &args.runtime)?,
         false => None,
     };
-    let ignores = args.shared.training.ignores_non_finite();
+    let ignores = args.shared.hyperparameters.ignores_non_finite();
     if let Some(checkpoint) = &checkpoint {
         check_finite(checkpoint, ignores)?;
     }
@@ -389,7 +395,7 @@ fn write_results(
         save_safetensors(path, outputs)?;
     }
     if let Some(path) = &args.weights {
-        let accepts_non_finite = args.shared.training.ignores_non_finite();
+        let accepts_non_finite = args.shared.hyperparameters.ignores_non_finite();
         write_weights(path, plan, session, (ranks.leads(), accepts_non_finite))?;
     }
     Ok(())

@@ -13,15 +13,15 @@ use graphc_import::weights::Weights;
 use graphc_ir::check::VerifiedPlan;
 use graphc_runtime::{Checkpoint, HostTensor, Session, SessionOptions, known_weights};
 
-use super::args::TrainArgs;
 use super::checkpoints::resumed_options;
-use super::data::ModelWeights;
 use super::feeding::Training;
-use super::output::print_message;
-use super::plans::plan_weights;
 use super::progress::{Diverged, number_outputs};
-use super::ranks::Ranks;
-use super::start;
+use crate::cli::args::TrainArgs;
+use crate::cli::data_files::ModelWeights;
+use crate::cli::output::print_message;
+use crate::cli::plans::plan_weights;
+use crate::cli::ranks::Ranks;
+use crate::cli::start;
 
 /// The most steps that are made again.
 const MOST_STEPS: u64 = 1000;

@@ -8,10 +8,10 @@ use graphc_runtime::{Checkpoints, Session};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::args::{BestBy, CheckpointArgs};
 use super::checkpoints::{is_same_path, open_directory};
-use super::data::read_text;
-use super::ranks::Ranks;
+use crate::cli::args::{BestBy, CheckpointArgs};
+use crate::cli::data_files::read_text;
+use crate::cli::ranks::Ranks;
 
 /// The folder of the best checkpoint, in that of the newest.
 const FOLDER: &str = "best";

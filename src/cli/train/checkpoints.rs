@@ -5,9 +5,9 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 use graphc_runtime::{Checkpoint, Checkpoints, Session, SessionOptions};
 
-use super::args::{CheckpointArgs, RuntimeArgs};
-use super::output::print_message;
-use super::ranks::Ranks;
+use crate::cli::args::{CheckpointArgs, RuntimeArgs};
+use crate::cli::output::print_message;
+use crate::cli::ranks::Ranks;
 
 /// The checkpoint that a training goes on from; `None`: from the beginning. A run that saves to the empty directory
 /// that it resumes from is the first of a loop of restarts.

@@ -8,10 +8,10 @@ use graphc_data::{Feeds, Kind, LastBatch, Loader, LoaderOptions, Source, Split, 
 use graphc_runtime::data::{Batches, load_safetensors};
 use graphc_runtime::{HostTensor, Session};
 
-use super::args::TrainArgs;
-use super::data::{DataExtents, Types, read_types};
-use super::output::print_message;
-use super::ranks::Ranks;
+use crate::cli::args::TrainArgs;
+use crate::cli::data_files::{DataExtents, Types, read_types};
+use crate::cli::output::print_message;
+use crate::cli::ranks::Ranks;
 
 /// The data of a training, as far as it can be read before there is a plan.
 pub(super) struct Training<'a> {

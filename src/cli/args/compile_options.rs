@@ -1,25 +1,18 @@
-//! The way from the command line to the compiler's options, and from files to models and clusters.
+//! What the command line says to the compiler.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
-use graphc_compiler::cluster::{PRESETS, parse_cluster, preset};
+use anyhow::{Result, bail, ensure};
 use graphc_compiler::passes::LOSS;
-use graphc_compiler::passes::loss::loss_first;
-use graphc_compiler::passes::training_mode::keep_eval;
-use graphc_import::{ImportError, ImportOptions, Imported, ModelFile, stop_gradients};
 use graphc_ir::plan::{
-    AdamOptions, Cluster, CompileOptions, CrossEntropyForm, Framework, Optimizer, RmspropOptions,
-    Schedule, Strategy,
+    AdamOptions, CompileOptions, CrossEntropyForm, Optimizer, RmspropOptions, Schedule, Strategy,
 };
 
-use super::args::{Count, DeviceName, LossChoice, OptimizerName, SharedArgs, value_name};
-use super::data::{DataExtents, count_samples, read_text};
-use super::world::world_size;
+use super::{Count, LossChoice, OptimizerName, SharedArgs, value_name};
+use crate::cli::world::world_size;
 
 /// The compiler's options; `dims` are the values of the model's symbolic dims.
-pub(super) fn compile_options(
+pub(crate) fn compile_options(
     args: &SharedArgs,
     dims: BTreeMap<String, usize>,
 ) -> Result<CompileOptions> {
@@ -46,7 +39,7 @@ pub(super) fn compile_options(
         effort: args.effort.filter(|&percent| percent < 100),
         ..CompileOptions::default()
     };
-    args.training.apply(&mut options)?;
+    args.hyperparameters.apply(&mut options)?;
     Ok(options)
 }
 
@@ -86,7 +79,7 @@ const USUAL_RATE: f64 = 1e-3;
 const RMSPROP_RATE: f64 = 1e-2;
 
 /// The text about the learning rate, where none is given.
-pub(super) fn default_rate(optimizer: OptimizerName) -> String {
+pub(crate) fn default_rate(optimizer: OptimizerName) -> String {
     let rate = if optimizer == OptimizerName::Rmsprop { RMSPROP_RATE } else { USUAL_RATE };
     let name = value_name(&optimizer);
     format!("no --lr is given: {name} takes its default, {rate}")
@@ -175,108 +168,4 @@ fn check_owners(args: &SharedArgs, name: OptimizerName) -> Result<()> {
         ensure!(!given || of.contains(&name), "{flag} is an option of {names}, not of {own}");
     }
     Ok(())
-}
-
-/// The cluster that is planned for, by what its ranks compute on. Where none is named it has this machine's prices, but
-/// what a plan does for one kind of device alone is done for that one.
-pub(super) fn shared_cluster(args: &SharedArgs, device: Option<DeviceName>) -> Result<Cluster> {
-    let mut cluster = read_cluster(args.cluster.as_deref().unwrap_or("cpu"))?;
-    if let (None, Some(device)) = (&args.cluster, device) {
-        cluster.device.kind = device.into();
-    }
-    Ok(run_by(cluster, args.framework.as_ref()))
-}
-
-/// The cluster with another framework on it, if one is given.
-pub(super) fn run_by(cluster: Cluster, framework: Option<&Framework>) -> Cluster {
-    match framework {
-        Some(framework) => Cluster { framework: framework.clone(), ..cluster },
-        None => cluster,
-    }
-}
-
-/// Bytes of the longest cluster file.
-const LONGEST_CLUSTER: u64 = 1 << 24;
-
-/// The cluster of a preset's name or a TOML file.
-pub(super) fn read_cluster(name: &str) -> Result<Cluster> {
-    if let Some(cluster) = preset(name) {
-        return Ok(cluster);
-    }
-    if !Path::new(name).exists() {
-        let names = PRESETS.join(", ");
-        bail!("`{name}` is neither a cluster file nor a preset; presets are {names}");
-    }
-    let text = read_text(Path::new(name), LONGEST_CLUSTER, "")?;
-    parse_cluster(&text).with_context(|| format!("in cluster file {name}"))
-}
-
-/// Reads a model. What the command line does not say of symbolic extents `data` says.
-pub(super) fn read_model(
-    path: &Path,
-    args: &SharedArgs,
-    data: Option<DataExtents<'_>>,
-) -> Result<(Imported, BTreeMap<String, usize>)> {
-    let mut dims: BTreeMap<String, usize> = args.dims.iter().cloned().collect();
-    let model = ModelFile::read(path).map_err(|error| name_file(path, error))?;
-    let symbols = model.symbols().map_err(|error| name_file(path, error))?;
-    for (name, _) in &args.dims {
-        // `batch` stands for the number of samples whatever the model calls it.
-        ensure!(
-            name == "batch" || symbols.all.contains(name),
-            "--dim {name}: {} has no such symbolic dim, it has [{}]",
-            path.display(),
-            symbols.all.join(", ")
-        );
-    }
-    let given =
-        args.dims.iter().find(|(name, _)| name == "batch" || Some(name) == symbols.batch.as_ref());
-    if let (Some(batch), Some((name, other))) = (args.batch, given) {
-        ensure!(
-            batch == *other,
-            "--batch {batch} and --dim {name}={other} say different things: give one of them"
-        );
-    }
-    let samples = data.filter(|data| data.are_batch);
-    let rows = || samples.and_then(|data| count_samples(data.types, &symbols));
-    if let (Some(symbol), Some(batch)) = (&symbols.batch, args.batch.or_else(rows)) {
-        dims.entry(symbol.clone()).or_insert(batch);
-    }
-    if let Some(DataExtents { types, .. }) = data {
-        for (symbol, extent) in symbols.extents_in(|name| Some(&types.get(name)?.shape)) {
-            dims.entry(symbol).or_insert(extent);
-        }
-    }
-    let mut imported =
-        model.import(&dims, import_options(args)).map_err(|error| name_file(path, error))?;
-    if let Some(LossChoice::Output(name)) = &args.loss {
-        imported.graph = loss_first(imported.graph, name)
-            .with_context(|| format!("--loss output:{name} does not fit {}", path.display()))?;
-    }
-    chosen_gradients(&mut imported, args)
-        .map_err(|error| error.context(format!("in {}", path.display())))?;
-    Ok((imported, dims))
-}
-
-/// Puts what the user says of a model's gradients and of its mode into its graph.
-fn chosen_gradients(imported: &mut Imported, args: &SharedArgs) -> Result<()> {
-    if !args.stop_gradient.is_empty() {
-        imported.graph = stop_gradients(&imported.graph, &args.stop_gradient)?;
-    }
-    if args.keep_eval {
-        imported.graph = keep_eval(&imported.graph)?;
-    }
-    Ok(())
-}
-
-/// An error with the file that it is about, said once.
-fn name_file(path: &Path, error: ImportError) -> anyhow::Error {
-    let named = error.to_string().contains(&path.display().to_string());
-    let error = anyhow::Error::new(error);
-    if named { error } else { error.context(format!("in {}", path.display())) }
-}
-
-fn import_options(args: &SharedArgs) -> ImportOptions {
-    let (freeze, train) = (args.freeze.clone(), args.train.clone());
-    ImportOptions { freeze, train, draws_missing: args.draws_missing }
 }

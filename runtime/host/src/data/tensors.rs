@@ -65,7 +65,7 @@ fn copy_elements(elements: StoredElements, bytes: &[u8]) -> Result<Vec<u8>, Stri
 }
 
 /// Returns the element type's name in files.
-pub(crate) fn file_dtype(dtype: DType) -> Dtype {
+pub fn file_dtype(dtype: DType) -> Dtype {
     match dtype {
         DType::F32 => Dtype::F32,
         DType::F16 => Dtype::F16,
@@ -134,7 +134,7 @@ pub fn order_in_file(types: &BTreeMap<String, TensorType>) -> Vec<&str> {
 
 /// Returns the key by which tensors of a file are sorted, as safetensors' own writer does: the wider of two element
 /// types comes first.
-pub(crate) fn place_in_file(dtype: DType, name: &str) -> (Reverse<Dtype>, &str) {
+pub fn place_in_file(dtype: DType, name: &str) -> (Reverse<Dtype>, &str) {
     (Reverse(file_dtype(dtype)), name)
 }
 
@@ -143,7 +143,7 @@ pub(crate) fn place_in_file(dtype: DType, name: &str) -> (Reverse<Dtype>, &str) 
 ///
 /// # Errors
 /// Where that is no head of a safetensors file.
-pub(crate) fn head_of_file<'a>(
+pub fn head_of_file<'a>(
     tensors: impl Iterator<Item = (&'a str, DType, &'a [usize])>,
 ) -> std::io::Result<Vec<u8>> {
     let mut end = 0;

@@ -16,8 +16,10 @@ pub use files::{check_writable, make_folder, open_file, read_file, write_file, w
 pub use metrics::MetricsWriter;
 pub use pieces::Pieces;
 pub use rows::TensorFile;
-pub(crate) use tensors::{file_dtype, head_of_file, place_in_file};
-pub use tensors::{load_safetensors, order_in_file, save_each, save_safetensors};
+pub use tensors::{
+    file_dtype, head_of_file, load_safetensors, order_in_file, place_in_file, save_each,
+    save_safetensors,
+};
 
 use graphc_ir::types::TensorType;
 

@@ -1,16 +1,16 @@
-//! Options of training that all optimizers have: what may be said, what it means, and whether a plan says the same.
+//! Hyperparameters of training that all optimizers have: what may be said, what it means, and whether a plan says the same.
 
 use anyhow::{Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use graphc_ir::learning_rate::{Curve, LrSchedule, LrScheduleError, Warmup};
 use graphc_ir::plan::{Accumulation, CompileOptions, Loss, Metric, ParameterGroup};
 
+use super::value_name;
 use super::values::{parse_above_zero, parse_whole_share};
-use super::{AccumulationChoice, OnNan, value_name};
 
 /// Options of schedules, clipping and groups of parameters.
 #[derive(Args, Clone)]
-pub(crate) struct TrainingArgs {
+pub(crate) struct HyperparameterArgs {
     /// The learning rate by the step: constant (default), step:SIZE,GAMMA, multistep:A,B,..,GAMMA, cosine:STEPS,
     /// linear:STEPS (both may have ,FLOOR, a part of the rate) or onecycle:STEPS
     #[arg(long, value_name = "SCHEDULE", value_parser = parse_curve)]
@@ -48,6 +48,45 @@ pub(crate) struct TrainingArgs {
     /// Share of the target that all classes have alike, for cross_entropy
     #[arg(long, value_name = "SHARE", value_parser = parse_whole_share)]
     pub label_smoothing: Option<f64>,
+}
+
+/// What to do where the loss is no finite number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnNan {
+    /// End the training with an error that names the first tensor that was not finite
+    Stop,
+    /// Leave all variables as they are in such a step, and go on
+    Skip,
+    /// Go on
+    Ignore,
+}
+
+/// In which type gradients of half precision are summed over microbatches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AccumulationChoice {
+    /// In f32
+    F32,
+    /// In their own type
+    Half,
+}
+
+impl AccumulationChoice {
+    /// Returns its name on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Half => "half",
+        }
+    }
+}
+
+impl From<AccumulationChoice> for Accumulation {
+    fn from(of: AccumulationChoice) -> Self {
+        match of {
+            AccumulationChoice::F32 => Self::F32,
+            AccumulationChoice::Half => Self::Half,
+        }
+    }
 }
 
 /// What can be said of a step.
@@ -103,7 +142,7 @@ fn parse_warmup(text: &str) -> Result<Warmup, String> {
     text.parse().map_err(|error: LrScheduleError| error.reason)
 }
 
-impl TrainingArgs {
+impl HyperparameterArgs {
     /// Whether a training goes on whatever is not finite.
     pub(crate) fn ignores_non_finite(&self) -> bool {
         self.on_nan == Some(OnNan::Ignore)

@@ -12,7 +12,6 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use graphc_compiler::compile::compile;
-use graphc_compiler::mixing::find_mixing_op;
 use graphc_compiler::passes::LOSS;
 use graphc_compiler::passes::loss::declare_loss;
 use graphc_data::{Dataset, LastBatch, Loader, Source, Split};
@@ -20,20 +19,20 @@ use graphc_ir::check::VerifiedPlan;
 use graphc_ir::graph::Graph;
 use graphc_ir::learning_rate::LrSchedule;
 use graphc_ir::plan::{
-    Accumulation, Cluster, CompileOptions, Loss, Metric, Plan, ROW_LOSSES, SAMPLES, TensorKind,
-    WeightsSource,
+    Accumulation, Cluster, CompileOptions, Loss, Metric, Plan, ROW_LOSSES, SAMPLES, WeightsSource,
 };
 use graphc_runtime::{HostTensor, Session, StepHandle};
 use serde_json::{Value, json};
 
-use super::output::print_message;
+use crate::cli::output::print_message;
+use crate::cli::plans::warn_of_mixing;
 
 /// Steps under way at once.
 const DEPTH: usize = 4;
 
 /// The scores of a model on a data set.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Scores {
+struct Scores {
     /// The mean over all that the loss averages over.
     pub loss: f64,
     /// Labels that are not ignored; of losses without labels samples.
@@ -44,7 +43,7 @@ pub(super) struct Scores {
 
 impl Scores {
     /// Returns the scores as they are printed and logged. For sequences the perplexity is among them, the exponential of the loss.
-    pub(super) fn json(&self, is_sequence: bool) -> Value {
+    pub(crate) fn json(&self, is_sequence: bool) -> Value {
         let mut line = json!({ "loss": self.loss });
         for (name, share) in &self.shares {
             line[*name] = json!(share);
@@ -82,7 +81,7 @@ fn options_of(training: &CompileOptions) -> CompileOptions {
 }
 
 /// The plan that evaluates a graph which `options` trains.
-pub(super) fn plan_evaluation(
+pub(crate) fn plan_evaluation(
     graph: Graph,
     options: &CompileOptions,
     cluster: &Cluster,
@@ -99,26 +98,14 @@ pub(super) fn plan_evaluation(
 }
 
 /// The plan that evaluates what a plan trains.
-pub(super) fn plan_of(plan: &Plan) -> Result<VerifiedPlan> {
+pub(crate) fn plan_of(plan: &Plan) -> Result<VerifiedPlan> {
     let graph = graphc_ir::text::parse_graph(&plan.graph.join("\n"))
         .context("the plan's graph cannot be read")?;
     self::plan_evaluation(graph, &plan.options, &plan.cluster, plan.weights.clone())
 }
 
-/// Says that a model makes something of several samples together, if it does: what it gives then depends on how samples come in batches, and on
-/// those that fill up the last one.
-pub(super) fn warn_of_mixing(plan: &Plan, batch: usize) {
-    if let Some(op) = find_mixing_op(plan) {
-        let text = format!(
-            "`{op}` makes something of several samples together, so results depend on which {batch} samples are in a batch, and on those that fill up \
-             the last one: take all at once with --batch"
-        );
-        print_message("warning", &text);
-    }
-}
-
 /// A session with the data that it is asked about.
-pub(super) struct Evaluation {
+pub(crate) struct Evaluation {
     /// The session.
     pub session: Session,
     loader: Loader,
@@ -129,7 +116,7 @@ pub(super) struct Evaluation {
 
 impl Evaluation {
     /// Evaluates on what is held out of a source.
-    pub(super) fn new(session: Session, plan: &Plan, source: &Source) -> Result<Self> {
+    pub(crate) fn new(session: Session, plan: &Plan, source: &Source) -> Result<Self> {
         let loss = plan.options.loss;
         let has_labels = loss.is_some_and(Loss::has_labels);
         let set = source.open_for(Split::Test, &session)?;
@@ -159,8 +146,17 @@ impl Evaluation {
         if self.session.leads() { sums.add(self.loss, samples, &outputs) } else { Ok(()) }
     }
 
+    /// Whether it finds this.
+    pub(crate) fn finds_metric(&self, metric: &str) -> bool {
+        match metric {
+            "loss" => true,
+            "perplexity" => self.is_sequence,
+            _ => self.loss.is_some_and(Loss::has_labels),
+        }
+    }
+
     /// Goes through all samples.
-    pub(super) fn run(&mut self) -> Result<Value> {
+    pub(crate) fn run(&mut self) -> Result<Value> {
         let (mut sums, mut under_way) = (ScoreSums::default(), VecDeque::new());
         for batch in self.loader.epoch(0)? {
             let batch = batch?;
@@ -173,63 +169,6 @@ impl Evaluation {
         }
         under_way.into_iter().try_for_each(|step| self.add_step(step, &mut sums))?;
         Ok(sums.scores(self.loss).json(self.is_sequence))
-    }
-}
-
-/// Evaluates a training on its way.
-pub(super) struct Watch {
-    evaluation: Evaluation,
-    /// The weights that go from one session to the other.
-    names: Vec<String>,
-    /// Steps between evaluations; `None`: there is one, at the end.
-    every: Option<u64>,
-    patience: Option<usize>,
-    best: f64,
-    /// Evaluations since the best.
-    worse: usize,
-}
-
-impl Watch {
-    /// Evaluates on what is held out of a source after every so many steps.
-    pub(super) fn new(
-        session: Session,
-        plan: &Plan,
-        source: &Source,
-        every: Option<u64>,
-        patience: Option<usize>,
-    ) -> Result<Self> {
-        let variables = session.variables().into_iter();
-        let names = variables.filter(|(_, (kind, _))| *kind == TensorKind::Parameter);
-        let names = names.map(|(name, _)| name).collect();
-        let evaluation = Evaluation::new(session, plan, source)?;
-        Ok(Self { evaluation, names, every, patience, best: f64::INFINITY, worse: 0 })
-    }
-
-    /// Whether evaluations find this.
-    pub(super) fn finds_metric(&self, metric: &str) -> bool {
-        match metric {
-            "loss" => true,
-            "perplexity" => self.evaluation.is_sequence,
-            _ => self.evaluation.loss.is_some_and(Loss::has_labels),
-        }
-    }
-
-    /// Whether an evaluation is due after so many steps, besides that at the end.
-    pub(super) fn is_due(&self, finished: u64) -> bool {
-        self.every.is_some_and(|every| finished.is_multiple_of(every))
-    }
-
-    /// Evaluates the weights that a session has now: what comes out, and whether patience is at its end.
-    pub(super) fn evaluate(&mut self, of: &mut Session) -> Result<(Value, bool)> {
-        for name in &self.names {
-            let value = of.variable(name)?;
-            self.evaluation.session.set_variable(name, &value)?;
-        }
-        let scores = self.evaluation.run()?;
-        let loss = scores["loss"].as_f64().unwrap_or(f64::INFINITY);
-        self.worse = if loss < self.best { 0 } else { self.worse + 1 };
-        self.best = self.best.min(loss);
-        Ok((scores, self.patience.is_some_and(|patience| self.worse >= patience)))
     }
 }
 

@@ -42,7 +42,7 @@ pub fn panic_text(panic: &(dyn Any + Send)) -> &str {
 
 /// Runs a number of tasks on as many threads as the process may use, or as the system gives, and returns their results
 /// in order.
-pub(crate) fn side_by_side<R: Send>(tasks: usize, task: impl Fn(usize) -> R + Sync) -> Vec<R> {
+pub fn side_by_side<R: Send>(tasks: usize, task: impl Fn(usize) -> R + Sync) -> Vec<R> {
     /// The stack of a process's first thread: NVIDIA's compiler is made for that, and other threads of ours have less.
     const STACK: usize = 8 << 20;
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(tasks);

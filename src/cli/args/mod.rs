@@ -3,11 +3,13 @@
 mod advise;
 mod check;
 pub(crate) mod command_line;
+mod compile_options;
+mod eval;
+mod hyperparameters;
 mod launch;
 mod loss;
 mod machine;
 mod train;
-mod training;
 mod values;
 
 use std::path::{Path, PathBuf};
@@ -21,13 +23,15 @@ use graphc_ir::types::DType;
 use super::numbers::{parse_positive, parse_whole};
 pub(crate) use advise::AdviseArgs;
 pub(crate) use check::CheckArgs;
+pub(crate) use compile_options::{compile_options, default_rate};
+pub(crate) use eval::EvalArgs;
+pub(crate) use hyperparameters::{HyperparameterArgs, Measure, OnNan};
 pub(crate) use launch::LaunchArgs;
 pub(crate) use loss::{LossChoice, LossParser};
 pub(crate) use machine::{
     CalibrateArgs, Capability, ClustersArgs, DevicesArgs, DoctorArgs, KernelsArgs,
 };
-pub(crate) use train::{AccumulationChoice, BestBy, CheckpointArgs, EvalArgs, OnNan, TrainArgs};
-pub(crate) use training::{Measure, TrainingArgs};
+pub(crate) use train::{BestBy, CheckpointArgs, TrainArgs};
 pub(crate) use values::value_name;
 use values::{
     not_negative, parse_bytes, parse_count, parse_dim, parse_effort, parse_emit, parse_framework,
@@ -87,7 +91,7 @@ pub(crate) enum Command {
     /// Write the weights of a checkpoint as one safetensors file with the model's names
     Export(ExportArgs),
     /// Data sets: write a synthetic one
-    Data(super::synth::DataArgs),
+    Data(super::data::DataArgs),
     /// Print what completes commands and options in a shell
     Completions(CompletionsArgs),
     /// Write a manual page of each command
@@ -369,7 +373,7 @@ pub(crate) struct SharedArgs {
     pub centered: bool,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub training: TrainingArgs,
+    pub hyperparameters: HyperparameterArgs,
     /// Keep a moving average of each trained weight too, which keeps this share of itself at a step: e.g. 0.999
     #[arg(long, value_name = "DECAY", requires = "optimizer", value_parser = parse_share)]
     pub ema: Option<f64>,
@@ -435,7 +439,7 @@ pub(crate) enum Format {
 
 /// Names of devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum DeviceName {
+pub(crate) enum DeviceName {
     /// The processor
     Cpu,
     /// NVIDIA's GPUs

@@ -13,10 +13,9 @@ use graphc_runtime::{HostTensor, Session, StepHandle};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
-use super::args::Measure;
-use super::args::TrainArgs;
 use super::feeding::Feeder;
-use super::output::{print_message, say_notes};
+use crate::cli::args::{Measure, TrainArgs};
+use crate::cli::output::{print_message, say_notes};
 
 /// The last finished step.
 pub(super) struct Finished {
@@ -171,9 +170,9 @@ impl Finished {
             outputs: BTreeMap::new(),
             scales: has_loss_scale(plan),
             options: plan.options.clone(),
-            ignores: args.shared.training.ignores_non_finite(),
-            perplexity: args.shared.training.measure.contains(&Measure::Perplexity),
-            speed: args.shared.training.measure.contains(&Measure::Speed),
+            ignores: args.shared.hyperparameters.ignores_non_finite(),
+            perplexity: args.shared.hyperparameters.measure.contains(&Measure::Perplexity),
+            speed: args.shared.hyperparameters.measure.contains(&Measure::Speed),
             skipped: 0,
             skipped_in_a_row: 0,
             most_skips: most_skips(args),
@@ -385,7 +384,7 @@ pub(super) fn check_skips(args: &TrainArgs, plan: &Plan) -> Result<()> {
 }
 
 fn most_skips(args: &TrainArgs) -> Option<u64> {
-    let ignores = args.shared.training.ignores_non_finite();
+    let ignores = args.shared.hyperparameters.ignores_non_finite();
     args.max_skips.or((!ignores).then_some(MOST_SKIPS))
 }
 
