@@ -80,7 +80,7 @@ pub(super) fn lower_grid_sample(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Ve
     let image = cx.reshape(&x, &[n, c, extents.iter().product()])?;
     let image = cx.transpose(&image, vec![0, 2, 1])?;
     let of = Sampled { image, extents: extents.to_vec(), outside, aligned, mode };
-    let y = of.sample(cx, &places)?;
+    let y = of.sample_places(cx, &places)?;
     let y = cx.transpose(&y, vec![0, 2, 1])?;
     Ok(vec![cx.reshape(&y, &[&[n, c], rows].concat())?])
 }
@@ -143,7 +143,7 @@ struct Taps {
 
 impl Sampled {
     /// Returns what the image has at places `[n, m]`, one for each dim.
-    fn sample(&self, cx: &mut Lowering, places: &[Val]) -> Res<Val> {
+    fn sample_places(&self, cx: &mut Lowering, places: &[Val]) -> Res<Val> {
         if self.mode == GridMode::Nearest {
             let round = |place| cx.apply_unary(UnaryFunction::Round, place);
             let rounded = places.iter().map(round).collect::<Res<Vec<_>>>()?;
@@ -194,8 +194,9 @@ impl Sampled {
             if self.mode == GridMode::Cubic {
                 place = pad_coordinate(cx, &place, extent, self.aligned, self.outside)?;
             }
-            let chosen = ([places, &[place]].concat(), [weights, &[weight.clone()]].concat());
-            sum = self.add_taps(cx, others, (&chosen.0, &chosen.1), sum)?;
+            let weights = [weights, std::slice::from_ref(weight)].concat();
+            let places = [places, &[place]].concat();
+            sum = self.add_taps(cx, others, (&places, &weights), sum)?;
         }
         Ok(sum)
     }
