@@ -162,10 +162,13 @@ impl HuggingFaceFolder {
         let tensors = self.tensors.as_ref().unwrap_or(&nothing);
         let draws = options.draws_missing && self.tensors.is_none();
         if let Some(unread) = files::find_unread_weights(&self.path).filter(|_| draws) {
-            return Err(self.config.config_error(format!(
-                "its weights are in {unread}, which is not read: save the model as safetensors, or move that file away for a training \
-                 from scratch"
-            )));
+            return Err(ImportError::Read {
+                path: self.path,
+                reason: format!(
+                    "its weights are in {unread}, which is not read: save the model as safetensors, by \
+                     `model.save_pretrained(DIR)` of transformers, or move that file away to train from scratch"
+                ),
+            });
         }
         let std = self.config.number_or("initializer_range", 0.02)?;
         let (dtype, drawn) = (self.config.default_dtype()?, draws.then_some(std));

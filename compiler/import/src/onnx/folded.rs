@@ -223,23 +223,34 @@ impl FoldedWeights {
         functions: &FunctionNames<'_>,
         batch: Option<usize>,
     ) {
-        let repeats = functions.has_any(&["expand", "repeat"]);
         let repetition = match functions.has_any(&LOOK_UPS) {
             true => Repetition::of_rows(name, tensor),
-            false if repeats => Ok(Repetition::along_batch(name, tensor, batch)),
-            false => Ok(None),
+            false => Ok(functions.find_repetition(name, tensor, batch)),
         };
         // Buckets of distances repeat, so that their rows are not found where none do.
         let is_lost = matches!(repetition, Ok(None)) && functions.names.contains("log");
         let Some(repetition) = repetition.ok().filter(|_| !is_lost) else {
-            self.computed.insert(name.to_owned(), parameters);
-            return;
+            return self.add_computed(name, tensor, parameters, functions, batch);
         };
         self.repeated.extend(repetition.map(|repetition| (name.to_owned(), repetition)));
         if functions.has_any(&["add"]) && !functions.has_any(&LOOK_UPS) {
             self.shifted.insert(name.to_owned());
         }
         self.moved.insert(name.to_owned(), parameters);
+    }
+
+    /// Adds a tensor that is computed of parameters. What all samples of a batch have alike of it is kept once.
+    fn add_computed(
+        &mut self,
+        name: &str,
+        tensor: &WeightTensor,
+        parameters: Vec<String>,
+        functions: &FunctionNames<'_>,
+        batch: Option<usize>,
+    ) {
+        let repetition = functions.find_repetition(name, tensor, batch);
+        self.repeated.extend(repetition.map(|repetition| (name.to_owned(), repetition)));
+        self.computed.insert(name.to_owned(), parameters);
     }
 
     /// Adds a tensor that is made of no parameter, or of several: each of them learns in its place if they are only joined, with zeros or without.
@@ -249,6 +260,7 @@ impl FoldedWeights {
         tensor: &WeightTensor,
         (parameters, sources): (Vec<String>, usize),
         functions: &FunctionNames<'_>,
+        batch: Option<usize>,
     ) {
         let zeros = zero_part(name, tensor, sources);
         if parameters.is_empty() {
@@ -259,7 +271,7 @@ impl FoldedWeights {
             }
             self.moved.insert(name.to_owned(), parameters);
         } else {
-            self.computed.insert(name.to_owned(), parameters);
+            self.add_computed(name, tensor, parameters, functions, batch);
         }
     }
 
@@ -287,7 +299,7 @@ impl FoldedWeights {
             let functions: Vec<&str> = made.map(|name| function_of(name)).collect();
             let functions = FunctionNames::of_names(&functions);
             let [parameter] = &parameters[..] else {
-                found.add_joined(name, tensor, (parameters, sources), &functions);
+                found.add_joined(name, tensor, (parameters, sources), &functions, batch);
                 continue;
             };
             let exponential = Exponential::of_functions(parameter, &functions.names)
@@ -304,7 +316,7 @@ impl FoldedWeights {
             } else if functions.move_parameter() {
                 found.add_moved(name, tensor, parameters, &functions, batch);
             } else {
-                found.computed.insert(name.clone(), parameters);
+                found.add_computed(name, tensor, parameters, &functions, batch);
             }
         }
         found.lost = lost_parameters(metadata, tensors.keys());
@@ -328,6 +340,17 @@ impl<'a> FunctionNames<'a> {
 
     fn has_any(&self, functions: &[&str]) -> bool {
         functions.iter().any(|name| self.names.contains(name))
+    }
+
+    /// Finds what all samples of a batch have alike, where the exporter has repeated something.
+    fn find_repetition(
+        &self,
+        name: &str,
+        tensor: &WeightTensor,
+        batch: Option<usize>,
+    ) -> Option<Repetition> {
+        let repeats = self.has_any(&["expand", "repeat"]);
+        repeats.then(|| Repetition::along_batch(name, tensor, batch)).flatten()
     }
 
     /// Whether a parameter learns in its new place what it would have learned: where nothing is computed but moved, and what is added has no

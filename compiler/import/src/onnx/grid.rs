@@ -22,14 +22,27 @@ enum GridPadding {
     Reflection,
 }
 
-/// Lowers the sampling of images `[n, channels, h, w]` at places `[n, h', w', 2]` from -1 to 1, with x before y.
+/// Lowers the sampling of images `[n, channels, h, w]` at places `[n, h', w', 2]` from -1 to 1, with x before y, and of volumes in the same
+/// way.
 pub(super) fn lower_grid_sample(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let (x, grid) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
-    let ([n, c, h, w], [_, rows, columns, 2]) = (cx.four_extents(&x)?, cx.four_extents(&grid)?)
+    let (of_image, of_grid) = (cx.shape(&x)?, cx.shape(&grid)?);
+    let (&[n, c, ref extents @ ..], [_, rows @ .., coordinates]) = (&of_image[..], &of_grid[..])
     else {
-        return fail_with(format!("its places have two coordinates, not {}", cx.ty(&grid)?));
+        return fail_with("images have samples and channels, and places have coordinates");
     };
-    if h == 0 || w == 0 {
+    let dims = extents.len();
+    if !(2..=3).contains(&dims) || rows.len() != dims {
+        return fail_with(format!(
+            "only images of four dims and volumes of five are supported, with as many of places, not {} with {}",
+            cx.ty(&x)?,
+            cx.ty(&grid)?
+        ));
+    }
+    if *coordinates != dims {
+        return fail_with(format!("its places have {dims} coordinates, not {}", cx.ty(&grid)?));
+    }
+    if extents.contains(&0) {
         return fail_with("its images have no elements");
     }
     let outside = match call.text("padding_mode", "zeros")? {
@@ -38,48 +51,69 @@ pub(super) fn lower_grid_sample(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Ve
         "reflection" => GridPadding::Reflection,
         other => return fail_with(format!("there is no padding_mode `{other}`")),
     };
-    let aligned = call.int("align_corners", 0)? != 0;
-    let mut places = Vec::new();
-    for (at, extent) in [(1, h), (0, w)] {
-        let place = cx.slice(&grid, 3, at, at + 1, 1)?;
-        let place = cx.reshape(&place, &[n, rows * columns])?;
-        places.push(scale_coordinate(cx, &place, extent, aligned, outside)?);
-    }
-    let image = cx.reshape(&x, &[n, c, h * w])?;
-    let image = cx.transpose(&image, vec![0, 2, 1])?;
-    let of = Sampled { image, extents: [h, w], outside };
-    let y = match call.text("mode", "linear")? {
-        "nearest" => {
-            let y = cx.apply_unary(UnaryFunction::Round, &places[0])?;
-            let x = cx.apply_unary(UnaryFunction::Round, &places[1])?;
-            of.elements_at(cx, [&y, &x])?
+    let mode = match call.text("mode", "linear")? {
+        "nearest" => GridMode::Nearest,
+        "linear" | "bilinear" => GridMode::Linear,
+        "cubic" | "bicubic" if dims == 2 => GridMode::Cubic,
+        "cubic" | "bicubic" => {
+            return fail_with("volumes are sampled linear or nearest, not cubic");
         }
-        "linear" | "bilinear" => of.interpolate(cx, [&places[0], &places[1]])?,
         other => {
             return fail_with(format!(
-                "the mode `{other}` is not supported: only linear and nearest"
+                "the mode `{other}` is not supported: only linear, nearest and cubic"
             ));
         }
     };
+    let aligned = call.int("align_corners", 0)? != 0;
+    let count = rows.iter().product();
+    let mut places = Vec::new();
+    for (dim, &extent) in extents.iter().enumerate() {
+        let at = dims - 1 - dim;
+        let place = cx.slice(&grid, dims + 1, at, at + 1, 1)?;
+        let place = cx.reshape(&place, &[n, count])?;
+        let mut place = scale_coordinate(cx, &place, extent, aligned)?;
+        if mode != GridMode::Cubic {
+            place = pad_coordinate(cx, &place, extent, aligned, outside)?;
+        }
+        places.push(place);
+    }
+    let image = cx.reshape(&x, &[n, c, extents.iter().product()])?;
+    let image = cx.transpose(&image, vec![0, 2, 1])?;
+    let of = Sampled { image, extents: extents.to_vec(), outside, aligned, mode };
+    let y = of.sample_places(cx, &places)?;
     let y = cx.transpose(&y, vec![0, 2, 1])?;
-    Ok(vec![cx.reshape(&y, &[n, c, rows, columns])?])
+    Ok(vec![cx.reshape(&y, &[&[n, c], rows].concat())?])
 }
 
-/// A place from -1 to 1 as one in elements, brought into the image where what is outside is not zero.
-fn scale_coordinate(
-    cx: &mut Lowering,
-    place: &Val,
-    extent: usize,
-    aligned: bool,
-    outside: GridPadding,
-) -> Res<Val> {
+/// How elements about a place make the one there.
+#[derive(Clone, Copy, PartialEq)]
+enum GridMode {
+    Nearest,
+    Linear,
+    /// By cubic convolution (Keys 1981) of the four nearest of each dim.
+    Cubic,
+}
+
+/// A place from -1 to 1 as one in elements.
+fn scale_coordinate(cx: &mut Lowering, place: &Val, extent: usize, aligned: bool) -> Res<Val> {
     let extent = extent as f64;
     let (factor, shift) = match aligned {
         true => ((extent - 1.0) / 2.0, (extent - 1.0) / 2.0),
         false => (extent / 2.0, (extent - 1.0) / 2.0),
     };
     let place = cx.apply_unary(UnaryFunction::Scale(Scalar(factor)), place)?;
-    let mut place = cx.apply_unary(UnaryFunction::Offset(Scalar(shift)), &place)?;
+    cx.apply_unary(UnaryFunction::Offset(Scalar(shift)), &place)
+}
+
+/// A place in elements, brought into the image where what is outside is not zero.
+fn pad_coordinate(
+    cx: &mut Lowering,
+    place: &Val,
+    extent: usize,
+    aligned: bool,
+    outside: GridPadding,
+) -> Res<Val> {
+    let (extent, mut place) = (extent as f64, place.clone());
     if outside == GridPadding::Reflection {
         let (first, span) = if aligned { (0.0, extent - 1.0) } else { (-0.5, extent) };
         place = cx.reflect_place(&place, first, span)?;
@@ -94,65 +128,113 @@ fn scale_coordinate(
 /// The image that is sampled, with elements `[n, h w, channels]`.
 struct Sampled {
     image: Val,
-    extents: [usize; 2],
+    extents: Vec<usize>,
     outside: GridPadding,
+    aligned: bool,
+    mode: GridMode,
+}
+
+/// The elements of a dim about a place: the weight of each, and how far the first is from the place's whole part.
+struct Taps {
+    whole: Val,
+    first: f64,
+    weights: Vec<Val>,
 }
 
 impl Sampled {
+    /// Returns what the image has at places `[n, m]`, one for each dim.
+    fn sample_places(&self, cx: &mut Lowering, places: &[Val]) -> Res<Val> {
+        if self.mode == GridMode::Nearest {
+            let round = |place| cx.apply_unary(UnaryFunction::Round, place);
+            let rounded = places.iter().map(round).collect::<Res<Vec<_>>>()?;
+            return self.elements_at(cx, &rounded);
+        }
+        let taps = places.iter().map(|place| self.taps_of(cx, place)).collect::<Res<Vec<_>>>()?;
+        let sum = self.add_taps(cx, &taps, (&[], &[]), None)?;
+        sum.map_or_else(|| fail_with("an image has no elements"), Ok)
+    }
+
+    fn taps_of(&self, cx: &mut Lowering, place: &Val) -> Res<Taps> {
+        let (whole, [own, next]) = cx.split_place(place)?;
+        if self.mode == GridMode::Linear {
+            return Ok(Taps { whole, first: 0.0, weights: vec![own, next] });
+        }
+        let weights = [(1.0, 1.0), (0.0, 1.0), (1.0, -1.0), (2.0, -1.0)]
+            .map(|(from, sign)| cx.cubic_weight(&next, from, sign))
+            .into_iter()
+            .collect::<Res<Vec<_>>>()?;
+        Ok(Taps { whole, first: -1.0, weights })
+    }
+
+    /// Adds the elements of all taps to a sum, each times its weights. `chosen` are the places and weights in the dims before these.
+    fn add_taps(
+        &self,
+        cx: &mut Lowering,
+        taps: &[Taps],
+        (places, weights): (&[Val], &[Val]),
+        mut sum: Option<Val>,
+    ) -> Res<Option<Val>> {
+        let Some((of_dim, others)) = taps.split_first() else {
+            let found = self.elements_at(cx, places)?;
+            let mut weight = weights[0].clone();
+            for other in &weights[1..] {
+                weight = cx.apply_binary(BinaryFunction::Mul, &weight, other)?;
+            }
+            let weight = cx.append_dim(&weight)?;
+            let part = cx.apply_binary(BinaryFunction::Mul, &found, &weight)?;
+            return Ok(Some(match sum {
+                Some(sum) => cx.apply_binary(BinaryFunction::Add, &sum, &part)?,
+                None => part,
+            }));
+        };
+        let extent = self.extents[places.len()];
+        for (at, weight) in of_dim.weights.iter().enumerate() {
+            let step = Scalar(of_dim.first + at as f64);
+            let mut place = cx.apply_unary(UnaryFunction::Offset(step), &of_dim.whole)?;
+            if self.mode == GridMode::Cubic {
+                place = pad_coordinate(cx, &place, extent, self.aligned, self.outside)?;
+            }
+            let weights = [weights, std::slice::from_ref(weight)].concat();
+            let places = [places, &[place]].concat();
+            sum = self.add_taps(cx, others, (&places, &weights), sum)?;
+        }
+        Ok(sum)
+    }
+
     /// Returns the elements at whole places `[n, m]`, and 0 for those outside.
-    fn elements_at(&self, cx: &mut Lowering, [y, x]: [&Val; 2]) -> Res<Val> {
-        let [h, w] = self.extents;
+    fn elements_at(&self, cx: &mut Lowering, places: &[Val]) -> Res<Val> {
         let mut within = Vec::new();
         let mut bounded = Vec::new();
-        for (place, extent) in [(y, h), (x, w)] {
+        for (place, &extent) in places.iter().zip(&self.extents) {
             let (low, high) = (Scalar(0.0), Scalar(extent as f64 - 1.0));
             let inside = cx.apply_unary(UnaryFunction::Clip { low, high }, place)?;
             within.push(cx.apply_binary(BinaryFunction::Equal, &inside, place)?);
             bounded.push(cx.cast(&inside, DType::I64)?);
         }
-        let width = cx.number_like(&bounded[0], w as f64)?;
-        let row = cx.apply_binary(BinaryFunction::Mul, &bounded[0], &width)?;
-        let index = cx.apply_binary(BinaryFunction::Add, &row, &bounded[1])?;
+        let mut index = bounded[0].clone();
+        for (place, &extent) in bounded.iter().zip(&self.extents).skip(1) {
+            let extent = cx.number_like(&index, extent as f64)?;
+            let row = cx.apply_binary(BinaryFunction::Mul, &index, &extent)?;
+            index = cx.apply_binary(BinaryFunction::Add, &row, place)?;
+        }
         let found = cx.apply(Op::Gather(Gather {}), &[self.image.clone(), index])?;
         if self.outside != GridPadding::Zeros {
             return Ok(found);
         }
-        let within = cx.apply_binary(BinaryFunction::And, &within[0], &within[1])?;
-        let within = cx.append_dim(&within)?;
+        let mut all = within[0].clone();
+        for other in &within[1..] {
+            all = cx.apply_binary(BinaryFunction::And, &all, other)?;
+        }
+        let within = cx.append_dim(&all)?;
         let zero = cx.number_like(&found, 0.0)?;
         cx.apply(Op::Where(Where {}), &[within, found, zero])
     }
-
-    /// Means of the four elements about places `[n, m]`, each by how near it is.
-    fn interpolate(&self, cx: &mut Lowering, [y, x]: [&Val; 2]) -> Res<Val> {
-        let (top, of_rows) = cx.split_place(y)?;
-        let (left, of_columns) = cx.split_place(x)?;
-        let mut sum: Option<Val> = None;
-        for (row, by_row) in of_rows.iter().enumerate() {
-            let y = cx.apply_unary(UnaryFunction::Offset(Scalar(row as f64)), &top)?;
-            for (column, by_column) in of_columns.iter().enumerate() {
-                let x = cx.apply_unary(UnaryFunction::Offset(Scalar(column as f64)), &left)?;
-                let found = self.elements_at(cx, [&y, &x])?;
-                let weight = cx.apply_binary(BinaryFunction::Mul, by_row, by_column)?;
-                let weight = cx.append_dim(&weight)?;
-                let part = cx.apply_binary(BinaryFunction::Mul, &found, &weight)?;
-                sum = Some(match sum {
-                    Some(sum) => cx.apply_binary(BinaryFunction::Add, &sum, &part)?,
-                    None => part,
-                });
-            }
-        }
-        sum.map_or_else(|| fail_with("an image has no elements"), Ok)
-    }
 }
 
-impl Lowering {
-    fn four_extents(&self, x: &Val) -> Res<[usize; 4]> {
-        let ty = self.ty(x)?;
-        <[usize; 4]>::try_from(&ty.shape[..])
-            .or_else(|_| fail_with(format!("images and their places have four dims, not {ty}")))
-    }
+/// The number of the cubic convolution that PyTorch and ONNX take.
+const CUBIC: f64 = -0.75;
 
+impl Lowering {
     /// The whole part of a place, and the weights of the element there and of the next one.
     fn split_place(&mut self, place: &Val) -> Res<(Val, [Val; 2])> {
         let whole = self.apply_unary(UnaryFunction::Floor, place)?;
@@ -160,6 +242,25 @@ impl Lowering {
         let own = self.apply_unary(UnaryFunction::Neg, &next)?;
         let own = self.apply_unary(UnaryFunction::Offset(Scalar(1.0)), &own)?;
         Ok((whole, [own, next]))
+    }
+
+    /// The weight by cubic convolution of an element at a distance of `from + sign part` from a place.
+    fn cubic_weight(&mut self, part: &Val, from: f64, sign: f64) -> Res<Val> {
+        let distance = self.apply_unary(UnaryFunction::Scale(Scalar(sign)), part)?;
+        let distance = self.apply_unary(UnaryFunction::Offset(Scalar(from)), &distance)?;
+        let is_near = (from == 0.0) || (from == 1.0 && sign < 0.0);
+        let factors = match is_near {
+            true => [CUBIC + 2.0, -(CUBIC + 3.0), 0.0, 1.0],
+            false => [CUBIC, -5.0 * CUBIC, 8.0 * CUBIC, -4.0 * CUBIC],
+        };
+        let mut sum = self.apply_unary(UnaryFunction::Scale(Scalar(factors[0])), &distance)?;
+        for (place, &factor) in factors[1..].iter().enumerate() {
+            sum = self.apply_unary(UnaryFunction::Offset(Scalar(factor)), &sum)?;
+            if place < 2 {
+                sum = self.apply_binary(BinaryFunction::Mul, &sum, &distance)?;
+            }
+        }
+        Ok(sum)
     }
 
     /// `[n, m]` as `[n, m, 1]`.

@@ -1,7 +1,7 @@
 //! Tensors in which the exporter's optimizer has repeated parts of a parameter: rows of a table that it has looked up, or samples of a batch. The model
 //! learns each of them once, so the weight is a matrix of the rows that differ, and the tensor is looked up in it again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use graphc_ir::types::{DType, TensorType};
@@ -30,8 +30,8 @@ pub(super) struct Repetition {
 pub(super) struct AmbiguousRows;
 
 impl Repetition {
-    /// Finds the samples of a tensor that are alike, if all of a batch are. The batch is the first dim that has its extent and along
-    /// which all is alike.
+    /// Finds the samples of a tensor that are alike, if all of a batch are. The batch is the first dim along which all is alike and that has its
+    /// extent, or else a multiple of it: heads or frames of each sample are then behind those of the sample before.
     pub(super) fn along_batch(
         name: &str,
         tensor: &WeightTensor,
@@ -40,16 +40,37 @@ impl Repetition {
         let batch = batch.filter(|&batch| batch > 1)?;
         let bytes = tensor.bytes(name).ok()?;
         let whole = &tensor.shape;
-        (0..whole.len()).filter(|&dim| whole[dim] == batch).find_map(|dim| {
-            let outer = whole[..dim].iter().product();
-            let elements: usize = whole[dim + 1..].iter().product();
-            let run = (elements * tensor.dtype.size()).max(1);
+        let of_extent = |multiple: usize| {
+            let dims = (0..whole.len()).filter(move |&dim| whole[dim] == batch * multiple);
+            dims.filter_map(|dim| Self::along_dim(tensor, &bytes, dim, batch)).next()
+        };
+        if let Some(found) = of_extent(1) {
+            return Some(found);
+        }
+        // What is one number throughout is alike along any dim.
+        let is_one_number = bytes.chunks(tensor.dtype.size()).all(|x| bytes.starts_with(x));
+        let multiples = whole.iter().map(|extent| extent / batch).filter(|&multiple| multiple > 1);
+        let multiples: BTreeSet<usize> = multiples.collect();
+        multiples.into_iter().filter(|_| !is_one_number).find_map(of_extent)
+    }
+
+    /// Finds what recurs along a dim as often as there are samples, or more often by a factor.
+    fn along_dim(tensor: &WeightTensor, bytes: &[u8], dim: usize, batch: usize) -> Option<Self> {
+        let whole = &tensor.shape;
+        let outer = whole[..dim].iter().product();
+        let elements: usize = whole[dim + 1..].iter().product();
+        let all = elements * whole[dim];
+        let recur = |count: &usize| {
+            let run = (all / count * tensor.dtype.size()).max(1);
             let are_alike = |samples: &[u8]| samples.chunks(run).all(|s| s == &samples[..run]);
-            let rows = (0..outer).flat_map(|row| vec![row; batch]).collect();
-            let found =
-                || Self { whole: whole.clone(), shape: vec![outer, batch, elements], dim: 2, rows };
-            bytes.chunks(run * batch).all(are_alike).then(found)
-        })
+            bytes.chunks((all * tensor.dtype.size()).max(1)).all(are_alike)
+        };
+        let counts = (batch..=whole[dim]).rev();
+        let count = counts
+            .filter(|count| count.is_multiple_of(batch) && whole[dim].is_multiple_of(*count))
+            .find(recur)?;
+        let rows = (0..outer).flat_map(|row| vec![row; count]).collect();
+        Some(Self { whole: whole.clone(), shape: vec![outer, count, all / count], dim: 2, rows })
     }
 
     /// Finds the rows of a tensor that are alike, along the dim of which the fewest differ. There is none if all differ.
@@ -225,5 +246,26 @@ mod tests {
         assert_eq!(found.repeat_rows("t", &each).expect("in memory"), behind);
         assert_eq!(Repetition::along_batch("t", &samples, Some(3)), None);
         assert_eq!(Repetition::along_batch("t", &tensor(&[2, 1], &[1., 2.]), Some(2)), None);
+    }
+
+    /// Samples, and behind each other what each sample has of two heads; with heads that are alike too it is one row.
+    #[test]
+    fn samples_that_are_alike_with_all_their_heads_are_one() {
+        for (elements, count, one) in [
+            ([1., 2., 3., 4., 1., 2., 3., 4.], 2, &[1., 2., 3., 4.][..]),
+            ([1., 2., 1., 2., 1., 2., 1., 2.], 4, &[1., 2.]),
+        ] {
+            let heads = tensor(&[4, 1, 2], &elements);
+            let found = Repetition::along_batch("t", &heads, Some(2)).expect("they are alike");
+            assert_eq!(found.shape, [1, count, one.len()]);
+            let each = found.different_rows("t", &heads).expect("in memory");
+            assert_eq!(
+                (&each.shape[..], each.elements("t")),
+                (&[1, one.len()][..], Ok(one.to_vec()))
+            );
+            assert_eq!(found.repeat_rows("t", &each).expect("in memory"), heads);
+        }
+        // Zeros may be positions as well as samples.
+        assert_eq!(Repetition::along_batch("t", &tensor(&[4, 1], &[0.0; 4]), Some(2)), None);
     }
 }

@@ -134,18 +134,24 @@ fn by_marks(
         describe_guessed(&guessed),
         describe_parameters(
             untrained.flat_map(|name| &folded.computed[name]),
-            "were computed with and are not trained",
+            ["was computed with and is not trained", "were computed with and are not trained"],
         ),
         describe_parameters(
             folded.lost.iter(),
-            "are not in the file, as another name has the same weight, nothing uses them, or the optimizer left them out",
+            [
+                "is not in the file, as another name has the same weight, nothing uses it, or the optimizer left it out",
+                "are not in the file, as another name has the same weight, nothing uses them, or the optimizer left them out",
+            ],
         ),
     ];
     let said: Vec<String> = said.into_iter().flatten().collect();
     let shifted = folded.shifted.iter().filter_map(|name| folded.moved.get(name)).flatten();
     let shifted = describe_parameters(
         shifted,
-        "are trained with the number that the exporter added to them, to which weight decay applies too",
+        [
+            "is trained with the number that the exporter added to it, to which weight decay applies too",
+            "are trained with the number that the exporter added to them, to which weight decay applies too",
+        ],
     );
     let mut warnings = Vec::from_iter((!said.is_empty()).then(|| {
         format!(
@@ -160,24 +166,32 @@ fn by_marks(
 }
 
 fn describe_guessed(guessed: &[String]) -> Option<String> {
-    (!guessed.is_empty()).then(|| {
-        format!(
-            "{} of the weights are not marked, and are trained because an op takes them as its weight: {}",
-            guessed.len(),
-            format_names(guessed)
-        )
-    })
+    let said = count_of(
+        guessed.len(),
+        [
+            "of the weights is not marked, and is trained because an op takes it as its weight",
+            "of the weights are not marked, and are trained because an op takes them as its weight",
+        ],
+    );
+    (!guessed.is_empty()).then(|| format!("{said}: {}", format_names(guessed)))
 }
 
-/// Describes parameters that are not trained.
+/// Describes parameters by what is said of one of them and of several.
 fn describe_parameters<'a>(
     parameters: impl Iterator<Item = &'a String>,
-    what_of_them: &str,
+    [of_one, of_several]: [&str; 2],
 ) -> Option<String> {
     let parameters: BTreeSet<&String> = parameters.collect();
     let names: Vec<String> = parameters.iter().map(|name| format!("`{name}`")).collect();
     let (count, listed) = (names.len(), format_names(&names));
-    (count > 0).then(|| format!("{count} parameters {what_of_them}: {listed}"))
+    let of_one = format!("parameter {of_one}");
+    let of_several = format!("parameters {of_several}");
+    (count > 0).then(|| format!("{}: {listed}", count_of(count, [&of_one, &of_several])))
+}
+
+/// Returns a count, and what is said of one or of several.
+fn count_of(count: usize, [of_one, of_several]: [&str; 2]) -> String {
+    format!("{count} {}", if count == 1 { of_one } else { of_several })
 }
 
 fn by_use(
@@ -215,19 +229,19 @@ fn by_use(
     let tied = shared::find_made_copies(&trained, tensors, is_made, true);
     trained.retain(|name| !tied.contains_key(name));
     let mut text = format!(
-        "the model does not mark its parameters: by their use, {} weights are trained",
-        trained.len()
+        "the model does not mark its parameters: by their use, {} trained",
+        count_of(trained.len(), ["weight is", "weights are"])
     );
     if !left.is_empty() {
-        text += &format!(" and {} are not: {}", left.len(), format_names(&left));
+        let count = count_of(left.len(), ["is", "are"]);
+        text += &format!(" and {count} not: {}", format_names(&left));
     }
     let unusual: Vec<String> =
         trained.iter().filter(|name| !is_usual(name)).map(|name| format!("`{name}`")).collect();
     if !unusual.is_empty() {
-        let (count, names) = (unusual.len(), format_names(&unusual));
-        text += &format!(
-            "; of these {count} are called neither weight nor bias, as buffers are: {names}"
-        );
+        let (count, names) = (count_of(unusual.len(), ["is", "are"]), format_names(&unusual));
+        text +=
+            &format!("; of these {count} called neither weight nor bias, as buffers are: {names}");
     }
     let of_pair = |(copy, source): (String, String)| format!("`{copy}` (`{source}`)");
     if !tied.is_empty() {
@@ -245,8 +259,14 @@ fn by_use(
     }
     if !copies.is_empty() {
         text += &format!(
-            "; {} that begin with the same numbers as another are trained apart from it",
-            copies.len()
+            "; {} trained apart from it",
+            count_of(
+                copies.len(),
+                [
+                    "that begins with the same numbers as another is",
+                    "that begin with the same numbers as another are",
+                ],
+            )
         );
     }
     text += "; --train and --freeze decide otherwise";

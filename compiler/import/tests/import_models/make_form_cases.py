@@ -255,6 +255,20 @@ operands = ["q", "k", "v", "", "", "", "lengths"]
 case("Attention_lengths", [node("Attention", operands)], {"q": q, "k": k, "v": v, "lengths": i(3, 5)}, opset=24,
      found={"y": means.astype(np.float32)})
 
+# Cubic convolution of images, and volumes at computed places.
+for padding in ["zeros", "border", "reflection"]:
+    for aligned in [0, 1]:
+        one("GridSample", {"x": f(2, 2, 5, 6), "grid": f(2, 3, 4, 2)}, name=f"GridSample_cubic_{padding}_{aligned}", mode="cubic",
+            padding_mode=padding, align_corners=aligned)
+    for mode in ["linear", "nearest"]:
+        one("GridSample", {"x": f(2, 2, 3, 4, 5), "grid": f(2, 2, 3, 2, 3)}, name=f"GridSample_volume_{mode}_{padding}", mode=mode,
+            padding_mode=padding, align_corners=int(padding == "border"))
+
+# Of equal elements those of the lowest places.
+ties = np.array([[1, 3, 3, 2, 3, 1], [2, 2, 2, 2, 2, 2]], dtype=np.float32)
+for largest in [0, 1]:
+    one("TopK", {"x": ties}, {"k": i(4)}, name=f"TopK_ties_{largest}", outputs=("y", "places"), largest=largest)
+
 folder = pathlib.Path(__file__).parent
 lines = ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases)
 (folder / "form_cases.json").write_text(f"[\n{lines}\n]\n")

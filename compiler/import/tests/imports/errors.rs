@@ -531,7 +531,7 @@ fn what_is_trained_follows_the_metadata_and_the_use() {
     let [warning] = marked.training_warnings.as_slice() else {
         panic!("{:?}", marked.training_warnings)
     };
-    let guessed = "1 of the weights are not marked, and are trained because an op takes them as its weight: `renamed` (MatMul). ";
+    let guessed = "1 of the weights is not marked, and is trained because an op takes it as its weight: `renamed` (MatMul). ";
     assert!(warning.starts_with(guessed), "{warning}");
     assert_eq!(marked.symbols, ["n"], "and `batch` gives its value");
     let unmarked = load("unmarked.onnx");

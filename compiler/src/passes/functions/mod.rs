@@ -3,12 +3,13 @@
 //!
 //! GELU, by tanh or the error function, and SiLU are known by their values at some points, never by their form (`curves.rs`). Layer and
 //! root-mean-square normalization over the last dim are known by their ops (`norms.rs`), and so is the logarithm of a label's probability
-//! (`labels.rs`). Nothing is replaced of which somebody else reads a value inside or asks a layout of it, nor what is on several stages.
+//! (`labels.rs`) and an embedding by one-hot vectors (`rows.rs`). Nothing is replaced of which somebody else reads a value inside or asks a layout of it, nor what is on several stages.
 
 mod curves;
 mod labels;
 mod norms;
 mod rewrite;
+mod rows;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -71,7 +72,7 @@ struct FunctionInParts {
 /// A function, the values from which it is computed, and the nodes that one op in its place makes unnecessary.
 struct FoundFunction {
     name: &'static str,
-    /// The op whose first result it is; a cross entropy is negated, and shaped as it is written.
+    /// The op whose first result it is; a cross entropy is negated, and shaped as it is written. Of a row that an embedding does not have it is 0.
     op: Op,
     operands: Vec<ValueId>,
     inside: BTreeSet<NodeId>,
@@ -110,6 +111,7 @@ impl FunctionFinder<'_> {
         self.find_curve(last)
             .or_else(|| self.find_norm(last))
             .or_else(|| self.find_label_lookup(last))
+            .or_else(|| self.find_row_lookup(last))
     }
 }
 

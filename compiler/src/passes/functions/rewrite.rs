@@ -5,8 +5,11 @@ use std::collections::BTreeMap;
 use graphc_ir::graph::{Graph, Node, Output};
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Op, OpError};
-use graphc_ir::ops::{Cast, Unary, UnaryFunction};
+use graphc_ir::ops::{Binary, BinaryFunction, Cast, Full, Unary, UnaryFunction, Where};
+use graphc_ir::scalar::Scalar;
+use graphc_ir::types::{DType, TensorType};
 
+use super::rows::are_rows;
 use super::{FoundFunction, FunctionInParts};
 use crate::passes::joined::{push_reshape, still_needed};
 
@@ -55,8 +58,39 @@ fn push_function(
 ) -> Result<ValueId, OpError> {
     match op {
         Op::CrossEntropy(_) => push_label(graph, op, operands, last, old),
+        Op::Embedding(_) => push_rows(graph, op, &operands, last, old),
         op => Ok(graph.push_like(op.clone(), operands, last)?[0]),
     }
+}
+
+/// The rows of a table at places `[.., 1]`. A vector that is 0 everywhere stands for no row and gives zeros, unless all places are known to be rows.
+fn push_rows(
+    graph: &mut Graph,
+    op: &Op,
+    operands: &[ValueId],
+    last: &Node,
+    old: &Graph,
+) -> Result<ValueId, OpError> {
+    let (table, shape) = (operands[0], &old.value(last.results[0]).ty.shape);
+    let (of_places, rows) = (&shape[..shape.len() - 1], graph.value(table).ty.shape[0]);
+    let mut places = push_reshape(graph, operands[1], of_places, last)?;
+    if graph.value(places).ty.dtype != DType::I64 {
+        let cast = Op::Cast(Cast { dtype: DType::I64 });
+        places = graph.push_like(cast, vec![places], last)?[0];
+    }
+    if are_rows(graph, places, rows) {
+        return Ok(graph.push_like(op.clone(), vec![table, places], last)?[0]);
+    }
+    let clip = UnaryFunction::Clip { low: Scalar(0.0), high: Scalar(rows as f64 - 1.0) };
+    let clip = Op::Unary(Unary { function: clip });
+    let bounded = graph.push_like(clip, vec![places], last)?[0];
+    let equal = Op::Binary(Binary { function: BinaryFunction::Equal });
+    let is_row = graph.push_like(equal, vec![bounded, places], last)?[0];
+    let is_row = push_reshape(graph, is_row, &[of_places, &[1]].concat(), last)?;
+    let found = graph.push_like(op.clone(), vec![table, bounded], last)?[0];
+    let ty = TensorType::new(graph.value(found).ty.dtype, []);
+    let zero = graph.push_like(Op::Full(Full { ty, value: Scalar(0.0) }), vec![], last)?[0];
+    Ok(graph.push_like(Op::Where(Where {}), vec![is_row, found, zero], last)?[0])
 }
 
 /// The logarithm of a label's probability, which is a cross entropy negated, in the type that it is written in.

@@ -7,7 +7,7 @@ use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::evaluate::evaluate_graph;
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::op::{EvalContext, Op};
-use graphc_ir::ops::{Init, Pick};
+use graphc_ir::ops::{ArgMax, Init, Pick};
 use graphc_ir::plan::{CompileOptions, Loss, Optimizer, Pin};
 use graphc_ir::types::DType;
 use graphc_ir::verify::verify_graph;
@@ -180,9 +180,46 @@ fn labels_looked_up_in_logarithms_are_cross_entropy() {
     );
 }
 
+/// Vectors that are 1 at places `[.., 1]` of a last dim, as `OneHot` is imported.
+fn one_hot(places: &Tensor, extent: usize) -> Tensor {
+    let g = places.builder();
+    let hits = places.equal(&g.iota(DType::I64, [1, extent], 1));
+    hits.select(&g.full(DType::F32, [], 1.0), &g.full(DType::F32, [], 0.0))
+}
+
+#[test]
+fn rows_looked_up_by_vectors_of_one_element_are_an_embedding() {
+    let table = |g: &GraphBuilder, rows: usize| {
+        let init = Init::Normal { mean: 0.0.into(), std: 0.6.into() };
+        g.variable("table", DType::F32, [rows, 3], init)
+    };
+    // Fed with 0, 3, 1, 4: a table of three rows has but two of them, and the product is 0 for the others.
+    for rows in [5, 3] {
+        let g = GraphBuilder::new("one_hot");
+        let ids = g.input("ids", DType::I64, [4]).reshape(&[4, 1]);
+        g.output("y", &one_hot(&ids, rows).matmul(&table(&g, rows)).sin());
+        is_one("chosen", "embedding", &g.finish().expect("fits"));
+        let g = GraphBuilder::new("cast");
+        let ids = g.input("ids", DType::I64, [2, 2]).reshape(&[2, 2, 1]);
+        let hits = g.iota(DType::I64, [rows], 0).equal(&ids).cast(DType::F32);
+        let product = hits.reshape(&[4, rows]).matmul(&table(&g, rows)).reshape(&[2, 2, 3]);
+        g.output("y", &product.sin());
+        is_one("cast", "embedding", &g.finish().expect("fits"));
+    }
+    // The nearest of a book of codes is one of its rows.
+    let graph = model(|x| {
+        let g = x.builder();
+        let nearest = g.apply(Op::ArgMax(ArgMax { axis: 1, keep_dims: true }), &[x]);
+        one_hot(&nearest, 5).matmul(&table(g, 5))
+    });
+    is_one("nearest", "embedding", &graph);
+    let after = fuse_functions(graph, &options()).expect("fits");
+    assert!(!after.nodes.iter().any(|node| matches!(node.op, Op::Where(_))), "{after:?}");
+}
+
 #[test]
 fn other_functions_stay_in_parts() {
-    let forms: [(&str, Form); 9] = [
+    let forms: [(&str, Form); 11] = [
         ("other number", |x| x.mul(&x.scale(1.702).sigmoid())),
         ("other cubic", |x| x.scale(0.5).mul(&tanh_of(&x.add(&x.pow_scalar(3.0).scale(0.0447))))),
         ("of two values", |x| x.scale(2.0).sin().mul(&x.sigmoid())),
@@ -197,6 +234,15 @@ fn other_functions_stay_in_parts() {
         ("two of each row", |x| {
             let labels = x.builder().input("labels", DType::I64, [4, 2]);
             x.log_softmax(1).gather(&labels)
+        }),
+        ("places along another dim", |x| {
+            let count = x.builder().iota(DType::I64, [4, 1], 0);
+            let ids = x.builder().input("ids", DType::I64, [1, 4]);
+            count.equal(&ids).cast(DType::F32).matmul(x)
+        }),
+        ("twice one", |x| {
+            let ids = x.builder().input("ids", DType::I64, [4, 1]);
+            one_hot(&ids, 4).scale(2.0).matmul(x)
         }),
     ];
     for (form, write) in forms {
