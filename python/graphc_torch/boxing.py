@@ -20,6 +20,7 @@ from .communicator import Communicator, axis_of
 from .errors import PlanError
 from .layout import Contribution, Layout, Ranks, Rect, ReduceKind, Sbp, contributions
 from .ops import TORCH, Port, Run, overlap
+from .ops.base import MOVED_AS_BYTES
 from .plan import BoxingKind, Collective
 
 REDUCE: dict[ReduceKind, Any] = {
@@ -120,7 +121,7 @@ def _all_gather(change: Change, axis: int, group: tuple[int, ...], scope: Scope)
     most = max(rect.elements for rect in held)
     operand, result, members = change.operand.tensor, change.result.tensor, scope.communicator.group(group)
     own = operand.reshape(-1)
-    message = torch.uint8 if operand.dtype is torch.bool else operand.dtype
+    message = torch.uint8 if operand.dtype in MOVED_AS_BYTES else operand.dtype
     even = all(rect.elements == most for rect in held)
     places = [(group.index(part.source), part.part) for part in parts]
     assembly = Assembly(result, scope.held(change.to, scope.rank), parts)
@@ -214,7 +215,7 @@ def _swapped(dtype: torch.dtype, traffic: _Traffic, members: Any, device: torch.
         sizes = [sum(part.numel() for part in parts) for parts in traffic.sends]
         parts = [part.reshape(-1) for row in traffic.sends for part in row]
         sent = torch.cat(parts) if parts else received.new_empty(0)
-        bytes_of = torch.uint8 if dtype is torch.bool else dtype
+        bytes_of = torch.uint8 if dtype in MOVED_AS_BYTES else dtype
         dist.all_to_all_single(received.view(bytes_of), sent.view(bytes_of), traffic.receives, sizes, group=members)
     return list(received.split(traffic.receives))
 
@@ -347,7 +348,7 @@ class _Kept:
 
 def _wire(tensor: Tensor) -> Tensor:
     """A tensor as it travels: truth values as bytes."""
-    return tensor.view(torch.uint8) if tensor.dtype is torch.bool else tensor
+    return tensor.view(torch.uint8) if tensor.dtype in MOVED_AS_BYTES else tensor
 
 
 def sources(layout: Layout, microbatches: int, variants: int) -> dict[int, list[tuple[Rect, Rect, ReduceKind | None]]]:

@@ -363,7 +363,7 @@ fn what_a_file_without_marks_leaves_open_is_named() {
     let said = said_of("tied_plain.onnx", &["--loss", "cross_entropy"]);
     assert!(said.contains("has made them of: `onnx::MatMul_12` (`e.weight`)"), "{said}");
     let said = said_of("basis_plain.onnx", &["--loss", "mse"]);
-    assert!(said.contains("1 are called neither weight nor bias, as buffers are: `b`"), "{said}");
+    assert!(said.contains("1 is called neither weight nor bias, as buffers are: `b`"), "{said}");
 }
 
 #[test]

@@ -63,13 +63,41 @@ pub(crate) fn quantized_source(graph: &Graph, node: &Node) -> Option<ValueId> {
     matches!(wide.op, Op::Cast(_)).then(|| wide.operands[0])
 }
 
+/// The nodes that read a tensor to round it to 8 bits.
+pub(crate) struct Rounding {
+    /// Widens it for the scale.
+    pub(crate) wide: NodeId,
+    /// Multiplies it by the scale.
+    pub(crate) scaled: NodeId,
+    /// Give its greatest and its least elements.
+    pub(crate) extremes: Vec<NodeId>,
+}
+
+/// Returns the nodes that lead to a node which rounds to 8 bits; `None` of other nodes.
+pub(crate) fn find_rounding(graph: &Graph, node: &Node) -> Option<Rounding> {
+    let source = quantized_source(graph, node)?;
+    let scaled = graph.value(node.operands[0]).producer;
+    let &[wide, scale] = graph.node(scaled).operands.as_slice() else { return None };
+    let mut extremes = Vec::new();
+    let mut open = vec![scale];
+    while let Some(value) = open.pop() {
+        let id = graph.value(value).producer;
+        let maker = graph.node(id);
+        match &maker.op {
+            Op::Reduce(_) if maker.operands[0] == source => extremes.push(id),
+            Op::Unary(_) | Op::Binary(_) | Op::Cast(_) => open.extend(&maker.operands),
+            _ => {}
+        }
+    }
+    Some(Rounding { wide: graph.value(wide).producer, scaled, extremes })
+}
+
 /// Returns, for each node, whether it only reads a tensor to round it to 8 bits.
 pub(crate) fn quantizing_nodes(graph: &Graph) -> Vec<bool> {
     let mut all = vec![false; graph.nodes.len()];
-    for node in &graph.nodes {
-        if quantized_source(graph, node).is_some() {
-            let scaled = graph.producer(node.operands[0]);
-            all[graph.value(scaled.operands[0]).producer.index()] = true;
+    for rounding in graph.nodes.iter().filter_map(|node| find_rounding(graph, node)) {
+        for id in rounding.extremes.into_iter().chain([rounding.wide]) {
+            all[id.index()] = true;
         }
     }
     all
@@ -153,8 +181,8 @@ impl Quantizer<'_> {
             self.push(Op::Reshape(Reshape { shape: vec![features] }), &[b.inverse], id)?;
         let product = self.push(Op::MatMul(op), &[a.numbers, b.numbers], id)?;
         let wide = self.push(cast(DType::F32), &[product], id)?;
-        let by_rows = self.push(multiply(), &[wide, a.inverse], id)?;
-        let scaled = self.push(multiply(), &[by_rows, b_inverse], id)?;
+        let by_rows = self.push(binary(BinaryFunction::Mul), &[wide, a.inverse], id)?;
+        let scaled = self.push(binary(BinaryFunction::Mul), &[by_rows, b_inverse], id)?;
         let result = self.push(cast(DType::BF16), &[scaled], id)?;
         self.rebuild.replace_value(node.results[0], result);
         Ok(())
@@ -176,13 +204,15 @@ impl Quantizer<'_> {
         if let Some((.., quantized)) = self.known.iter().find(again) {
             return Ok(*quantized);
         }
+        // Two reductions of bf16 move fewer bytes than one of sizes in f32.
+        let greatest = self.push(reduce(ReduceFunction::Max, &axes), &[value], like)?;
+        let least = self.push(reduce(ReduceFunction::Min, &axes), &[value], like)?;
+        let below = self.push(unary(UnaryFunction::Neg), &[least], like)?;
+        let size = self.push(binary(BinaryFunction::Max), &[greatest, below], like)?;
+        let size = self.push(cast(DType::F32), &[size], like)?;
+        let scale = self.push(unary(UnaryFunction::Float8Scale), &[size], like)?;
         let wide = self.push(cast(DType::F32), &[value], like)?;
-        let sizes = self.push(unary(UnaryFunction::Abs), &[wide], like)?;
-        let function = ReduceFunction::Max;
-        let greatest = Op::Reduce(Reduce { function, axes: axes.clone(), keep_dims: true });
-        let greatest = self.push(greatest, &[sizes], like)?;
-        let scale = self.push(unary(UnaryFunction::Float8Scale), &[greatest], like)?;
-        let scaled = self.push(multiply(), &[wide, scale], like)?;
+        let scaled = self.push(binary(BinaryFunction::Mul), &[wide, scale], like)?;
         let numbers = self.push(cast(DType::F8E4M3), &[scaled], like)?;
         let inverse = self.push(unary(UnaryFunction::Reciprocal), &[scale], like)?;
         let quantized = Quantized { numbers, inverse };
@@ -203,6 +233,10 @@ fn unary(function: UnaryFunction) -> Op {
     Op::Unary(Unary { function })
 }
 
-fn multiply() -> Op {
-    Op::Binary(Binary { function: BinaryFunction::Mul })
+fn binary(function: BinaryFunction) -> Op {
+    Op::Binary(Binary { function })
+}
+
+fn reduce(function: ReduceFunction, axes: &[usize]) -> Op {
+    Op::Reduce(Reduce { function, axes: axes.to_vec(), keep_dims: true })
 }

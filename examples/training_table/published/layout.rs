@@ -99,7 +99,8 @@ pub fn say(row: &Published) -> Result<Vec<Said>> {
     let runs = Runs::of(row)?;
     let mut left_out = Vec::new();
     let mut note = |is: bool, what: &'static str| is.then(|| left_out.push(what));
-    note(row.precision.contains("fp8") || row.precision.contains("fp4"), "fp8");
+    note(row.precision.contains("fp4"), "fp4");
+    note(row.precision.contains("fp8"), "8 bits of the gradients of weights");
     note(row.recompute.contains(','), "what is computed again");
     note(row.micro_batch.is_none(), "micro batch");
     note(row.virtual_stages.is_none() && row.stages > 1, "virtual stages");
@@ -175,6 +176,7 @@ fn one(
         optimizer: Some(Optimizer::AdamW(AdamOptions::adamw(1e-4))),
         strategy,
         recompute: recompute(row, runs),
+        precision: row.precision.contains("fp8").then_some(DType::F8E4M3),
         accumulation: match runs {
             Runs::Megatron | Runs::LiBai | Runs::Evo => Accumulation::Half,
             Runs::Torch { .. } | Runs::MegatronCore => Accumulation::F32,

@@ -22,10 +22,14 @@ TORCH = {
     "i32": torch.int32,
     "u8": torch.uint8,
     "bool": torch.bool,
+    "f8e4m3": torch.float8_e4m3fn,
 }
 """Element types as PyTorch names them."""
 
 HALVES = (torch.float16, torch.bfloat16)
+
+MOVED_AS_BYTES = (torch.bool, torch.float8_e4m3fn)
+"""Types that collectives do not have: their bytes are sent."""
 
 
 @dataclass(slots=True)

@@ -42,6 +42,7 @@ PLAIN: dict[str, Function] = {
     "reciprocal": torch.reciprocal,
     "detach": torch.positive,
     "not": torch.logical_not,
+    "float8_scale": lambda x, out=None: _float8_scale(x, out),
 }
 """Functions of one operand that PyTorch has as they are."""
 
@@ -139,6 +140,14 @@ def binary(name: str, dtype: torch.dtype) -> Function:
     return BINARY[name]
 
 
+def _float8_scale(greatest: Tensor, out: Tensor | None = None) -> Tensor:
+    """The greatest power of two that keeps numbers up to this size within 448, the greatest of ``float8_e4m3fn``."""
+    mantissa, exponent = torch.frexp(greatest.clamp(min=1e-12))
+    power = torch.ldexp(torch.ones_like(mantissa), 9 - exponent - (mantissa > 0.875).to(exponent.dtype))
+    scale = torch.where(torch.isfinite(greatest), power, 1.0)
+    return scale if out is None else out.copy_(scale)
+
+
 def _divide_whole(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
     if b.device.type == "cpu" and bool((b == 0).any()):
         raise ZeroDivisionError("an integer is divided by 0")
@@ -153,6 +162,9 @@ def _power_whole(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
 def cast(start: torch.dtype, to: torch.dtype) -> Function:
     """Another element type: floats are truncated to integers, which wrap; to bool whether not 0."""
     narrow = start.is_floating_point and to in (torch.uint8, torch.int32, torch.int64)
+    if to is torch.float8_e4m3fn:
+        greatest = torch.finfo(to).max
+        return lambda x, out=None: x.clamp(-greatest, greatest).to(to) if out is None else out.copy_(x.clamp(-greatest, greatest))
 
     def run(x: Tensor, out: Tensor | None = None) -> Tensor:
         value = torch.nan_to_num(x, nan=0.0).to(torch.int64) if narrow else x

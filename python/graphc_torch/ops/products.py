@@ -27,6 +27,9 @@ def matmul(call: Call) -> Run:
         # All rows of a batch meet one matrix.
         a, y = a.view(-1, a.shape[-1]), y.view(-1, y.shape[-1])
     left, right = _turned(call, a, b)
+    if a.dtype is torch.float8_e4m3fn:
+        # bf16 has all numbers of 8 bits, so nothing is lost.
+        return into(y, lambda: torch.matmul(left.to(torch.bfloat16), right.to(torch.bfloat16)))
     if left.dim() == 2 and right.dim() == 2:
         return lambda: _done(torch.mm(left, right, out=y))
     if left.shape[:-2] == right.shape[:-2] and left.dim() == right.dim():

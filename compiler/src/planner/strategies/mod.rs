@@ -37,7 +37,7 @@ use super::problem::Problem;
 use super::problem::candidates::Candidate;
 use super::problem::layouts::SbpId;
 use crate::decisions::Phase;
-use crate::passes::float8::quantized_source;
+use crate::passes::float8::{Rounding, find_rounding, quantized_source};
 
 mod gradients;
 mod megatron;
@@ -63,7 +63,7 @@ pub(super) fn assign_strategy(
     let decisions = problem.decisions;
     let graph = decisions.graph();
     let gradients = GradientLayouts::of_problem(problem);
-    let scaled = scaled_weights(graph);
+    let rounded = rounded_weights(graph);
     let mut assignment: Vec<usize> = Vec::new();
     for (id, node) in graph.iter() {
         if let Some(original) = decisions.recomputed[id.index()] {
@@ -83,11 +83,14 @@ pub(super) fn assign_strategy(
             Some(_) => pinned_state(problem, node),
             None => None,
         };
-        let chosen = match (home.or(wished), of_variable(graph, node).or(scaled[index])) {
+        let chosen = match (home.or(wished), of_variable(graph, node).or(rounded[index])) {
             (Some(layout), _) => choose_by_layout(problem, index, layout),
             (None, Some(variable)) => {
                 let at_rest = problem.candidates[variable][assignment[variable]].results[0];
-                choose_by_layout(problem, index, at_rest)
+                match node.op {
+                    Op::Reduce(_) => choose_by_operand(problem, index, at_rest),
+                    _ => choose_by_layout(problem, index, at_rest),
+                }
             }
             (None, None) => match gradients.wished_layout(problem, &axes, node, &assignment) {
                 Some(layout) => choose_by_layout(problem, index, layout),
@@ -151,25 +154,25 @@ fn at_rest(graph: &Graph, node: &Node) -> Option<usize> {
     }
 }
 
-/// Returns, for each node that brings a weight into the range of numbers of 8 bits, or asks for its greatest element, the node of the variable: such
-/// nodes work on the weight as it lies, and what is gathered are the 8 bits.
-fn scaled_weights(graph: &Graph) -> Vec<Option<usize>> {
+/// Returns, for each node that reads a weight only to round it to 8 bits, the node of the variable: such nodes work on the weight as it lies, and what is
+/// gathered are the 8 bits.
+fn rounded_weights(graph: &Graph) -> Vec<Option<usize>> {
     let mut all = vec![None; graph.nodes.len()];
-    let readers = graph.list_consumers();
     for node in &graph.nodes {
-        if quantized_source(graph, node).is_none() {
-            continue;
+        let Some(rounding) = find_rounding(graph, node) else { continue };
+        let variable = at_rest(graph, node);
+        let Rounding { wide, scaled, extremes } = rounding;
+        for id in extremes.into_iter().chain([wide, scaled]) {
+            all[id.index()] = variable;
         }
-        let Some(variable) = at_rest(graph, node) else { continue };
-        let scaled = graph.value(node.operands[0]).producer;
-        let wide = graph.node(scaled).operands[0];
-        all[scaled.index()] = Some(variable);
-        all[graph.value(wide).producer.index()] = Some(variable);
-        let sizes =
-            readers[wide.index()].iter().filter(|&&id| matches!(graph.node(id).op, Op::Unary(_)));
-        sizes.for_each(|id| all[id.index()] = Some(variable));
     }
     all
+}
+
+/// Chooses a candidate that takes the first operand in a layout; the first if there is none.
+fn choose_by_operand(problem: &Problem<'_>, node: usize, wished: SbpId) -> usize {
+    let takes = |candidate: &Candidate| candidate.operands.first() == Some(&wished);
+    problem.candidates[node].iter().position(takes).unwrap_or(0)
 }
 
 /// Returns the layout that strategies of axes give to the first result of a node, or `None` if it follows from the operands.
