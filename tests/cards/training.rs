@@ -133,7 +133,7 @@ fn other_references_reach_the_losses_of_pytorch_on_cards() {
 #[test]
 fn halves_train_on_cards() {
     let Some(machine) = Machine::new() else { return };
-    for (precision, tolerance) in [("bf16", 5e-3), ("f16", 1e-3)] {
+    for (precision, tolerance) in [("bf16", 5e-3), ("f16", 1e-3), ("fp8", 5e-3)] {
         let extra = ["--precision", precision];
         near("gpt", &extra, &machine.losses("gpt", &extra), tolerance);
     }

@@ -71,6 +71,8 @@ pub(crate) struct Rounding {
     pub(crate) scaled: NodeId,
     /// Give its greatest and its least elements.
     pub(crate) extremes: Vec<NodeId>,
+    /// Make the scale of these.
+    pub(crate) scale: Vec<NodeId>,
 }
 
 /// Returns the nodes that lead to a node which rounds to 8 bits; `None` of other nodes.
@@ -78,18 +80,21 @@ pub(crate) fn find_rounding(graph: &Graph, node: &Node) -> Option<Rounding> {
     let source = quantized_source(graph, node)?;
     let scaled = graph.value(node.operands[0]).producer;
     let &[wide, scale] = graph.node(scaled).operands.as_slice() else { return None };
-    let mut extremes = Vec::new();
+    let (mut extremes, mut made) = (Vec::new(), Vec::new());
     let mut open = vec![scale];
     while let Some(value) = open.pop() {
         let id = graph.value(value).producer;
         let maker = graph.node(id);
         match &maker.op {
             Op::Reduce(_) if maker.operands[0] == source => extremes.push(id),
-            Op::Unary(_) | Op::Binary(_) | Op::Cast(_) => open.extend(&maker.operands),
+            Op::Unary(_) | Op::Binary(_) | Op::Cast(_) => {
+                made.push(id);
+                open.extend(&maker.operands);
+            }
             _ => {}
         }
     }
-    Some(Rounding { wide: graph.value(wide).producer, scaled, extremes })
+    Some(Rounding { wide: graph.value(wide).producer, scaled, extremes, scale: made })
 }
 
 /// Returns, for each node, whether it only reads a tensor to round it to 8 bits.

@@ -25,7 +25,7 @@
 //! weight, say) waits for its reader too. Optimizer states lie as their weights, unless pins say otherwise: then updates
 //! work where the states lie.
 
-use graphc_ir::graph::Node;
+use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Movement, Op};
 use graphc_ir::rule::{Choice, FactorKind, Rule};
@@ -33,8 +33,9 @@ use graphc_ir::sbp::{NdSbp, Sbp};
 
 mod heads;
 
-use super::{choose_by_layout, is_local, pinned_state};
+use super::{choose_by_layout, choose_by_operand, is_local, pinned_state};
 use crate::decisions::Phase;
+use crate::passes::float8::{Rounding, find_rounding};
 use crate::planner::error::PlannerError;
 use crate::planner::problem::Problem;
 use crate::planner::problem::candidates::Candidate;
@@ -56,6 +57,7 @@ pub(super) fn assign_megatron(
         chosen: vec![None; nodes],
         fed: vec![false; nodes],
         of_weights: vec![false; nodes],
+        rounding: rounding_nodes(graph),
     };
     for (id, node) in graph.iter() {
         splitter.visit(id, node)?;
@@ -65,6 +67,18 @@ pub(super) fn assign_megatron(
         splitter.choose_layout(id, whole);
     }
     Ok(splitter.chosen.into_iter().map(Option::unwrap_or_default).collect())
+}
+
+/// Returns, for each node, whether it leads from a tensor to its numbers of 8 bits.
+fn rounding_nodes(graph: &Graph) -> Vec<bool> {
+    let mut all = vec![false; graph.nodes.len()];
+    for rounding in graph.nodes.iter().filter_map(|node| find_rounding(graph, node)) {
+        let Rounding { wide, scaled, extremes, scale } = rounding;
+        for id in extremes.into_iter().chain(scale).chain([wide, scaled]) {
+            all[id.index()] = true;
+        }
+    }
+    all
 }
 
 /// The dim of an activation that counts the elements of a sequence.
@@ -79,6 +93,8 @@ struct Splitter<'p, 'a> {
     fed: Vec<bool>,
     /// Whether a node is a variable, or made from one variable by moves, casts or maps.
     of_weights: Vec<bool>,
+    /// Whether a node leads from a tensor to its numbers of 8 bits.
+    rounding: Vec<bool>,
 }
 
 /// The factors by which an op should be split.
@@ -107,7 +123,8 @@ impl Splitter<'_, '_> {
         self.fed[index] = matches!(node.op, Op::Input(_)) || producers().any(|p| self.fed[p]);
         let operation = node.op.operation();
         let moves = matches!(operation.movement(), Some(Movement::Rearranged | Movement::Part))
-            || operation.is_elementwise() && node.operands.len() == 1;
+            || operation.is_elementwise() && node.operands.len() == 1
+            || self.rounding[index];
         self.of_weights[index] = matches!(node.op, Op::Variable(_))
             || moves && producers().all(|producer| self.of_weights[producer]);
         if let Some(original) = self.problem.decisions.recomputed[index] {
@@ -153,13 +170,26 @@ impl Splitter<'_, '_> {
         if self.chosen[node].is_some() {
             return;
         }
-        let label = choose_by_layout(self.problem, node, wished);
-        self.chosen[node] = Some(label);
         let graph = self.problem.decisions.graph();
+        let label = match self.rounded_source(node) {
+            Some(lies) => choose_by_operand(self.problem, node, lies),
+            None => choose_by_layout(self.problem, node, wished),
+        };
+        self.chosen[node] = Some(label);
         for (position, &operand) in graph.nodes[node].operands.iter().enumerate() {
             let taken = self.problem.candidates[node][label].operands[position];
             self.choose_layout(graph.value(operand).producer.index(), taken);
         }
+    }
+
+    /// Returns the layout of the weight whose greatest or least elements a node seeks to round it to 8 bits: they are sought where they lie.
+    fn rounded_source(&self, node: usize) -> Option<SbpId> {
+        let graph = self.problem.decisions.graph();
+        let reduces = self.rounding[node] && matches!(graph.nodes[node].op, Op::Reduce(_));
+        let source = graph.value(*graph.nodes[node].operands.first().filter(|_| reduces)?);
+        let producer = source.producer.index();
+        let label = self.chosen[producer]?;
+        Some(self.problem.candidates[producer][label].results[source.index])
     }
 
     /// Chooses the layout of an update: that of its variable, which the states follow. A state that takes something in has the layout of that.

@@ -161,7 +161,7 @@ fn rounded_weights(graph: &Graph) -> Vec<Option<usize>> {
     for node in &graph.nodes {
         let Some(rounding) = find_rounding(graph, node) else { continue };
         let variable = at_rest(graph, node);
-        let Rounding { wide, scaled, extremes } = rounding;
+        let Rounding { wide, scaled, extremes, .. } = rounding;
         for id in extremes.into_iter().chain([wide, scaled]) {
             all[id.index()] = variable;
         }

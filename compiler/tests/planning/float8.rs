@@ -1,0 +1,91 @@
+//! Products in 8 bits under fixed strategies: weights lie as they do in bf16, and are gathered in 8 bits.
+
+use std::collections::BTreeMap;
+
+use crate::trained;
+use graphc_compiler::check::verify_invariants;
+use graphc_compiler::cluster::preset;
+use graphc_compiler::compile::compile;
+use graphc_ir::builder::GraphBuilder;
+use graphc_ir::check::VerifiedPlan;
+use graphc_ir::graph::Graph;
+use graphc_ir::nn::{Llama, LlamaConfig, Module};
+use graphc_ir::plan::{Action, BoxingKind, CompileOptions, TensorKind};
+use graphc_ir::types::DType;
+
+fn llama() -> Graph {
+    let g = GraphBuilder::new("llama");
+    let config = LlamaConfig {
+        layers: 2,
+        width: 64,
+        heads: 8,
+        shared: 4,
+        hidden: 96,
+        vocabulary: 64,
+        base: 1e4,
+    };
+    let tokens = g.input("tokens", DType::I64, [16, 16]);
+    g.output("logits", &Llama::new(&g, &config).forward(&tokens));
+    g.finish().expect("fits")
+}
+
+fn planned(strategy: &str, mesh: &[usize], precision: DType) -> VerifiedPlan {
+    let options = CompileOptions {
+        strategy: strategy.parse().expect("a strategy"),
+        precision: Some(precision),
+        ..trained::options(mesh, 1, 2)
+    };
+    let compiled = compile(llama(), &options, &preset("cpu").expect("a preset"), None);
+    let plan = compiled.unwrap_or_else(|error| panic!("{strategy}: {error}")).plan;
+    assert_eq!(verify_invariants(&plan), Ok(()), "{strategy}");
+    plan
+}
+
+fn parameters(plan: &VerifiedPlan) -> BTreeMap<&str, String> {
+    let tensors = plan.tensors.iter().filter(|tensor| tensor.kind == TensorKind::Parameter);
+    tensors.map(|tensor| (tensor.name.as_str(), tensor.sbp.to_string())).collect()
+}
+
+#[test]
+fn weights_lie_as_in_bf16_under_every_strategy() {
+    for (strategy, mesh) in [
+        ("data", &[4][..]),
+        ("zero1", &[4]),
+        ("zero3", &[4]),
+        ("hsdp", &[2, 2]),
+        ("megatron", &[2, 2]),
+        ("megatron:sp", &[2, 2]),
+        ("zero3,megatron", &[2, 2]),
+    ] {
+        let [eight, sixteen] =
+            [DType::F8E4M3, DType::BF16].map(|precision| planned(strategy, mesh, precision));
+        assert_eq!(parameters(&eight), parameters(&sixteen), "{strategy}");
+        assert!(eight.layouts.iter().any(|layout| layout.dtype == DType::F8E4M3), "{strategy}");
+    }
+}
+
+/// Returns the elements that all-gathers of a step give, by the bytes of an element.
+fn gathered(plan: &VerifiedPlan) -> BTreeMap<usize, usize> {
+    let mut all = BTreeMap::new();
+    let program = &plan.programs[0];
+    for actor in &program.actors {
+        let Action::Collective { kind: BoxingKind::AllGather, .. } = &actor.action else {
+            continue;
+        };
+        for &register in &actor.outputs {
+            let layout = &plan.layouts[program.registers[register.index()].layout as usize];
+            *all.entry(layout.dtype.size()).or_default() += layout.shape.iter().product::<usize>();
+        }
+    }
+    all
+}
+
+#[test]
+fn shards_are_gathered_in_8_bits() {
+    let [eight, sixteen] =
+        [DType::F8E4M3, DType::BF16].map(|precision| gathered(&planned("zero3", &[4], precision)));
+    // All weights of blocks, once for each pass; the table of tokens and the head stay as they are.
+    let weights = 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96);
+    assert_eq!(eight.get(&1), Some(&(2 * weights)), "{eight:?}, in bf16 {sixteen:?}");
+    assert_eq!(eight.get(&2).copied().unwrap_or(0) + 2 * weights, sixteen[&2], "{eight:?}");
+}
