@@ -21,8 +21,8 @@ template <> __device__ __forceinline__ e4m3_t to<e4m3_t>(i64 x) { return to<e4m3
 
 // The greatest power of two by which numbers up to this size are multiplied to be within the greatest number.
 __device__ __forceinline__ float float8_scale(float greatest) {
+  if ((__float_as_uint(greatest) >> 23 & 255) == 255) return 1.0f;
   u32 bits = __float_as_uint(fmaxf(greatest, 1e-12f));
-  if (greatest != greatest || (bits >> 23) == 255) return 1.0f;
   u32 above = (bits & 0x7fffffu) > 0x600000u ? 1 : 0;
   return __uint_as_float((8 + 254 - (bits >> 23) - above) << 23);
 }
