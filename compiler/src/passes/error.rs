@@ -34,7 +34,7 @@ pub enum PassError {
         error: OpError,
     },
     /// A precision that products cannot be computed in.
-    #[error("the precision is f32, bf16 or f16, not {dtype}")]
+    #[error("the precision is f32, bf16, f16 or f8e4m3, not {dtype}")]
     Precision {
         /// The type asked for.
         dtype: DType,

@@ -11,7 +11,7 @@
 //! Left in bf16 are products whose extents are no multiples of 16, which tensor cores do not take, and those that give scores: what the loss reads, and
 //! what the model gives as an output. Their rounding would be that of the result.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::{NodeId, ValueId};
@@ -31,6 +31,9 @@ const PASS: &str = "float8";
 /// The number of elements of which rows and columns are multiples.
 const TILE: usize = 16;
 
+/// More nodes than make a scale.
+const MOST_STEPS: usize = 8;
+
 /// Replaces products where the options ask for numbers of 8 bits.
 ///
 /// # Errors
@@ -43,7 +46,7 @@ pub(crate) fn multiply_in_float8(
         return Ok(training);
     }
     let scores = find_score_weights(&training.graph);
-    let mut pass = Quantizer { rebuild: Rebuild::new(&training), known: Vec::new() };
+    let mut pass = Quantizer { rebuild: Rebuild::new(&training), known: BTreeMap::new() };
     for (id, node) in training.graph.iter() {
         match find_product(&training.graph, node, &scores) {
             Some(op) => pass.replace_product(id, op),
@@ -83,6 +86,10 @@ pub(crate) fn find_rounding(graph: &Graph, node: &Node) -> Option<Rounding> {
     let (mut extremes, mut made) = (Vec::new(), Vec::new());
     let mut open = vec![scale];
     while let Some(value) = open.pop() {
+        // What somebody else wrote may go on without end.
+        if made.len() > MOST_STEPS {
+            return None;
+        }
         let id = graph.value(value).producer;
         let maker = graph.node(id);
         match &maker.op {
@@ -165,8 +172,8 @@ struct Quantized {
 
 struct Quantizer<'a> {
     rebuild: Rebuild<'a>,
-    /// Tensors that were quantized, over which dims, and for which node.
-    known: Vec<(ValueId, Vec<usize>, NodeId, Quantized)>,
+    /// Tensors that were quantized, by their dims with one scale: for which node, and the result.
+    known: BTreeMap<(ValueId, Vec<usize>), Vec<(NodeId, Quantized)>>,
 }
 
 impl Quantizer<'_> {
@@ -202,16 +209,18 @@ impl Quantizer<'_> {
     ) -> Result<Quantized, OpError> {
         let graph = &self.rebuild.old.graph;
         let phase = |node: NodeId| self.rebuild.old.phases[node.index()];
-        let again = |(known, over, node, _): &&(ValueId, Vec<usize>, NodeId, Quantized)| {
-            let beside = graph.node(*node).is_beside(graph.node(like));
-            (*known, over) == (value, &axes) && beside && phase(*node) == phase(like)
+        let again = |(node, _): &&(NodeId, Quantized)| {
+            graph.node(*node).is_beside(graph.node(like)) && phase(*node) == phase(like)
         };
-        if let Some((.., quantized)) = self.known.iter().find(again) {
+        let key = (value, axes);
+        if let Some((_, quantized)) = self.known.get(&key).and_then(|made| made.iter().find(again))
+        {
             return Ok(*quantized);
         }
+        let axes = &key.1;
         // Two reductions of bf16 move fewer bytes than one of sizes in f32.
-        let greatest = self.push(reduce(ReduceFunction::Max, &axes), &[value], like)?;
-        let least = self.push(reduce(ReduceFunction::Min, &axes), &[value], like)?;
+        let greatest = self.push(reduce(ReduceFunction::Max, axes), &[value], like)?;
+        let least = self.push(reduce(ReduceFunction::Min, axes), &[value], like)?;
         let below = self.push(unary(UnaryFunction::Neg), &[least], like)?;
         let size = self.push(binary(BinaryFunction::Max), &[greatest, below], like)?;
         let size = self.push(cast(DType::F32), &[size], like)?;
@@ -221,7 +230,7 @@ impl Quantizer<'_> {
         let numbers = self.push(cast(DType::F8E4M3), &[scaled], like)?;
         let inverse = self.push(unary(UnaryFunction::Reciprocal), &[scale], like)?;
         let quantized = Quantized { numbers, inverse };
-        self.known.push((value, axes, like, quantized));
+        self.known.entry(key).or_default().push((like, quantized));
         Ok(quantized)
     }
 
