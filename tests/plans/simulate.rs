@@ -375,7 +375,9 @@ fn published_trainings_are_predicted_as_they_were_measured() {
         .expect("the example starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).expect("UTF-8");
-    for (rows, wanted) in [("as they are", 7), ("without 8 bits of the gradients", 1), ("cannot be said: ranks", 1)] {
+    for (rows, wanted) in
+        [("as they are", 7), ("without 8 bits of the gradients", 1), ("cannot be said: ranks", 1)]
+    {
         let of = text.lines().filter(|line| line.starts_with("  ") && line.contains(rows));
         let counts = of.filter_map(|line| line.split_whitespace().next()?.parse::<usize>().ok());
         assert_eq!(counts.sum::<usize>(), wanted, "{rows} in {text}");
