@@ -170,10 +170,17 @@ struct Quantized {
     inverse: ValueId,
 }
 
+/// A tensor in 8 bits, and the node for which it was made.
+#[derive(Clone, Copy)]
+struct KnownTensor {
+    like: NodeId,
+    quantized: Quantized,
+}
+
 struct Quantizer<'a> {
     rebuild: Rebuild<'a>,
     /// Tensors that were quantized, by their dims with one scale: for which node, and the result.
-    known: BTreeMap<(ValueId, Vec<usize>), Vec<(NodeId, Quantized)>>,
+    known: BTreeMap<(ValueId, Vec<usize>), Vec<KnownTensor>>,
 }
 
 impl Quantizer<'_> {
@@ -209,13 +216,12 @@ impl Quantizer<'_> {
     ) -> Result<Quantized, OpError> {
         let graph = &self.rebuild.old.graph;
         let phase = |node: NodeId| self.rebuild.old.phases[node.index()];
-        let again = |(node, _): &&(NodeId, Quantized)| {
-            graph.node(*node).is_beside(graph.node(like)) && phase(*node) == phase(like)
+        let again = |known: &&KnownTensor| {
+            graph.node(known.like).is_beside(graph.node(like)) && phase(known.like) == phase(like)
         };
         let key = (value, axes);
-        if let Some((_, quantized)) = self.known.get(&key).and_then(|made| made.iter().find(again))
-        {
-            return Ok(*quantized);
+        if let Some(known) = self.known.get(&key).and_then(|made| made.iter().find(again)) {
+            return Ok(known.quantized);
         }
         let axes = &key.1;
         // Two reductions of bf16 move fewer bytes than one of sizes in f32.
@@ -230,7 +236,7 @@ impl Quantizer<'_> {
         let numbers = self.push(cast(DType::F8E4M3), &[scaled], like)?;
         let inverse = self.push(unary(UnaryFunction::Reciprocal), &[scale], like)?;
         let quantized = Quantized { numbers, inverse };
-        self.known.entry(key).or_default().push((like, quantized));
+        self.known.entry(key).or_default().push(KnownTensor { like, quantized });
         Ok(quantized)
     }
 
