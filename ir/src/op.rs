@@ -311,8 +311,7 @@ impl Op {
         let is_float8 = |dtype: &DType| *dtype == DType::F8E4M3;
         let mut all = operands.iter().map(|ty| &ty.dtype).chain(&dtypes);
         if all.any(is_float8) && !self.takes_float8() {
-            let reason = "numbers of 8 bits are made by casts, moved, and multiplied as matrices";
-            return Err(dtype_error(self.operation().name(), operands, reason));
+            return Err(OpError::Float8 { op: self.operation().name() });
         }
         let shapes = self.operation().rule(operands)?.result_shapes();
         Ok(dtypes

@@ -69,13 +69,25 @@ pub(crate) fn quantized_source(graph: &Graph, node: &Node) -> Option<ValueId> {
 /// The nodes that read a tensor to round it to 8 bits.
 pub(crate) struct Rounding {
     /// Widens it for the scale.
-    pub(crate) wide: NodeId,
+    wide: NodeId,
     /// Multiplies it by the scale.
     pub(crate) scaled: NodeId,
     /// Give its greatest and its least elements.
-    pub(crate) extremes: Vec<NodeId>,
+    extremes: Vec<NodeId>,
     /// Make the scale of these.
-    pub(crate) scale: Vec<NodeId>,
+    scale: Vec<NodeId>,
+}
+
+impl Rounding {
+    /// Returns the nodes that read the tensor itself.
+    pub(crate) fn readers(&self) -> impl Iterator<Item = NodeId> {
+        self.extremes.iter().copied().chain([self.wide])
+    }
+
+    /// Returns all nodes between the tensor and its numbers.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = NodeId> {
+        self.readers().chain(self.scale.iter().copied()).chain([self.scaled])
+    }
 }
 
 /// Returns the nodes that lead to a node which rounds to 8 bits; `None` of other nodes.
@@ -108,9 +120,7 @@ pub(crate) fn find_rounding(graph: &Graph, node: &Node) -> Option<Rounding> {
 pub(crate) fn quantizing_nodes(graph: &Graph) -> Vec<bool> {
     let mut all = vec![false; graph.nodes.len()];
     for rounding in graph.nodes.iter().filter_map(|node| find_rounding(graph, node)) {
-        for id in rounding.extremes.into_iter().chain([rounding.wide]) {
-            all[id.index()] = true;
-        }
+        rounding.readers().for_each(|id| all[id.index()] = true);
     }
     all
 }

@@ -26,6 +26,14 @@ pub enum OpError {
         /// The reason.
         reason: String,
     },
+    /// Floating-point numbers of 8 bits where no op takes or gives them.
+    #[error(
+        "{op} has no tensors of f8e4m3: such numbers are made by casts, moved, and multiplied as matrices; use a wider type and cast it"
+    )]
+    Float8 {
+        /// The op.
+        op: &'static str,
+    },
     /// Shapes that do not fit each other or the payload.
     #[error("{op} cannot take {}: {reason}", join_types(.operands))]
     Shapes {

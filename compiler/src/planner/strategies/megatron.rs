@@ -35,7 +35,7 @@ mod heads;
 
 use super::{choose_by_layout, choose_by_operand, is_local, pinned_state};
 use crate::decisions::Phase;
-use crate::passes::float8::{Rounding, find_rounding};
+use crate::passes::float8::find_rounding;
 use crate::planner::error::PlannerError;
 use crate::planner::problem::Problem;
 use crate::planner::problem::candidates::Candidate;
@@ -73,10 +73,7 @@ pub(super) fn assign_megatron(
 fn rounding_nodes(graph: &Graph) -> Vec<bool> {
     let mut all = vec![false; graph.nodes.len()];
     for rounding in graph.nodes.iter().filter_map(|node| find_rounding(graph, node)) {
-        let Rounding { wide, scaled, extremes, scale } = rounding;
-        for id in extremes.into_iter().chain(scale).chain([wide, scaled]) {
-            all[id.index()] = true;
-        }
+        rounding.nodes().for_each(|id| all[id.index()] = true);
     }
     all
 }

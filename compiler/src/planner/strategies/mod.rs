@@ -37,7 +37,7 @@ use super::problem::Problem;
 use super::problem::candidates::Candidate;
 use super::problem::layouts::SbpId;
 use crate::decisions::Phase;
-use crate::passes::float8::{Rounding, find_rounding, quantized_source};
+use crate::passes::float8::{find_rounding, quantized_source};
 
 mod gradients;
 mod megatron;
@@ -161,10 +161,7 @@ fn rounded_weights(graph: &Graph) -> Vec<Option<usize>> {
     for node in &graph.nodes {
         let Some(rounding) = find_rounding(graph, node) else { continue };
         let variable = at_rest(graph, node);
-        let Rounding { wide, scaled, extremes, .. } = rounding;
-        for id in extremes.into_iter().chain([wide, scaled]) {
-            all[id.index()] = variable;
-        }
+        rounding.readers().chain([rounding.scaled]).for_each(|id| all[id.index()] = variable);
     }
     all
 }
