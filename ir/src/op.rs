@@ -298,7 +298,10 @@ impl Op {
     /// Whether elements may be floating-point numbers of 8 bits.
     fn takes_float8(&self) -> bool {
         let moves = || self.operation().movement().is_some();
+        let rounds = BinaryFunction::RoundFloat8;
+        let rounds = || matches!(self, Self::Binary(op) if op.function == rounds);
         matches!(self, Self::Cast(_) | Self::MatMul(_) | Self::ToGlobal(_) | Self::Regather(_))
+            || rounds()
             || moves()
     }
 

@@ -3,7 +3,6 @@
 //! A product of `f32` with 8 to 256 rows and one large transposed matrix on the right is computed column by column and then
 //! transposed, because packing that matrix would take most of the time.
 
-use graphc_ir::float8;
 use graphc_ir::op::Op;
 use graphc_ir::ops::MatMul;
 use graphc_ir::types::{DType, TensorType};
@@ -18,6 +17,8 @@ use crate::strided;
 use crate::threads::ThreadPool;
 use crate::view::{OutputParts, Scratch, View, ViewMut};
 
+mod float8;
+
 /// Multiplications below which a plain loop is faster than packing.
 const SMALL: usize = 1 << 10;
 
@@ -31,12 +32,12 @@ pub(crate) fn matmul(
     results: &mut [ViewMut<'_>],
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
-    let (Op::MatMul(op), [a, b], [out]) = (op, operands, results) else {
+    let (Op::MatMul(op), [a, b, ..], [out]) = (op, operands, results) else {
         return Err(KernelError::bad_call("matmul", "takes two operands and gives one result"));
     };
     let plan = BatchProduct::new(op, a.shape, b.shape, out.shape)?;
     match out.dtype {
-        DType::BF16 if a.dtype == DType::F8E4M3 => plan.multiply_float8([a, b], out, cx),
+        DType::BF16 if a.dtype == DType::F8E4M3 => plan.multiply_float8(operands, out, cx),
         DType::F32 => plan.multiply_floats::<f32>([a, b], out, cx),
         DType::BF16 => plan.multiply_floats::<bf16>([a, b], out, cx),
         DType::F16 => plan.multiply_floats::<f16>([a, b], out, cx),
@@ -127,24 +128,6 @@ impl BatchProduct {
 
     fn extents(&self) -> [usize; 3] {
         [self.rows, self.inner, self.columns]
-    }
-
-    /// Multiplies operands of f8e4m3, whose numbers are numbers of bf16 as well.
-    fn multiply_float8(
-        &self,
-        operands: [&View<'_>; 2],
-        out: &mut ViewMut<'_>,
-        cx: &mut KernelContext<'_>,
-    ) -> Result<(), KernelError> {
-        let [a, b] = [operands[0].as_slice::<u8>()?, operands[1].as_slice::<u8>()?];
-        let (lines, scratch) = cx.scratch.nested();
-        let (wide_a, wide_b) = lines.take::<bf16, bf16>([a.len(), b.len()]);
-        for (from, to) in [(a, &mut *wide_a), (b, &mut *wide_b)] {
-            let wide = |&bits: &u8| bf16::from_f32(float8::decode(bits));
-            to.iter_mut().zip(from).for_each(|(to, bits)| *to = wide(bits));
-        }
-        let cx = &mut KernelContext { scratch, ..*cx };
-        self.multiply_slices::<bf16>([wide_a, wide_b], out, cx)
     }
 
     fn multiply_floats<T: Number>(

@@ -3,7 +3,6 @@
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::ReduceFunction;
-use graphc_ir::sbp::ReduceKind;
 use graphc_ir::types::DType;
 use half::{bf16, f16};
 
@@ -63,7 +62,7 @@ pub(crate) fn reduce(
     }
     let count = op.count_elements(x.global);
     let fold = FloatFold {
-        kind: op.function.kind(),
+        function: op.function,
         divisor: (op.function == ReduceFunction::Mean).then_some(count as f64),
     };
     match out.dtype {
@@ -81,7 +80,7 @@ pub(crate) fn reduce(
 /// A reduction of floating-point numbers. Whatever their type, what is joined is `f32` until the result is rounded.
 #[derive(Clone, Copy)]
 struct FloatFold {
-    kind: ReduceKind,
+    function: ReduceFunction,
     /// The number that a mean divides by; `None` for other reductions.
     divisor: Option<f64>,
 }
@@ -99,12 +98,12 @@ impl FloatFold {
         match reduced.as_slice() {
             _ if x.is_empty() => {
                 T::write_values(out, cx.scratch.take(T::scratch_len(out.len())), |out| {
-                    out.fill(self.kind.identity() as f32);
+                    out.fill(self.identity());
                     self.divide(out);
                 });
                 Ok(())
             }
-            [] | [false] if self.divisor.is_none() => {
+            [] | [false] if self.keeps_values() => {
                 out.copy_from_slice(x);
                 Ok(())
             }
@@ -114,15 +113,25 @@ impl FloatFold {
             [false, true, false] => self.reduce_columns(x, extents(1), extents(2), out, cx),
             _ => {
                 T::write_values(out, cx.scratch.take(T::scratch_len(out.len())), |out| {
-                    let identity = self.kind.identity() as f32;
+                    let identity = self.identity();
                     fold_general(groups, x, out, identity, |a, b| {
-                        join_values(self.kind, a, b.value())
+                        join_values(self.function, a, b.value())
                     });
                     self.divide(out);
                 });
                 Ok(())
             }
         }
+    }
+
+    /// Returns the result over no elements.
+    fn identity(self) -> f32 {
+        self.function.identity(DType::F32) as f32
+    }
+
+    /// Whether a single element is its own reduction.
+    fn keeps_values(self) -> bool {
+        self.divisor.is_none() && self.function != ReduceFunction::MaxAbs
     }
 
     /// Divides sums by the divisor of a mean, if it is one.
@@ -134,8 +143,8 @@ impl FloatFold {
 
     /// Joins the chunks of a row.
     fn finish(self, chunks: impl Iterator<Item = f32>) -> f32 {
-        let kind = self.kind;
-        let total = chunks.fold(kind.identity(), |a, b| kind.combine(a, f64::from(b)));
+        let kind = self.function.kind();
+        let total = chunks.fold(f64::from(self.identity()), |a, b| kind.combine(a, f64::from(b)));
         (total / self.divisor.unwrap_or(1.0)) as f32
     }
 
@@ -156,7 +165,7 @@ impl FloatFold {
             parallel::with_rooms(partial.chunks_mut(each).zip(x.chunks(each * CHUNK)), rooms, room);
         parallel::run_parts(pool, pieces, &|((partial, x), room)| {
             for (partial, x) in partial.iter_mut().zip(x.chunks(CHUNK)) {
-                *partial = fold_chunk(self.kind, T::read_values(x, room));
+                *partial = fold_chunk(self.function, T::read_values(x, room));
             }
             Ok(())
         })?;
@@ -177,7 +186,7 @@ impl FloatFold {
             for (index, row) in range.enumerate() {
                 let x = &x[row * extent..(row + 1) * extent];
                 let chunks =
-                    x.chunks(CHUNK).map(|x| fold_chunk(self.kind, T::read_values(x, room)));
+                    x.chunks(CHUNK).map(|x| fold_chunk(self.function, T::read_values(x, room)));
                 out.row(index)[0] = T::round_from(self.finish(chunks));
             }
             Ok(())
@@ -214,7 +223,7 @@ impl FloatFold {
                 for (index, out) in out.chunks_mut(TILE).enumerate() {
                     let x = &x[first + index * TILE..];
                     T::write_values(out, of_out, |out| {
-                        fold_tile(self.kind, x, columns, rows, out, room);
+                        fold_tile(self.function, x, columns, rows, out, room);
                         self.divide(out);
                     });
                 }
@@ -241,15 +250,15 @@ impl FloatFold {
         parallel::run_parts(cx.pool, with_rooms(pieces, rooms, own), &|((folded, x), room)| {
             let blocks = folded.chunks_exact_mut(columns).zip(x.chunks(BLOCK * columns));
             for (folded, x) in blocks {
-                fold_tile(self.kind, x, columns, x.len() / columns, folded, room);
+                fold_tile(self.function, x, columns, x.len() / columns, folded, room);
             }
             Ok(())
         })?;
         T::write_values(out, of_out, |out| {
-            out.fill(self.kind.identity() as f32);
+            out.fill(self.identity());
             for folded in folded.chunks_exact(columns) {
                 let pairs = out.iter_mut().zip(folded);
-                pairs.for_each(|(out, &folded)| *out = join_values(self.kind, *out, folded));
+                pairs.for_each(|(out, &folded)| *out = join_values(self.function, *out, folded));
             }
             self.divide(out);
         });
@@ -259,11 +268,12 @@ impl FloatFold {
 
 /// Joins two values; a NaN stays a NaN.
 #[inline(always)]
-fn join_values(kind: ReduceKind, a: f32, b: f32) -> f32 {
-    match kind {
-        ReduceKind::Sum => a + b,
-        ReduceKind::Max => greater_of(a, b),
-        ReduceKind::Min => lesser_of(a, b),
+fn join_values(function: ReduceFunction, a: f32, b: f32) -> f32 {
+    match function {
+        ReduceFunction::Sum | ReduceFunction::Mean => a + b,
+        ReduceFunction::Max => greater_of(a, b),
+        ReduceFunction::Min => lesser_of(a, b),
+        ReduceFunction::MaxAbs => greater_size(a, b),
     }
 }
 
@@ -272,29 +282,37 @@ fn greater_of(a: f32, b: f32) -> f32 {
     if a > b || a.is_nan() { a } else { b }
 }
 
+/// The greater of the sizes of two values.
+#[inline(always)]
+fn greater_size(a: f32, b: f32) -> f32 {
+    greater_of(a.abs(), b.abs())
+}
+
 #[inline(always)]
 fn lesser_of(a: f32, b: f32) -> f32 {
     if a < b || a.is_nan() { a } else { b }
 }
 
 vectorized! {
-    fn fold_chunk(kind: ReduceKind, x: &[f32]) -> f32 {
-        let identity = kind.identity() as f32;
-        match kind {
-            ReduceKind::Sum => rows::sum_row(x),
-            ReduceKind::Max => rows::fold_row([x], identity, |a, [x]| greater_of(a, x), greater_of),
-            ReduceKind::Min => rows::fold_row([x], identity, |a, [x]| lesser_of(a, x), lesser_of),
+    fn fold_chunk(function: ReduceFunction, x: &[f32]) -> f32 {
+        let identity = function.identity(DType::F32) as f32;
+        match function {
+            ReduceFunction::Sum | ReduceFunction::Mean => rows::sum_row(x),
+            ReduceFunction::Max => rows::fold_row([x], identity, |a, [x]| greater_of(a, x), greater_of),
+            ReduceFunction::Min => rows::fold_row([x], identity, |a, [x]| lesser_of(a, x), lesser_of),
+            ReduceFunction::MaxAbs => rows::fold_row([x], identity, |a, [x]| greater_size(a, x), greater_of),
         }
     }
 }
 
 vectorized! {
     /// Folds `rows` rows, `stride` apart, of a tile as wide as `out`.
-    fn fold_tile<T: Float>(kind: ReduceKind, x: &[T], stride: usize, rows: usize, out: &mut [f32], room: &mut [f32]) {
-        match kind {
-            ReduceKind::Sum => reduce_tile([stride, rows], x, out, room, 0.0, |a, b| a + b),
-            ReduceKind::Max => reduce_tile([stride, rows], x, out, room, f32::NEG_INFINITY, greater_of),
-            ReduceKind::Min => reduce_tile([stride, rows], x, out, room, f32::INFINITY, lesser_of),
+    fn fold_tile<T: Float>(function: ReduceFunction, x: &[T], stride: usize, rows: usize, out: &mut [f32], room: &mut [f32]) {
+        match function {
+            ReduceFunction::Sum | ReduceFunction::Mean => reduce_tile([stride, rows], x, out, room, 0.0, |a, b| a + b),
+            ReduceFunction::Max => reduce_tile([stride, rows], x, out, room, f32::NEG_INFINITY, greater_of),
+            ReduceFunction::Min => reduce_tile([stride, rows], x, out, room, f32::INFINITY, lesser_of),
+            ReduceFunction::MaxAbs => reduce_tile([stride, rows], x, out, room, 0.0, greater_size),
         }
     }
 }
@@ -383,7 +401,10 @@ fn reduce_integers<T: Integer>(
             };
             fold_general(groups, x, out, identity, add);
         }
-        ReduceFunction::Max => fold_general(groups, x, out, identity, T::max),
+        // Floating-point numbers alone have a greatest size.
+        ReduceFunction::Max | ReduceFunction::MaxAbs => {
+            fold_general(groups, x, out, identity, T::max);
+        }
         ReduceFunction::Min => fold_general(groups, x, out, identity, T::min),
     }
     if function == ReduceFunction::Mean {

@@ -149,6 +149,11 @@ fn large_cases() -> Vec<Case> {
     let window = Window { strides: [1; 2], pads: [1; 4], dilations: [1; 2] };
     let of_k = ConvolutionKernelGrad { window, groups: 1, extents: [3; 2], channels_last: true };
     add(Op::ConvolutionKernelGrad(of_k), &[x, y], random);
+    let x = f32s(&[7, 131, 257]);
+    for axes in [vec![0], vec![2], vec![0, 1], vec![1], vec![0, 1, 2]] {
+        let sizes = Reduce { function: ReduceFunction::MaxAbs, axes, keep_dims: true };
+        add(Op::Reduce(sizes), std::slice::from_ref(&x), random);
+    }
     let tokens = [f32s(&[2, 300, 130]), TensorType::new(DType::I64, [2, 300, 2])];
     add(Op::Dispatch(Dispatch { experts: 100, capacity: 5 }), &tokens, random);
     cases

@@ -54,9 +54,20 @@ def test_products_in_8_bits_train_as_in_graphc(graphc: Callable[..., None], tmp_
 
 
 def test_scales_are_powers_of_two_that_keep_numbers_within_448() -> None:
-    from graphc_torch.ops.elementwise import cast, unary
+    from graphc_torch.ops.elementwise import cast, float8_scale
 
     sizes = torch.tensor([448.0, 448.1, 1.75, 1.7500001, 0.02, 1e30, 0.0, float("inf"), float("nan")])
-    scales = unary("float8_scale", torch.float32)(sizes)
+    scales = float8_scale(sizes)
     assert scales.tolist() == [1.0, 0.5, 256.0, 128.0, 16384.0, 2.0**-91, 2.0**48, 1.0, 1.0]
     assert cast(torch.float32, torch.float8_e4m3fn)(torch.tensor([1e9, 0.3])).float().tolist() == [448.0, 0.3125]
+
+
+def test_rows_are_rounded_by_their_greatest_sizes() -> None:
+    from graphc_torch.ops.elementwise import binary
+
+    x = torch.tensor([[1.0, -3.0], [0.001, 0.0003]], dtype=torch.bfloat16)
+    sizes = x.abs().amax(1, keepdim=True)
+    numbers = binary("round_float8", torch.bfloat16)(x, sizes)
+    assert numbers.dtype is torch.float8_e4m3fn
+    scales = torch.tensor([[128.0], [2.0**18]])
+    assert torch.equal(numbers.float(), (x.float() * scales).to(torch.float8_e4m3fn).float())

@@ -13,6 +13,13 @@ const LOSSES: [f64; 10] = [
     3.170153,
 ];
 
+/// The same where two ranks have half of the inner extent of the second hidden product, and half of the scores' columns: their products are rounded to bf16
+/// and then added, as Megatron does it.
+const LOSSES_OF_TWO_PARTS: [f64; 10] = [
+    3.465839, 3.464187, 3.462149, 3.459091, 3.452855, 3.440839, 3.415745, 3.370878, 3.295539,
+    3.182632,
+];
+
 /// The same with all products in bf16.
 const LOSSES_OF_BF16: [f64; 10] = [
     3.46572, 3.464694, 3.463392, 3.461322, 3.457518, 3.45005, 3.435785, 3.408591, 3.35724, 3.268305,
@@ -73,11 +80,12 @@ fn train(options: &CompileOptions) -> Vec<f64> {
 /// when all its products are of bf16.
 fn check(options: &CompileOptions) {
     let found = train(options);
+    let losses = if options.strategy == Strategy::Megatron { LOSSES_OF_TWO_PARTS } else { LOSSES };
     let near =
-        found.iter().zip(LOSSES.iter().zip(LOSSES_OF_BF16)).all(|(found, (expected, bf16))| {
+        found.iter().zip(losses.iter().zip(LOSSES_OF_BF16)).all(|(found, (expected, bf16))| {
             (found - expected).abs() < 0.1 * (bf16 - expected).abs() + 5e-5
         });
-    assert!(near, "{options:?}: {found:?} instead of {LOSSES:?}");
+    assert!(near, "{options:?}: {found:?} instead of {losses:?}");
     assert_eq!(found, train(options), "the same bits again");
 }
 

@@ -50,10 +50,14 @@ pub(crate) fn is_odd_row((dtype, extent): (DType, usize)) -> bool {
     is_half && !(extent * dtype.size()).is_multiple_of(ROW_BYTES)
 }
 
-/// Whether an op is a product of matrices, some of which have odd rows ([`is_odd_row`]). `rows` has the element type and the last extent of each
-/// operand and result, as they are on a rank.
-pub(crate) fn has_odd_rows(op: &Op, mut rows: impl Iterator<Item = (DType, usize)>) -> bool {
-    matches!(op, Op::MatMul(_)) && rows.any(is_odd_row)
+/// Whether an op is a product of matrices, some of which have odd rows ([`is_odd_row`]): one of its two factors or the result. Both iterators have the
+/// element type and the last extent of each operand or result, as they are on a rank.
+pub(crate) fn has_odd_rows(
+    op: &Op,
+    operands: impl Iterator<Item = (DType, usize)>,
+    results: impl Iterator<Item = (DType, usize)>,
+) -> bool {
+    matches!(op, Op::MatMul(_)) && operands.take(2).chain(results).any(is_odd_row)
 }
 
 impl NodeWork {
@@ -102,12 +106,14 @@ pub(crate) fn node_work(
         };
         dims.iter().zip(types).map(|(dims, ty)| elements(dims) * ty.dtype.size() as f64).sum()
     };
-    let dims = local.operands.iter().zip(operands).chain(local.results.iter().zip(results));
-    let rows = dims.filter_map(|(dims, ty)| Some((ty.dtype, local.extent(dims.last()?))));
+    let row =
+        |(dims, ty): (&Vec<DimRule>, &&TensorType)| Some((ty.dtype, local.extent(dims.last()?)));
+    let [of_operands, of_results] = [(&local.operands, operands), (&local.results, results)]
+        .map(|(dims, types)| dims.iter().zip(types).filter_map(row));
     NodeWork {
         flops: op.operation().most_flops(rule, &local),
         bytes: bytes(&local.operands, operands) + bytes(&local.results, results),
-        unaligned: has_odd_rows(op, rows),
+        unaligned: has_odd_rows(op, of_operands, of_results),
     }
 }
 

@@ -130,8 +130,8 @@ fn find_op_work(
         let extent = program.registers[register.index()].shape.last()?;
         Some((whole(register).dtype, *extent))
     };
-    let rows = actor.inputs.iter().chain(&actor.outputs).filter_map(row);
-    let unaligned = has_odd_rows(op, rows);
+    let [read, given] = [&actor.inputs, &actor.outputs].map(|list| list.iter().filter_map(row));
+    let unaligned = has_odd_rows(op, read, given);
     let result = actor.outputs.first().or(actor.updates.first()).map(whole);
     let results: Vec<&TensorType> = result.iter().collect();
     WorkPiece {

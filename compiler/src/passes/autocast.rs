@@ -60,7 +60,7 @@ fn classify_op(op: &Op) -> CastClass {
         | Op::Combine(_) => CastClass::Widest,
         Op::Reduce(op) => match op.function {
             ReduceFunction::Sum | ReduceFunction::Mean => CastClass::Single,
-            ReduceFunction::Max | ReduceFunction::Min => CastClass::Own,
+            ReduceFunction::Max | ReduceFunction::Min | ReduceFunction::MaxAbs => CastClass::Own,
         },
         Op::Softmax(_)
         | Op::LogSoftmax(_)
@@ -142,7 +142,6 @@ fn of_unary(function: UnaryFunction) -> CastClass {
         | Abs
         | Neg
         | Detach
-        | Float8Scale
         | Sign
         | Erf
         | Floor

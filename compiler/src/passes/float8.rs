@@ -16,9 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Movement, Op, OpError};
-use graphc_ir::ops::{
-    Binary, BinaryFunction, Cast, MatMul, Reduce, ReduceFunction, Reshape, Unary, UnaryFunction,
-};
+use graphc_ir::ops::{Binary, BinaryFunction, MatMul, Reduce, ReduceFunction};
 use graphc_ir::plan::CompileOptions;
 use graphc_ir::types::DType;
 
@@ -30,9 +28,6 @@ const PASS: &str = "float8";
 
 /// The number of elements of which rows and columns are multiples.
 const TILE: usize = 16;
-
-/// More nodes than make a scale.
-const MOST_STEPS: usize = 8;
 
 /// Replaces products where the options ask for numbers of 8 bits.
 ///
@@ -57,70 +52,28 @@ pub(crate) fn multiply_in_float8(
     Ok(pass.rebuild.finish())
 }
 
-/// Returns the value whose numbers, multiplied by a scale, a node rounds to 8 bits; `None` of other nodes.
-pub(crate) fn quantized_source(graph: &Graph, node: &Node) -> Option<ValueId> {
-    let Op::Cast(Cast { dtype: DType::F8E4M3 }) = node.op else { return None };
-    let scaled = graph.producer(node.operands[0]);
-    let Op::Binary(Binary { function: BinaryFunction::Mul }) = scaled.op else { return None };
-    let wide = graph.producer(scaled.operands[0]);
-    matches!(wide.op, Op::Cast(_)).then(|| wide.operands[0])
+/// Returns the value that a node rounds to 8 bits; `None` of other nodes.
+pub(crate) fn quantized_source(node: &Node) -> Option<ValueId> {
+    let rounds = matches!(&node.op, Op::Binary(op) if op.function == BinaryFunction::RoundFloat8);
+    rounds.then(|| node.operands[0])
 }
 
-/// The nodes that read a tensor to round it to 8 bits.
-pub(crate) struct Rounding {
-    /// Widens it for the scale.
-    wide: NodeId,
-    /// Multiplies it by the scale.
-    pub(crate) scaled: NodeId,
-    /// Give its greatest and its least elements.
-    extremes: Vec<NodeId>,
-    /// Make the scale of these.
-    scale: Vec<NodeId>,
+/// Returns the nodes that read a tensor to round it to 8 bits, of which the given one is the last: that which finds the greatest size, if it is of that
+/// tensor, and the given one. `None` of other nodes.
+pub(crate) fn find_rounding(graph: &Graph, id: NodeId) -> Option<Vec<NodeId>> {
+    let node = graph.node(id);
+    let source = quantized_source(node)?;
+    let sought = graph.value(node.operands[1]).producer;
+    let own =
+        matches!(graph.node(sought).op, Op::Reduce(_)) && graph.node(sought).operands[0] == source;
+    Some(own.then_some(sought).into_iter().chain([id]).collect())
 }
 
-impl Rounding {
-    /// Returns the nodes that read the tensor itself.
-    pub(crate) fn readers(&self) -> impl Iterator<Item = NodeId> {
-        self.extremes.iter().copied().chain([self.wide])
-    }
-
-    /// Returns all nodes between the tensor and its numbers.
-    pub(crate) fn nodes(&self) -> impl Iterator<Item = NodeId> {
-        self.readers().chain(self.scale.iter().copied()).chain([self.scaled])
-    }
-}
-
-/// Returns the nodes that lead to a node which rounds to 8 bits; `None` of other nodes.
-pub(crate) fn find_rounding(graph: &Graph, node: &Node) -> Option<Rounding> {
-    let source = quantized_source(graph, node)?;
-    let scaled = graph.value(node.operands[0]).producer;
-    let &[wide, scale] = graph.node(scaled).operands.as_slice() else { return None };
-    let (mut extremes, mut made) = (Vec::new(), Vec::new());
-    let mut open = vec![scale];
-    while let Some(value) = open.pop() {
-        // What somebody else wrote may go on without end.
-        if made.len() > MOST_STEPS {
-            return None;
-        }
-        let id = graph.value(value).producer;
-        let maker = graph.node(id);
-        match &maker.op {
-            Op::Reduce(_) if maker.operands[0] == source => extremes.push(id),
-            Op::Unary(_) | Op::Binary(_) | Op::Cast(_) => {
-                made.push(id);
-                open.extend(&maker.operands);
-            }
-            _ => {}
-        }
-    }
-    Some(Rounding { wide: graph.value(wide).producer, scaled, extremes, scale: made })
-}
-
-/// Returns, for each node, whether it only reads a tensor to round it to 8 bits.
+/// Returns, for each node, whether it reads a tensor to round it to 8 bits.
 pub(crate) fn quantizing_nodes(graph: &Graph) -> Vec<bool> {
     let mut all = vec![false; graph.nodes.len()];
-    for rounding in graph.nodes.iter().filter_map(|node| find_rounding(graph, node)) {
-        rounding.readers().for_each(|id| all[id.index()] = true);
+    for rounding in graph.iter().filter_map(|(id, _)| find_rounding(graph, id)) {
+        rounding.into_iter().for_each(|id| all[id.index()] = true);
     }
     all
 }
@@ -176,8 +129,8 @@ fn find_product(graph: &Graph, node: &Node, scores: &BTreeSet<ValueId>) -> Optio
 #[derive(Clone, Copy)]
 struct Quantized {
     numbers: ValueId,
-    /// The factors by which products of the numbers are multiplied: 1 / scale, with the dims that were reduced.
-    inverse: ValueId,
+    /// The greatest sizes by which they were rounded, with the dims that were reduced.
+    sizes: ValueId,
 }
 
 /// A tensor in 8 bits, and the node for which it was made.
@@ -205,14 +158,8 @@ impl Quantizer<'_> {
         let reduced = if whole { vec![0, 1] } else { vec![inner] };
         let a = self.quantize(rows, vec![last], id)?;
         let b = self.quantize(weight, reduced, id)?;
-        let features = self.rebuild.graph.value(b.inverse).ty.elements();
-        let b_inverse =
-            self.push(Op::Reshape(Reshape { shape: vec![features] }), &[b.inverse], id)?;
-        let product = self.push(Op::MatMul(op), &[a.numbers, b.numbers], id)?;
-        let wide = self.push(cast(DType::F32), &[product], id)?;
-        let by_rows = self.push(binary(BinaryFunction::Mul), &[wide, a.inverse], id)?;
-        let scaled = self.push(binary(BinaryFunction::Mul), &[by_rows, b_inverse], id)?;
-        let result = self.push(cast(DType::BF16), &[scaled], id)?;
+        let operands = [a.numbers, b.numbers, a.sizes, b.sizes];
+        let result = self.push(Op::MatMul(op), &operands, id)?;
         self.rebuild.replace_value(node.results[0], result);
         Ok(())
     }
@@ -233,19 +180,12 @@ impl Quantizer<'_> {
         if let Some(known) = self.known.get(&key).and_then(|made| made.iter().find(again)) {
             return Ok(known.quantized);
         }
-        let axes = &key.1;
-        // Two reductions of bf16 move fewer bytes than one of sizes in f32.
-        let greatest = self.push(reduce(ReduceFunction::Max, axes), &[value], like)?;
-        let least = self.push(reduce(ReduceFunction::Min, axes), &[value], like)?;
-        let below = self.push(unary(UnaryFunction::Neg), &[least], like)?;
-        let size = self.push(binary(BinaryFunction::Max), &[greatest, below], like)?;
-        let size = self.push(cast(DType::F32), &[size], like)?;
-        let scale = self.push(unary(UnaryFunction::Float8Scale), &[size], like)?;
-        let wide = self.push(cast(DType::F32), &[value], like)?;
-        let scaled = self.push(binary(BinaryFunction::Mul), &[wide, scale], like)?;
-        let numbers = self.push(cast(DType::F8E4M3), &[scaled], like)?;
-        let inverse = self.push(unary(UnaryFunction::Reciprocal), &[scale], like)?;
-        let quantized = Quantized { numbers, inverse };
+        let greatest =
+            Reduce { function: ReduceFunction::MaxAbs, axes: key.1.clone(), keep_dims: true };
+        let sizes = self.push(Op::Reduce(greatest), &[value], like)?;
+        let round = Op::Binary(Binary { function: BinaryFunction::RoundFloat8 });
+        let numbers = self.push(round, &[value, sizes], like)?;
+        let quantized = Quantized { numbers, sizes };
         self.known.entry(key).or_default().push(KnownTensor { like, quantized });
         Ok(quantized)
     }
@@ -253,20 +193,4 @@ impl Quantizer<'_> {
     fn push(&mut self, op: Op, operands: &[ValueId], like: NodeId) -> Result<ValueId, OpError> {
         Ok(self.rebuild.push(op, operands.to_vec(), like)?[0])
     }
-}
-
-fn cast(dtype: DType) -> Op {
-    Op::Cast(Cast { dtype })
-}
-
-fn unary(function: UnaryFunction) -> Op {
-    Op::Unary(Unary { function })
-}
-
-fn binary(function: BinaryFunction) -> Op {
-    Op::Binary(Binary { function })
-}
-
-fn reduce(function: ReduceFunction, axes: &[usize]) -> Op {
-    Op::Reduce(Reduce { function, axes: axes.to_vec(), keep_dims: true })
 }

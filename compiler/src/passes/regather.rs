@@ -153,11 +153,11 @@ fn find_parameters(training: &TrainingGraph) -> Vec<bool> {
         let rearranged = node.op.operation().movement() == Some(Movement::Rearranged);
         is[result] = match node.op {
             Op::Variable(_) => training.kinds[result] == TensorKind::Parameter,
-            Op::Cast(_) => match quantized_source(graph, node) {
-                Some(source) => is[source.index()],
-                None => is[node.operands[0].index()],
-            },
-            _ => rearranged && is[node.operands[0].index()],
+            Op::Cast(_) => is[node.operands[0].index()],
+            _ => {
+                let moved = rearranged.then(|| node.operands[0]);
+                moved.or(quantized_source(node)).is_some_and(|source| is[source.index()])
+            }
         };
     }
     is

@@ -135,11 +135,11 @@ impl Tensor {
         self.unary(UnaryFunction::Detach)
     }
 
-    /// Returns the power of two by which numbers up to this size are multiplied before they become f8e4m3
+    /// Returns the numbers of f8e4m3 nearest to these times the power of two that brings `greatest`, the greatest of their sizes, within that type
     /// ([`crate::float8::scale_for`]). Nothing is learned through it.
     #[track_caller]
-    pub fn float8_scale(&self) -> Tensor {
-        self.unary(UnaryFunction::Float8Scale)
+    pub fn round_float8(&self, greatest: &Tensor) -> Tensor {
+        self.binary(BinaryFunction::RoundFloat8, greatest)
     }
 
     /// -1, 0 or 1
@@ -433,6 +433,12 @@ impl Tensor {
         self.reduce(ReduceFunction::Min, axes, keep_dims)
     }
 
+    /// The greatest size over dims: the maximum of the absolute values.
+    #[track_caller]
+    pub fn max_abs(&self, axes: &[impl Into<Axis> + Copy], keep_dims: bool) -> Tensor {
+        self.reduce(ReduceFunction::MaxAbs, axes, keep_dims)
+    }
+
     /// The sum over what broadcasting repeated: back to a shape that broadcasts to this one.
     #[track_caller]
     pub fn sum_to(&self, shape: &[usize]) -> Tensor {
@@ -471,6 +477,13 @@ impl Tensor {
         transpose_b: bool,
     ) -> Tensor {
         self.builder.apply(Op::MatMul(MatMul { transpose_a, transpose_b }), &[self, other])
+    }
+
+    /// The matrix product of numbers of f8e4m3 that were rounded by these greatest sizes of rows and of columns ([`MatMul`]).
+    #[track_caller]
+    pub fn matmul_float8(&self, other: &Tensor, sizes: [&Tensor; 2], transpose_b: bool) -> Tensor {
+        let op = Op::MatMul(MatMul { transpose_a: false, transpose_b });
+        self.builder.apply(op, &[self, other, sizes[0], sizes[1]])
     }
 }
 

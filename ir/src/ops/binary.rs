@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::array::Array;
 use crate::builder::Tensor;
+use crate::float8;
 use crate::op::{
     EvalContext, GradientNode, InPlace, OpError, Operand, Operation, Region, check_arity,
     dtype_error,
@@ -60,6 +61,9 @@ pub enum BinaryFunction {
     BitOr,
     /// Bitwise exclusive or, of integers: the bits that one of them has
     BitXor,
+    /// The number of f8e4m3 nearest to a times the power of two that brings b, the greatest size among such a, within that type
+    /// ([`float8::scale_for`])
+    RoundFloat8,
 }
 
 /// The class of a function by the types of its operands and result.
@@ -69,12 +73,22 @@ enum FunctionClass {
     Comparison,
     Logic,
     Bits,
+    Rounding,
 }
 
 impl BinaryFunction {
     /// Returns whether the result is bool whatever the operands are.
     pub fn gives_bool(self) -> bool {
         matches!(self.function_class(), FunctionClass::Comparison | FunctionClass::Logic)
+    }
+
+    /// Returns the element type of the result for operands of this type.
+    pub fn result_dtype(self, dtype: DType) -> DType {
+        match self.function_class() {
+            FunctionClass::Comparison | FunctionClass::Logic => DType::Bool,
+            FunctionClass::Arithmetic | FunctionClass::Bits => dtype,
+            FunctionClass::Rounding => DType::F8E4M3,
+        }
     }
 
     /// Computes the function of two elements of this type.
@@ -100,6 +114,10 @@ impl BinaryFunction {
             Self::BitAnd => (a as i64 & b as i64) as f64,
             Self::BitOr => (a as i64 | b as i64) as f64,
             Self::BitXor => (a as i64 ^ b as i64) as f64,
+            Self::RoundFloat8 => {
+                let scale = f64::from(float8::scale_for(b as f32));
+                fit_to_dtype(DType::F8E4M3, a * scale)
+            }
         }
     }
 
@@ -116,6 +134,7 @@ impl BinaryFunction {
             | Self::GreaterEqual => FunctionClass::Comparison,
             Self::And | Self::Or => FunctionClass::Logic,
             Self::BitAnd | Self::BitOr | Self::BitXor => FunctionClass::Bits,
+            Self::RoundFloat8 => FunctionClass::Rounding,
         }
     }
 
@@ -143,12 +162,13 @@ impl Operation for Binary {
             FunctionClass::Comparison => (true, "any"),
             FunctionClass::Logic => (dtype == DType::Bool, "bool"),
             FunctionClass::Bits => (!dtype.is_float() && dtype != DType::Bool, "integer"),
+            FunctionClass::Rounding => (dtype.is_float(), "floating-point"),
         };
         if !needs.0 {
             let reason = format!("{:?} needs {} elements", self.function, needs.1);
             return Err(dtype_error(self.name(), operands, reason));
         }
-        Ok(vec![if self.function.gives_bool() { DType::Bool } else { dtype }])
+        Ok(vec![self.function.result_dtype(dtype)])
     }
 
     fn in_place(&self) -> Vec<InPlace> {

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::array::Array;
 use crate::builder::Tensor;
+use crate::float8;
 use crate::mesh::unravel_position;
 use crate::op::{
     EvalContext, GradientNode, OpError, Operand, Operation, Region, check_arity, dtype_error,
@@ -14,8 +15,13 @@ use crate::rule::{DimRule, FactorKind, Rule};
 use crate::sbp::ReduceKind;
 use crate::types::{DType, TensorType};
 
-/// `[.., i, k] x [.., k, j] -> [.., i, j]`; leading dims broadcast; both operands of rank 2 or more. The product of operands of f8e4m3 is of
-/// bf16; others have the type of their operands.
+/// `[.., i, k] x [.., k, j] -> [.., i, j]`; leading dims broadcast; both operands of rank 2 or more. The result has the type of the operands.
+///
+/// Operands of f8e4m3 give bf16. They may bring the sizes by which they were rounded ([`BinaryFunction::RoundFloat8`]), as two more operands
+/// of f32, f16 or bf16, of the ranks of the first two: one for each row of the first operand and one for each column of the second, or one for
+/// all, so their inner extents are 1. Then the product is divided by both scales.
+///
+/// [`BinaryFunction::RoundFloat8`]: crate::ops::BinaryFunction::RoundFloat8
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MatMul {
     /// Whether the first operand is given as `[.., k, i]`.
@@ -59,6 +65,60 @@ impl MatMul {
         }
     }
 
+    /// Checks the element types of the sizes by which operands were rounded, where there are such.
+    fn check_size_types(&self, operands: &[&TensorType]) -> Result<(), OpError> {
+        let &[a, _, of_rows, of_columns] = operands else { return Ok(()) };
+        let reason = match () {
+            () if a.dtype != DType::F8E4M3 => "only operands of f8e4m3 bring sizes",
+            () if !of_rows.dtype.is_float() || !of_columns.dtype.is_float() => {
+                "sizes must be floating-point numbers"
+            }
+            () => return Ok(()),
+        };
+        Err(dtype_error(self.name(), operands, reason))
+    }
+
+    /// Checks the shapes of the sizes by which operands were rounded, where there are such: those of rows and of columns.
+    fn check_sizes(&self, operands: &[&TensorType], extents: [usize; 2]) -> Result<(), OpError> {
+        if operands.len() < 4 {
+            return Ok(());
+        }
+        let transposed = [self.transpose_a, !self.transpose_b];
+        for (place, (transposed, extent)) in transposed.into_iter().zip(extents).enumerate() {
+            let (factor, sizes) = (&operands[place].shape, &operands[place + 2].shape);
+            let (outer, inner) = rows_and_columns(sizes, transposed);
+            let fits = inner == 1 && (outer == extent || outer == 1);
+            if sizes.len() != factor.len() || !fits {
+                let each = ["row of the first", "column of the second"][place];
+                let reason = format!("the sizes need an element for each {each}, or one for all");
+                return Err(shape_error(self.name(), operands, reason));
+            }
+        }
+        Ok(())
+    }
+
+    /// Divides a product by the scales of its rows and of its columns, which follow from their sizes.
+    fn divide_by_scales(&self, product: &mut Array, [of_rows, of_columns]: [&Array; 2]) {
+        let scales = |sizes: &Array, index: &[usize]| -> Vec<f64> {
+            let sizes = matrix_at(sizes, index).iter();
+            sizes.map(|&size| f64::from(float8::scale_for(size as f32))).collect()
+        };
+        let extents = product.shape[product.shape.len() - 2..].to_vec();
+        let (rows, columns) = (extents[0], extents[1]);
+        let batch = batch_dims(&product.shape).to_vec();
+        for (position, matrix) in product.data.chunks_exact_mut((rows * columns).max(1)).enumerate()
+        {
+            let index = unravel_position(position, &batch);
+            let of_rows = scales(of_rows, &index);
+            let of_columns = scales(of_columns, &index);
+            for (element, value) in matrix.iter_mut().enumerate() {
+                let (i, j) = (element / columns, element % columns);
+                *value /=
+                    of_rows[i.min(of_rows.len() - 1)] * of_columns[j.min(of_columns.len() - 1)];
+            }
+        }
+    }
+
     /// Computes the gradient of the first operand: g op(b)^T, or its transpose.
     fn gradient_a(&self, b: &Tensor, g: &Tensor) -> Tensor {
         if self.transpose_a {
@@ -94,8 +154,11 @@ impl Operation for MatMul {
     }
 
     fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        check_arity(self.name(), operands, 2, "2 operands")?;
-        let dtype = same_dtype(self.name(), operands)?;
+        if operands.len() != 4 {
+            check_arity(self.name(), operands, 2, "2 operands, or 4 of which 2 are of f8e4m3")?;
+        }
+        let dtype = same_dtype(self.name(), &operands[..2])?;
+        self.check_size_types(operands)?;
         match dtype {
             DType::Bool => Err(dtype_error(self.name(), operands, "elements must be numeric")),
             DType::F8E4M3 => Ok(vec![DType::BF16]),
@@ -107,11 +170,12 @@ impl Operation for MatMul {
         self.check_shapes(operands)?;
         let (a, b) = (&operands[0].shape, &operands[1].shape);
         let ((rows, inner), (_, columns)) = self.matrix_extents(a, b);
+        self.check_sizes(operands, [rows, columns])?;
         let mut rule = Rule { linear: vec![vec![0], vec![1]], ..Rule::default() };
-        let (mut dims, mut result) = broadcast_dims(&mut rule, &[batch_dims(a), batch_dims(b)])
-            .ok_or_else(|| {
-                shape_error(self.name(), operands, "the leading dims do not broadcast")
-            })?;
+        let batches: Vec<&[usize]> = operands.iter().map(|ty| batch_dims(&ty.shape)).collect();
+        let (mut dims, mut result) = broadcast_dims(&mut rule, &batches).ok_or_else(|| {
+            shape_error(self.name(), operands, "the leading dims do not broadcast")
+        })?;
         let i = DimRule::Factors(vec![rule.add_factor(rows, FactorKind::Parallel)]);
         let j = DimRule::Factors(vec![rule.add_factor(columns, FactorKind::Parallel)]);
         let k = rule.add_factor(inner, FactorKind::Reduction(ReduceKind::Sum));
@@ -119,6 +183,17 @@ impl Operation for MatMul {
         let ordered = |first, second, swap| if swap { [second, first] } else { [first, second] };
         dims[0].extend(ordered(i.clone(), k.clone(), self.transpose_a));
         dims[1].extend(ordered(k, j.clone(), self.transpose_b));
+        if let &[_, _, of_rows, of_columns] = operands {
+            let none = || DimRule::Factors(Vec::new());
+            let outer = |sizes: &[usize], transposed, dim: &DimRule| {
+                let extent = rows_and_columns(sizes, transposed).0;
+                if extent == 1 { none() } else { dim.clone() }
+            };
+            let of_i = outer(&of_rows.shape, self.transpose_a, &i);
+            let of_j = outer(&of_columns.shape, !self.transpose_b, &j);
+            dims[2].extend(ordered(of_i, none(), self.transpose_a));
+            dims[3].extend(ordered(none(), of_j, self.transpose_b));
+        }
         result.extend([i, j]);
         (rule.operands, rule.results) = (dims, vec![result]);
         Ok(rule)
@@ -133,7 +208,8 @@ impl Operation for MatMul {
     }
 
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let [a, b] = node.operands else { return Vec::new() };
+        // Nothing is learned through numbers of 8 bits.
+        let [a, b] = node.operands else { return vec![None; node.operands.len()] };
         let Some(g) = &node.gradients[0] else { return vec![None, None] };
         let of_a = gradient_of(a, || self.gradient_a(b, g));
         let of_b = gradient_of(b, || match self.flatten_batch(a, b, g) {
@@ -164,6 +240,9 @@ impl Operation for MatMul {
                     |k: usize| b[if self.transpose_b { j * inner + k } else { k * columns + j }];
                 *value = (0..inner).map(|k| left(k) * right(k)).sum();
             }
+        }
+        if let [_, _, of_rows, of_columns] = operands {
+            self.divide_by_scales(&mut result, [of_rows.array, of_columns.array]);
         }
         let dtype = results[0].dtype;
         result.data.iter_mut().for_each(|value| *value = fit_to_dtype(dtype, *value));

@@ -37,6 +37,8 @@ pub enum ReduceFunction {
     Max,
     /// The least of the elements
     Min,
+    /// The greatest of the sizes of the elements, which are floating-point numbers
+    MaxAbs,
 }
 
 /// The index (i64) of the greatest element along a dim, the first where several are equal.
@@ -53,7 +55,7 @@ impl ReduceFunction {
     pub fn kind(self) -> ReduceKind {
         match self {
             Self::Sum | Self::Mean => ReduceKind::Sum,
-            Self::Max => ReduceKind::Max,
+            Self::Max | Self::MaxAbs => ReduceKind::Max,
             Self::Min => ReduceKind::Min,
         }
     }
@@ -67,7 +69,7 @@ impl ReduceFunction {
             _ => (f64::NEG_INFINITY, f64::INFINITY),
         };
         match self {
-            Self::Sum | Self::Mean => 0.0,
+            Self::Sum | Self::Mean | Self::MaxAbs => 0.0,
             Self::Max => least,
             Self::Min => greatest,
         }
@@ -131,8 +133,16 @@ impl Operation for Reduce {
         if dtype == DType::Bool {
             return Err(dtype_error(self.name(), operands, "truth values are cast first"));
         }
-        if self.function == ReduceFunction::Mean && !dtype.is_float() {
-            return Err(dtype_error(self.name(), operands, "a mean needs floating-point elements"));
+        let name = match self.function {
+            ReduceFunction::Mean => "a mean",
+            ReduceFunction::MaxAbs => "the greatest size",
+            ReduceFunction::Sum | ReduceFunction::Max | ReduceFunction::Min => {
+                return Ok(vec![dtype]);
+            }
+        };
+        if !dtype.is_float() {
+            let reason = format!("{name} needs floating-point elements");
+            return Err(dtype_error(self.name(), operands, reason));
         }
         Ok(vec![dtype])
     }
@@ -167,6 +177,11 @@ impl Operation for Reduce {
                 let ties = attained.sum(&self.axes, true);
                 attained * (g / ties)
             }
+            ReduceFunction::MaxAbs => {
+                let attained = x.abs().equal(&y.reshape(&kept)).cast(dtype);
+                let ties = attained.sum(&self.axes, true);
+                x.sign() * attained * (g / ties)
+            }
         })]
     }
 
@@ -184,6 +199,7 @@ impl Operation for Reduce {
             let mut index = unravel_position(position, &operand.array.shape);
             self.axes.iter().for_each(|&axis| index[axis] = 0);
             let offset = result.offset_of_index(&index);
+            let value = if self.function == ReduceFunction::MaxAbs { value.abs() } else { value };
             result.data[offset] = fit_to_dtype(dtype, kind.combine(result.data[offset], value));
         }
         if self.function == ReduceFunction::Mean {

@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::array::Array;
 use crate::builder::Tensor;
-use crate::float8;
 use crate::math::{erf, normal_cdf, sigmoid};
 use crate::op::{
     EvalContext, GradientNode, InPlace, OpError, Operand, Operation, Region, check_arity,
@@ -70,8 +69,6 @@ pub enum UnaryFunction {
     Reciprocal,
     /// The operand itself, of which nothing is learned: its gradient is 0
     Detach,
-    /// The power of two by which numbers up to this size are multiplied before they become f8e4m3 ([`float8::scale_for`])
-    Float8Scale,
     /// Logical negation, of bool
     Not,
     /// x * value
@@ -125,7 +122,6 @@ impl UnaryFunction {
             Self::Round => x.round_ties_even(),
             Self::Reciprocal => 1.0 / x,
             Self::Detach => x,
-            Self::Float8Scale => float8::scale_for(x as f32).into(),
             Self::Not => f64::from(u8::from(x == 0.0)),
             Self::Scale(value) => x * value.0,
             Self::Offset(value) => x + value.0,
@@ -165,7 +161,7 @@ impl UnaryFunction {
     /// almost everywhere near a place.
     pub fn has_gradient(self) -> bool {
         use UnaryFunction::*;
-        !matches!(self, Sign | Detach | Float8Scale | Not | Floor | Ceil | Round)
+        !matches!(self, Sign | Detach | Not | Floor | Ceil | Round)
     }
 
     /// Returns the gradient of the operand x from that of the result y; `None` where it is zero everywhere.
@@ -214,7 +210,6 @@ impl UnaryFunction {
             Self::PowScalar(_)
             | Self::Sign
             | Self::Detach
-            | Self::Float8Scale
             | Self::Not
             | Self::Floor
             | Self::Ceil
@@ -266,7 +261,6 @@ impl Operation for Unary {
             | Neg
             | Sign
             | Detach
-            | Float8Scale
             | Not
             | Floor
             | Ceil

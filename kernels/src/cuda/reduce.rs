@@ -176,6 +176,7 @@ impl ReductionGeometry {
             ReduceFunction::Sum | ReduceFunction::Mean => "((a) + (b))",
             ReduceFunction::Max => "((a) > (b) || (a) != (a) ? (a) : (b))",
             ReduceFunction::Min => "((a) < (b) || (a) != (a) ? (a) : (b))",
+            ReduceFunction::MaxAbs => "(fabsf(a) > fabsf(b) || (a) != (a) ? fabsf(a) : fabsf(b))",
         }
     }
 
@@ -240,7 +241,9 @@ impl ReductionGeometry {
 
     pub(super) fn identity(&self, elements: DType) -> String {
         match (self.function, elements) {
-            (ReduceFunction::Sum | ReduceFunction::Mean, _) => "0".to_owned(),
+            (ReduceFunction::Sum | ReduceFunction::Mean | ReduceFunction::MaxAbs, _) => {
+                "0".to_owned()
+            }
             (ReduceFunction::Max, dtype) if dtype.is_float() => "(-INFINITE)".to_owned(),
             (ReduceFunction::Min, dtype) if dtype.is_float() => "INFINITE".to_owned(),
             (function, DType::I64) => match function {

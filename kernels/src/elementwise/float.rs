@@ -40,7 +40,6 @@ vectorized! {
             UnaryFunction::Round => map_elements(x, out, f32::round_ties_even),
             UnaryFunction::Reciprocal => map_elements(x, out, |x| 1.0 / x),
             UnaryFunction::Detach => map_elements(x, out, |x| x),
-            UnaryFunction::Float8Scale => map_elements(x, out, float8::scale_for),
             UnaryFunction::Not => map_elements(x, out, |x| if x == 0.0 { 1.0 } else { 0.0 }),
             UnaryFunction::Scale(value) => {
                 let value = value.0 as f32;
@@ -209,6 +208,7 @@ vectorized! {
             // A NaN stays a NaN.
             BinaryFunction::Max => zip_elements(a, b, out, |a, b| if a > b || a.is_nan() { a } else { b }),
             BinaryFunction::Min => zip_elements(a, b, out, |a, b| if a < b || a.is_nan() { a } else { b }),
+            BinaryFunction::RoundFloat8 => zip_elements(a, b, out, |a, b| a * float8::scale_for(b)),
             BinaryFunction::Equal
             | BinaryFunction::NotEqual
             | BinaryFunction::Less

@@ -21,27 +21,8 @@ pub fn examples() -> Vec<Example> {
 fn functions() -> Vec<UnaryFunction> {
     use UnaryFunction::*;
     let mut functions = vec![
-        Relu,
-        Gelu,
-        GeluTanh,
-        Sigmoid,
-        Tanh,
-        Silu,
-        Exp,
-        Log,
-        Sqrt,
-        Rsqrt,
-        Abs,
-        Neg,
-        Sign,
-        Erf,
-        Reciprocal,
-        Sin,
-        Cos,
-        Floor,
-        Ceil,
-        Round,
-        Float8Scale,
+        Relu, Gelu, GeluTanh, Sigmoid, Tanh, Silu, Exp, Log, Sqrt, Rsqrt, Abs, Neg, Sign, Erf,
+        Reciprocal, Sin, Cos, Floor, Ceil, Round,
     ];
     functions.extend([2.0, 3.0, -1.0, 0.5, 1.7].map(|value| PowScalar(Scalar(value))));
     functions.extend([Scale(Scalar(0.1)), Offset(Scalar(-1.5))]);
@@ -108,6 +89,14 @@ fn binary(to: &mut Examples) {
         ] {
             to.both_filled(op.clone(), &[ty(dtype, a), ty(dtype, b)], 1e-5, fill);
         }
+    }
+    for (dtype, a, b) in [
+        (DType::F32, &[5, 3, 68][..], &[5, 3, 1][..]),
+        (DType::BF16, &[9, 64], &[9, 1]),
+        (DType::F16, &[9, 64], &[1, 64]),
+    ] {
+        let op = Op::Binary(Binary { function: RoundFloat8 });
+        to.both(op, &[ty(dtype, a), ty(dtype, b)], 0.0);
     }
     for function in [BitAnd, BitOr, BitXor] {
         for dtype in [DType::I64, DType::I32, DType::U8] {

@@ -11,6 +11,7 @@ pub fn examples() -> Vec<Example> {
     let to = &mut Examples::new(9);
     reductions(to);
     products(to);
+    scaled_products(to);
     std::mem::take(&mut to.all)
 }
 
@@ -35,6 +36,7 @@ fn reductions(to: &mut Examples) {
             to.both(of(function, axes), &[f32s(shape)], 5e-5);
         }
         to.both_filled(of(Max, axes), &[f32s(shape)], 0.0, fill);
+        to.both_filled(of(MaxAbs, axes), &[ty(DType::BF16, shape)], 0.0, fill);
         to.both(of(Sum, axes), &[ty(DType::BF16, shape)], 5e-5);
         to.both(of(Min, axes), &[ty(DType::I64, shape)], 0.0);
         to.both(of(Sum, axes), &[ty(DType::I32, shape)], 0.0);
@@ -64,6 +66,21 @@ fn products(to: &mut Examples) {
             let op = Op::MatMul(MatMul { transpose_a, transpose_b });
             to.both(op, &[ty(dtype, a), ty(dtype, b)], 5e-5);
         }
+    }
+}
+
+/// Products of numbers of 8 bits with the sizes by which they were rounded.
+fn scaled_products(to: &mut Examples) {
+    for (shapes, transpose_a, transpose_b) in [
+        ([&[5, 7][..], &[7, 9], &[5, 1], &[1, 9]], false, false),
+        ([&[7, 5], &[9, 7], &[1, 5], &[1, 1]], true, true),
+        ([&[2, 3, 5, 7], &[7, 4], &[2, 3, 5, 1], &[1, 4]], false, false),
+        ([&[4, 1, 5, 7], &[1, 3, 4, 7], &[4, 1, 1, 1], &[1, 3, 4, 1]], false, true),
+    ] {
+        let eights = [0, 1].map(|place| ty(DType::F8E4M3, shapes[place]));
+        let sizes = [ty(DType::BF16, shapes[2]), f32s(shapes[3])];
+        let op = Op::MatMul(MatMul { transpose_a, transpose_b });
+        to.both(op, &[&eights[..], &sizes].concat(), 1.0 / 128.0);
     }
 }
 

@@ -10,27 +10,8 @@ use graphc_ir::types::{DType, TensorType};
 fn unary_functions() -> Vec<UnaryFunction> {
     use UnaryFunction::*;
     let mut functions = vec![
-        Relu,
-        Gelu,
-        GeluTanh,
-        Sigmoid,
-        Tanh,
-        Silu,
-        Exp,
-        Log,
-        Sqrt,
-        Rsqrt,
-        Abs,
-        Neg,
-        Sign,
-        Erf,
-        Reciprocal,
-        Sin,
-        Cos,
-        Floor,
-        Ceil,
-        Round,
-        Float8Scale,
+        Relu, Gelu, GeluTanh, Sigmoid, Tanh, Silu, Exp, Log, Sqrt, Rsqrt, Abs, Neg, Sign, Erf,
+        Reciprocal, Sin, Cos, Floor, Ceil, Round,
     ];
     functions.extend([2.0, -1.5, 0.1].map(|value| Scale(Scalar(value))));
     functions.extend([2.0, -1.5].map(|value| Offset(Scalar(value))));
@@ -149,6 +130,10 @@ fn binary_functions_broadcast() {
                 Case::random(op, &types, random, fill).check(1e-5);
             }
         }
+        let shapes = broadcast(random, 2);
+        let types = [f32s(&shapes[0]), f32s(&shapes[1])];
+        let op = Op::Binary(Binary { function: BinaryFunction::RoundFloat8 });
+        Case::random(op, &types, random, &mut ordinary).check(0.0);
         for function in [BinaryFunction::And, BinaryFunction::Or, BinaryFunction::Equal] {
             let shapes = broadcast(random, 2);
             let types = [ty(DType::Bool, &shapes[0]), ty(DType::Bool, &shapes[1])];
@@ -191,13 +176,17 @@ fn reductions_over_any_dims() {
         let rank = 1 + random.below(4);
         let shape = random.shape(rank);
         let axes: Vec<usize> = (0..rank).filter(|_| random.below(2) == 0).collect();
-        for function in
-            [ReduceFunction::Sum, ReduceFunction::Mean, ReduceFunction::Max, ReduceFunction::Min]
-        {
+        for function in [
+            ReduceFunction::Sum,
+            ReduceFunction::Mean,
+            ReduceFunction::Max,
+            ReduceFunction::Min,
+            ReduceFunction::MaxAbs,
+        ] {
             let reduce = Reduce { function, axes: axes.clone(), keep_dims: random.below(2) == 0 };
             Case::random(Op::Reduce(reduce.clone()), &[f32s(&shape)], random, &mut ordinary)
                 .check(5e-5);
-            if function != ReduceFunction::Mean {
+            if !matches!(function, ReduceFunction::Mean | ReduceFunction::MaxAbs) {
                 let dtype = random.of(&[DType::I64, DType::I32]);
                 Case::random(Op::Reduce(reduce), &[ty(dtype, &shape)], random, &mut ordinary)
                     .check(0.0);
@@ -222,7 +211,7 @@ fn long_rows_and_columns_are_reduced_exactly_enough() {
         (vec![3, 700, 5], vec![1]),
         (vec![270, 1100], vec![0]),
     ] {
-        for function in [ReduceFunction::Sum, ReduceFunction::Max] {
+        for function in [ReduceFunction::Sum, ReduceFunction::Max, ReduceFunction::MaxAbs] {
             let op = Op::Reduce(Reduce { function, axes: axes.clone(), keep_dims: false });
             Case::random(op, &[f32s(&shape)], random, &mut ordinary).check(2e-5);
         }
@@ -231,7 +220,9 @@ fn long_rows_and_columns_are_reduced_exactly_enough() {
 
 #[test]
 fn reductions_keep_nans() {
-    for function in [ReduceFunction::Max, ReduceFunction::Min, ReduceFunction::Sum] {
+    for function in
+        [ReduceFunction::Max, ReduceFunction::Min, ReduceFunction::MaxAbs, ReduceFunction::Sum]
+    {
         for axes in [vec![0], vec![1], vec![0, 1]] {
             let op = Op::Reduce(Reduce { function, axes, keep_dims: false });
             let mut fill = |random: &mut Random, i: usize, dtype: DType| match random.below(40) {

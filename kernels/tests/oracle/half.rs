@@ -185,7 +185,6 @@ fn elementwise(to: &mut Examples<'_>) {
         U::Floor,
         U::Ceil,
         U::Round,
-        U::Float8Scale,
         U::Reciprocal,
         U::Scale(two),
         U::Offset(two),
@@ -203,6 +202,8 @@ fn elementwise(to: &mut Examples<'_>) {
         let types = [x.clone(), row.clone()];
         to.filled(Op::Binary(Binary { function }), &types, 1e-5, positive);
     }
+    let round = Op::Binary(Binary { function: BinaryFunction::RoundFloat8 });
+    to.add(round, &[x.clone(), row.clone()], 0.0);
     let condition = TensorType::new(DType::Bool, [shape[0], 1]);
     to.add(Op::Where(Where {}), &[condition, x.clone(), row], 0.0);
     for other in DType::ALL {
@@ -215,9 +216,13 @@ fn elementwise(to: &mut Examples<'_>) {
 fn reductions(to: &mut Examples<'_>) {
     let shape = to.random.shape(3);
     for axes in [vec![0], vec![1], vec![2], vec![0, 1], vec![1, 2], vec![0, 2], vec![0, 1, 2]] {
-        for function in
-            [ReduceFunction::Sum, ReduceFunction::Mean, ReduceFunction::Max, ReduceFunction::Min]
-        {
+        for function in [
+            ReduceFunction::Sum,
+            ReduceFunction::Mean,
+            ReduceFunction::Max,
+            ReduceFunction::Min,
+            ReduceFunction::MaxAbs,
+        ] {
             let op = Reduce { function, axes: axes.clone(), keep_dims: to.random.below(2) == 0 };
             to.add(Op::Reduce(op), &[to.ty(&shape)], 5e-5);
         }

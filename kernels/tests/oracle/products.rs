@@ -57,6 +57,32 @@ fn products_of_numbers_of_8_bits_are_rounded_once() {
     }
 }
 
+/// The scales of rows and columns are powers of two, so nothing else is rounded.
+#[test]
+fn products_of_numbers_of_8_bits_are_divided_by_their_scales() {
+    for seed in 0..80 {
+        let random = &mut Random::new(seed);
+        let [i, j, k] = [(); 3].map(|()| random.extent() * (1 + random.below(40)));
+        let batch = random.of(&[vec![], vec![1], vec![3], vec![2, 2]]);
+        let shared = random.below(2) == 0;
+        let (transpose_a, transpose_b) = (random.below(2) == 0, random.below(2) == 0);
+        let shape = |whole: bool, extents: [usize; 2], turned: bool| {
+            let last = if turned { [extents[1], extents[0]] } else { extents };
+            [if whole { batch.as_slice() } else { &[] }, &last].concat()
+        };
+        let each = |random: &mut Random, extent| if random.below(3) == 0 { 1 } else { extent };
+        let (of_rows, of_columns) = (each(random, i), each(random, j));
+        let types = [
+            TensorType::new(DType::F8E4M3, shape(true, [i, k], transpose_a)),
+            TensorType::new(DType::F8E4M3, shape(!shared, [k, j], transpose_b)),
+            TensorType::new(DType::BF16, shape(true, [of_rows, 1], transpose_a)),
+            TensorType::new(DType::F32, shape(!shared, [1, of_columns], transpose_b)),
+        ];
+        let op = Op::MatMul(MatMul { transpose_a, transpose_b });
+        Case::random(op, &types, random, &mut small).check(1.0 / 128.0);
+    }
+}
+
 #[test]
 fn products_larger_than_a_block_are_right() {
     for (dtype, epsilon) in HALVES {

@@ -42,7 +42,6 @@ PLAIN: dict[str, Function] = {
     "reciprocal": torch.reciprocal,
     "detach": torch.positive,
     "not": torch.logical_not,
-    "float8_scale": lambda x, out=None: _float8_scale(x, out),
 }
 """Functions of one operand that PyTorch has as they are."""
 
@@ -68,6 +67,9 @@ BINARY: dict[str, Function] = {
 
 LOGIC = {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "and", "or"}
 """Those that give truth values."""
+
+ROUND_FLOAT8 = "round_float8"
+"""The function of a number and of the greatest size that gives ``float8_e4m3fn``."""
 
 
 def function(of: Op, dtype: torch.dtype) -> Function:
@@ -135,17 +137,25 @@ def binary(name: str, dtype: torch.dtype) -> Function:
         return torch.div if dtype.is_floating_point else _divide_whole
     if name == "pow":
         return torch.pow if dtype.is_floating_point else _power_whole
+    if name == ROUND_FLOAT8:
+        return _round_float8
     if name not in BINARY:
         raise PlanError(f"`{name}` is no function of two operands that this version has")
     return BINARY[name]
 
 
-def _float8_scale(greatest: Tensor, out: Tensor | None = None) -> Tensor:
+def float8_scale(greatest: Tensor) -> Tensor:
     """The greatest power of two that keeps numbers up to this size within 448, the greatest of ``float8_e4m3fn``."""
     mantissa, exponent = torch.frexp(greatest.clamp(min=1e-12))
     power = torch.ldexp(torch.ones_like(mantissa), 9 - exponent - (mantissa > 0.875).to(exponent.dtype))
-    scale = torch.where(torch.isfinite(greatest), power, 1.0)
-    return scale if out is None else out.copy_(scale)
+    return torch.where(torch.isfinite(greatest), power, 1.0)
+
+
+def _round_float8(x: Tensor, greatest: Tensor, out: Tensor | None = None) -> Tensor:
+    """The numbers of ``float8_e4m3fn`` nearest to these times their scale."""
+    limit = torch.finfo(torch.float8_e4m3fn).max
+    scaled = (x.float() * float8_scale(greatest.float())).clamp_(-limit, limit)
+    return scaled.to(torch.float8_e4m3fn) if out is None else out.copy_(scaled)
 
 
 def _divide_whole(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
@@ -179,6 +189,8 @@ def result_type(of: Op, operands: list[torch.dtype]) -> torch.dtype:
         return TORCH[of["dtype"]]
     if of.name == "binary" and of["function"] in LOGIC:
         return torch.bool
+    if of.name == "binary" and of["function"] == ROUND_FLOAT8:
+        return torch.float8_e4m3fn
     return operands[-1] if of.name == "where" else operands[0]
 
 
@@ -211,10 +223,12 @@ def _copied(result: Tensor, value: Tensor) -> None:
 def reduction(of: Op, local: tuple[int, ...], shape: tuple[int, ...], dtype: torch.dtype) -> Function:
     """A reduction of a part of a tensor: a mean divides by the extents of the whole."""
     name, axes, keep = of["function"], tuple(of["axes"]), of["keep_dims"]
-    if name not in ("sum", "mean", "max", "min"):
+    if name not in ("sum", "mean", "max", "min", "max_abs"):
         raise PlanError(f"`{name}` is no reduction that this version has")
     if any(axis >= len(shape) for axis in axes):
         raise PlanError(f"there are no dims {list(axes)} in {list(shape)}")
+    if name == "max_abs":
+        return _greatest_size(axes, keep, local)
     if not axes:
         return lambda x, out=None: x.clone() if out is None else out.copy_(x)
     if name in ("sum", "mean"):
@@ -224,6 +238,14 @@ def reduction(of: Op, local: tuple[int, ...], shape: tuple[int, ...], dtype: tor
         return _identity(name, axes, keep, local, dtype)
     extreme = torch.amax if name == "max" else torch.amin
     return lambda x, out=None: extreme(x, axes, keep, out=out)
+
+
+def _greatest_size(axes: tuple[int, ...], keep: bool, local: tuple[int, ...]) -> Function:
+    if not axes:
+        return torch.abs
+    if 0 in local:
+        return _fill(0.0, axes, keep, local)
+    return lambda x, out=None: torch.linalg.vector_norm(x, math.inf, axes, keep, out=out)
 
 
 def _sum(axes: tuple[int, ...], keep: bool, count: int, dtype: torch.dtype, whole: bool) -> Function:
@@ -243,6 +265,10 @@ def _sum(axes: tuple[int, ...], keep: bool, count: int, dtype: torch.dtype, whol
 def _identity(name: str, axes: tuple[int, ...], keep: bool, local: tuple[int, ...], dtype: torch.dtype) -> Function:
     sign = -1.0 if name == "max" else 1.0
     value = sign * math.inf if dtype.is_floating_point else _bound(sign * math.inf, dtype)
+    return _fill(value, axes, keep, local)
+
+
+def _fill(value: float, axes: tuple[int, ...], keep: bool, local: tuple[int, ...]) -> Function:
     kept = [1 if dim in axes else extent for dim, extent in enumerate(local)]
     shape = kept if keep else [extent for dim, extent in enumerate(local) if dim not in axes]
 

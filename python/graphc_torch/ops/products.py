@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .base import HALVES, Call, Run, into, op, wide
+from .elementwise import float8_scale
 
 _ATEN: Any = torch.ops.aten
 
@@ -23,18 +24,35 @@ def matmul(call: Call) -> Run:
     if not a.dtype.is_floating_point and a.device.type != "cpu":
         a, b = _turned(call, a, b)
         return into(y, lambda: torch.matmul(a.double(), b.double()))
+    if a.dtype is torch.float8_e4m3fn:
+        return _float8_product(call, a, b, y)
     if b.dim() == 2 and a.dim() > 2 and not call.op["transpose_a"]:
         # All rows of a batch meet one matrix.
         a, y = a.view(-1, a.shape[-1]), y.view(-1, y.shape[-1])
     left, right = _turned(call, a, b)
-    if a.dtype is torch.float8_e4m3fn:
-        # bf16 has all numbers of 8 bits, so nothing is lost.
-        return into(y, lambda: torch.matmul(left.to(torch.bfloat16), right.to(torch.bfloat16)))
     if left.dim() == 2 and right.dim() == 2:
         return lambda: _done(torch.mm(left, right, out=y))
     if left.shape[:-2] == right.shape[:-2] and left.dim() == right.dim():
         return _batched(left, right, y)
     return into(y, lambda: torch.matmul(left, right))
+
+
+def _float8_product(call: Call, a: Tensor, b: Tensor, y: Tensor) -> Run:
+    """Numbers of 8 bits, all of which bf16 has, and behind them maybe the sizes by which rows and columns were rounded."""
+    left, right = _turned(call, a, b)
+
+    def multiply() -> Tensor:
+        return torch.matmul(left.to(torch.bfloat16), right.to(torch.bfloat16))
+
+    if len(call.operands) == 2:
+        return into(y, multiply)
+    rows, columns = _turned(call, call.operand(2), call.operand(3))
+
+    def divide() -> Tensor:
+        scales = [float8_scale(sizes.float()) for sizes in (rows, columns)]
+        return multiply().float().div_(scales[0]).div_(scales[1])
+
+    return into(y, divide)
 
 
 def _turned(call: Call, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:

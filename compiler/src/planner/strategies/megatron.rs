@@ -25,7 +25,7 @@
 //! weight, say) waits for its reader too. Optimizer states lie as their weights, unless pins say otherwise: then updates
 //! work where the states lie.
 
-use graphc_ir::graph::{Graph, Node};
+use graphc_ir::graph::Node;
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Movement, Op};
 use graphc_ir::rule::{Choice, FactorKind, Rule};
@@ -35,7 +35,7 @@ mod heads;
 
 use super::{choose_by_layout, choose_by_operand, is_local, pinned_state};
 use crate::decisions::Phase;
-use crate::passes::float8::find_rounding;
+use crate::passes::float8::quantizing_nodes;
 use crate::planner::error::PlannerError;
 use crate::planner::problem::Problem;
 use crate::planner::problem::candidates::Candidate;
@@ -57,7 +57,7 @@ pub(super) fn assign_megatron(
         chosen: vec![None; nodes],
         fed: vec![false; nodes],
         of_weights: vec![false; nodes],
-        rounding: rounding_nodes(graph),
+        rounding: quantizing_nodes(graph),
     };
     for (id, node) in graph.iter() {
         splitter.visit(id, node)?;
@@ -67,15 +67,6 @@ pub(super) fn assign_megatron(
         splitter.choose_layout(id, whole);
     }
     Ok(splitter.chosen.into_iter().map(Option::unwrap_or_default).collect())
-}
-
-/// Returns, for each node, whether it leads from a tensor to its numbers of 8 bits.
-fn rounding_nodes(graph: &Graph) -> Vec<bool> {
-    let mut all = vec![false; graph.nodes.len()];
-    for rounding in graph.nodes.iter().filter_map(|node| find_rounding(graph, node)) {
-        rounding.nodes().for_each(|id| all[id.index()] = true);
-    }
-    all
 }
 
 /// The dim of an activation that counts the elements of a sequence.
@@ -179,7 +170,7 @@ impl Splitter<'_, '_> {
         }
     }
 
-    /// Returns the layout of the weight whose greatest or least elements a node seeks to round it to 8 bits: they are sought where they lie.
+    /// Returns the layout of the weight whose greatest size a node seeks to round it to 8 bits: it is sought where it lies.
     fn rounded_source(&self, node: usize) -> Option<SbpId> {
         let graph = self.problem.decisions.graph();
         let reduces = self.rounding[node] && matches!(graph.nodes[node].op, Op::Reduce(_));

@@ -142,10 +142,12 @@ fn of_variable(graph: &Graph, node: &Node) -> Option<usize> {
 
 /// Returns the node of the variable that a node gives in its layout at rest, cast or not, if it does so.
 fn at_rest(graph: &Graph, node: &Node) -> Option<usize> {
-    let source = quantized_source(graph, node).or(node.operands.first().copied())?;
-    let producer = graph.value(source).producer;
+    let producer = graph.value(*node.operands.first()?).producer;
     match (&node.op, &graph.node(producer).op) {
-        (Op::Cast(_), Op::Cast(_)) if quantized_source(graph, node).is_some() => {
+        (Op::Binary(_), Op::Variable(_)) if quantized_source(node).is_some() => {
+            Some(producer.index())
+        }
+        (Op::Binary(_), Op::Cast(_)) if quantized_source(node).is_some() => {
             at_rest(graph, graph.node(producer))
         }
         (Op::Cast(_) | Op::Regather(_), Op::Variable(_)) => Some(producer.index()),
@@ -158,10 +160,10 @@ fn at_rest(graph: &Graph, node: &Node) -> Option<usize> {
 /// gathered are the 8 bits.
 fn rounded_weights(graph: &Graph) -> Vec<Option<usize>> {
     let mut all = vec![None; graph.nodes.len()];
-    for node in &graph.nodes {
-        let Some(rounding) = find_rounding(graph, node) else { continue };
+    for (id, node) in graph.iter() {
+        let Some(rounding) = find_rounding(graph, id) else { continue };
         let variable = at_rest(graph, node);
-        rounding.readers().chain([rounding.scaled]).for_each(|id| all[id.index()] = variable);
+        rounding.into_iter().for_each(|id| all[id.index()] = variable);
     }
     all
 }

@@ -7,7 +7,7 @@ use graphc_ir::ops::{
 };
 use graphc_ir::types::DType;
 
-use super::{Case, Sample, floats, integers, positive, truths};
+use super::{Case, Sample, eights, floats, integers, positive, truths};
 
 /// Shapes of one operand, and whether they are for completeness.
 const SHAPES: [(&[usize], bool); 5] =
@@ -26,7 +26,7 @@ const PAIRS: [(&[usize], &[usize], bool); 8] = [
 ];
 
 pub fn cases() -> Vec<Case> {
-    [unary(), binary(), select(), casts(), reductions(), arguments(), products()]
+    [unary(), binary(), select(), casts(), reductions(), arguments(), products(), scaled_products()]
         .into_iter()
         .flatten()
         .collect()
@@ -92,6 +92,7 @@ fn binary() -> Vec<Case> {
     [
         of(&arithmetic, floats),
         of(&[Pow], positive),
+        of(&[RoundFloat8], floats),
         of(&arithmetic, integers),
         of(&comparisons, integers),
         of(&[And, Or], truths),
@@ -139,16 +140,18 @@ fn reductions() -> Vec<Case> {
     use ReduceFunction::*;
     let axes: [&[usize]; 4] = [&[0], &[1], &[0, 1], &[]];
     let mut cases = Vec::new();
-    for (function, axes, keep_dims) in [Sum, Mean, Max, Min].into_iter().flat_map(|function| {
-        axes.into_iter().flat_map(move |axes| [false, true].map(|keep| (function, axes, keep)))
-    }) {
+    for (function, axes, keep_dims) in
+        [Sum, Mean, Max, Min, MaxAbs].into_iter().flat_map(|function| {
+            axes.into_iter().flat_map(move |axes| [false, true].map(|keep| (function, axes, keep)))
+        })
+    {
         for shape in [&[4, 6], &[5, 3], &[0, 3], &[3, 1]] {
             let op = Op::Reduce(Reduce { function, axes: axes.to_vec(), keep_dims });
-            // Over no dims every reduction is the identity.
+            // Over no dims every reduction tells nothing.
             let complete = shape == &[4, 6] && !axes.is_empty();
             cases.push(Case { op, operands: vec![floats(shape)], complete });
         }
-        if function != Mean {
+        if !matches!(function, Mean | MaxAbs) {
             let op = Op::Reduce(Reduce { function, axes: axes.to_vec(), keep_dims });
             cases.push(Case::new(op, vec![integers(&[2, 3, 4])]));
         }
@@ -195,4 +198,26 @@ fn products() -> Vec<Case> {
         }
     }
     cases
+}
+
+/// Products of numbers of 8 bits with the sizes by which they were rounded.
+fn scaled_products() -> Vec<Case> {
+    let of = |[transpose_a, transpose_b]: [bool; 2], shapes: [&[usize]; 4], complete| Case {
+        op: Op::MatMul(MatMul { transpose_a, transpose_b }),
+        operands: shapes
+            .iter()
+            .zip([eights, eights, positive, positive])
+            .map(|(s, of)| of(s))
+            .collect(),
+        complete,
+    };
+    vec![
+        of([false, false], [&[4, 6], &[6, 2], &[4, 1], &[1, 2]], true),
+        of([false, true], [&[5, 3], &[7, 3], &[5, 1], &[1, 1]], false),
+        of([true, true], [&[3, 5], &[7, 3], &[1, 5], &[7, 1]], false),
+        of([true, false], [&[3, 5], &[3, 7], &[1, 1], &[1, 7]], false),
+        of([false, false], [&[2, 4, 6], &[6, 2], &[2, 4, 1], &[1, 2]], true),
+        of([false, true], [&[3, 1, 2, 5], &[2, 3, 5], &[3, 1, 2, 1], &[2, 3, 1]], false),
+        of([false, false], [&[3, 0], &[0, 2], &[3, 1], &[1, 1]], false),
+    ]
 }

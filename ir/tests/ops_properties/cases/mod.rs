@@ -109,6 +109,11 @@ pub fn floats(shape: &[usize]) -> Sample {
     Sample { ty: TensorType::new(DType::F32, shape), domain: Domain::Any }
 }
 
+/// Numbers of 8 bits.
+pub fn eights(shape: &[usize]) -> Sample {
+    Sample { ty: TensorType::new(DType::F8E4M3, shape), domain: Domain::Any }
+}
+
 /// Positive floating-point numbers.
 pub fn positive(shape: &[usize]) -> Sample {
     Sample { ty: TensorType::new(DType::F32, shape), domain: Domain::Positive }
@@ -200,7 +205,7 @@ pub fn is_differentiable(op: &Op) -> bool {
         | Op::Blend(_)
         // No rule says what it computes: `tests/plans/random_graphs.rs` holds it against a composition of other ops.
         | Op::Custom(_) => false,
-        Op::Binary(binary) => !binary.function.gives_bool(),
+        Op::Binary(binary) => binary.function.result_dtype(DType::F32).is_float(),
         Op::Cast(cast) => cast.dtype.is_float(),
         Op::Unary(_)
         | Op::Where(_)

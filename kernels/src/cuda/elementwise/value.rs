@@ -34,8 +34,7 @@ pub(super) fn step_dtypes(
         let first = *args.first().ok_or_else(|| mismatch_error("a step without operands"))?;
         dtypes.push(match step.op {
             Op::Unary(_) | Op::Reduce(_) => first,
-            Op::Binary(op) if op.function.gives_bool() => DType::Bool,
-            Op::Binary(_) => first,
+            Op::Binary(op) => op.function.result_dtype(first),
             Op::Where(_) => {
                 *args.get(1).ok_or_else(|| mismatch_error("a choice between nothing"))?
             }
@@ -103,7 +102,6 @@ fn unary_expression(function: UnaryFunction, x: &str) -> String {
         UnaryFunction::Round => format!("rintf({x})"),
         UnaryFunction::Reciprocal => format!("(1.0f / {x})"),
         UnaryFunction::Detach => x.to_owned(),
-        UnaryFunction::Float8Scale => format!("float8_scale({x})"),
         UnaryFunction::Not => format!("({x} == 0.0f ? 1.0f : 0.0f)"),
         UnaryFunction::Scale(value) => format!("({x} * {})", f32_literal(value.0 as f32)),
         UnaryFunction::Offset(value) => format!("({x} + {})", f32_literal(value.0 as f32)),
@@ -187,5 +185,6 @@ fn binary_expression(
         BinaryFunction::BitAnd => format!("((i64){a} & (i64){b})"),
         BinaryFunction::BitOr => format!("((i64){a} | (i64){b})"),
         BinaryFunction::BitXor => format!("((i64){a} ^ (i64){b})"),
+        BinaryFunction::RoundFloat8 => format!("({a} * float8_scale({b}))"),
     })
 }

@@ -124,7 +124,8 @@ fn single_product(op: &MatMul, [a, b]: [&Shard; 2], out: &Shard) -> Option<Matri
     let plain = build_product(op, a, b, out).ok()?;
     let one = plain.batch == 1 && plain.starts.len() == 1;
     let some = plain.inner > 0 && out.elements() > 0;
-    (one && some && out.dtype().is_float()).then_some(plain)
+    let floats = out.dtype().is_float() && a.dtype().is_float();
+    (one && some && floats).then_some(plain)
 }
 
 /// A chain as it is read, each step going on from the one before.

@@ -14,7 +14,7 @@ use super::call::{
     Argument, Call, CallRegister, Epilogue, Launch, LaunchMemory, Matrix, MatrixProduct, Operands,
 };
 use super::convolution::align_bytes;
-use super::source::{KernelSource, broadcast_strides};
+use super::source::{KernelSource, broadcast_strides, position_expression};
 use crate::error::KernelError;
 
 pub use own::{own_product, product_end};
@@ -25,7 +25,7 @@ pub(super) fn prepare_matmul(
     operands: &[Shard],
     results: &[Shard],
 ) -> Result<Call, KernelError> {
-    let ([a, b], [out]) = (operands, results) else {
+    let ([a, b, sizes @ ..], [out]) = (operands, results) else {
         return Err(KernelError::bad_call("matmul", "takes two operands and gives one result"));
     };
     let product = build_product(op, a, b, out)?;
@@ -41,7 +41,11 @@ pub(super) fn prepare_matmul(
         return Ok(Call::from_launches(launch_integers(&product)));
     }
     if a.dtype() == DType::F8E4M3 {
-        return Ok(multiply_widened(product, [a, b]));
+        let mut call = multiply_widened(product, [a, b]);
+        if let [of_rows, of_columns] = sizes {
+            call.launches.push(divide_by_scales(op, out, [of_rows, of_columns])?);
+        }
+        return Ok(call);
     }
     Ok(Call::from_launches(vec![Launch::Product(product)]))
 }
@@ -64,6 +68,40 @@ fn multiply_widened(mut product: MatrixProduct, factors: [&Shard; 2]) -> Call {
     }
     launches.push(Launch::Product(product));
     Call { scratch, ..Call::from_launches(launches) }
+}
+
+/// Divides a product of numbers of 8 bits by the scales of its rows and columns.
+fn divide_by_scales(
+    op: &MatMul,
+    out: &Shard,
+    [of_rows, of_columns]: [&Shard; 2],
+) -> Result<Launch, KernelError> {
+    let misfit = || {
+        let (rows, columns) = (of_rows.shape(), of_columns.shape());
+        KernelError::bad_call("matmul", format!("sizes {rows:?} and {columns:?} of a product"))
+    };
+    // Sizes lie as the rows and columns of the product do: one extent of the last two is 1.
+    let lies = |sizes: &Shard, turned: bool| {
+        let mut shape = sizes.shape().to_vec();
+        if let [.., one, two] = &mut shape[..]
+            && turned
+        {
+            std::mem::swap(one, two);
+        }
+        let strides = broadcast_strides(&shape, out.shape()).ok_or_else(misfit)?;
+        Ok::<String, KernelError>(position_expression(out.shape(), &strides, "i"))
+    };
+    let elements = out.elements();
+    let source = KernelSource::new(include_str!("../cu/float8_unscale.cu"))
+        .define("ELEMENTS", elements)
+        .define_index(elements)
+        .define_element("A", of_rows.dtype())
+        .define_element("B", of_columns.dtype())
+        .define("OF_ROW(i)", lies(of_rows, op.transpose_a)?)
+        .define("OF_COLUMN(i)", lies(of_columns, op.transpose_b)?);
+    let arguments = vec![Argument::result(0), Argument::operand(2), Argument::operand(3)];
+    let blocks = elements.div_ceil(THREADS);
+    Ok(Launch::kernel(source, "float8_unscale", blocks, THREADS, arguments))
 }
 
 /// Threads of a block that widens factors.

@@ -305,7 +305,10 @@ impl<'a, 'b> JoinedProducts<'a, 'b> {
 /// Returns the op and the operands of a matrix product.
 fn as_product(actor: &Actor) -> Option<(&MatMul, &[OperandSource])> {
     match &actor.action {
-        Action::Compute { op: Op::MatMul(op), operands } => Some((op, operands)),
+        // Numbers of 8 bits come with their sizes, and go alone.
+        Action::Compute { op: Op::MatMul(op), operands } if operands.len() == 2 => {
+            Some((op, operands))
+        }
         _ => None,
     }
 }
