@@ -60,7 +60,7 @@ pub struct AttentionShape {
 
 /// The trait of payloads, which says all that an op means but its gradient; the module explains the idea.
 pub trait Operation {
-    /// Returns the name of the op in the text format; equal to the serde tag of its [`Op`] variant.
+    /// Returns the name of the op in the text format; equal to the serde tag of its `Op` variant.
     fn name(&self) -> &'static str;
 
     /// Infers the element types of the results.

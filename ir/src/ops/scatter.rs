@@ -24,7 +24,7 @@ pub struct Scatter {
     pub function: ScatterFunction,
 }
 
-/// The function that joins a value to the element at its place. A sum is that of x and a [`ScatterSum`].
+/// The function that joins a value to the element at its place. A sum is that of x and a [`super::ScatterSum`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScatterFunction {
