@@ -36,7 +36,7 @@ pub(crate) fn list_items(problem: &Problem<'_>, assignment: &[usize]) -> Vec<Mem
         let lies = |(node, result): (usize, usize)| {
             problem.candidates[node][assignment[node]].results[result]
         };
-        let sbp = lies((made.producer, made.index));
+        let sbp = lies((made.producer.index(), made.index));
         let bytes = made.kept_bytes(&problem.layouts, sbp, made.beside.map(lies));
         let (value, placement, span) = (made.value, made.placement, made.span);
         items.push(MemoryItem { value, bytes, placement, span });
@@ -51,7 +51,7 @@ pub(crate) fn list_items(problem: &Problem<'_>, assignment: &[usize]) -> Vec<Mem
         items.push(MemoryItem { value, bytes, placement, span });
     }
     for demand in problem.demands.iter() {
-        let source = problem.source_layout(demand, assignment[demand.producer]);
+        let source = problem.source_layout(demand, assignment[demand.producer.index()]);
         let taken = demand.readers.iter().flat_map(|r| problem.target_layouts(r, assignment[r.0]));
         let mut targets: Vec<SbpId> = taken.collect();
         targets.extend(problem.fetch_target(demand, source));
