@@ -117,15 +117,16 @@ fn add_write_back(
     network: &mut Network,
     (back, known): (&WriteBack, &mut KnownCosts),
 ) {
-    let lists = [back.update, back.variable].map(|node| problem.candidates[node].as_ptr());
-    let value = problem.decisions.graph().nodes[back.variable].results[0];
+    let lists =
+        [back.update.index(), back.variable.index()].map(|node| problem.candidates[node].as_ptr());
+    let value = problem.decisions.graph().nodes[back.variable.index()].results[0];
     let weight = multipliers.seconds_per_byte(value, back.placement, back.span);
     let classes = [back.from, back.to];
     let key = (lists, back.result, classes, back.fusion, back.is_read, weight.to_bits());
     let table = find_once((&mut known.backs, key), multipliers, &problem.meter, || {
         pair_of_back(problem, (multipliers.seconds, weight), network, back)
     });
-    let (update, variable) = (back.update, back.variable);
+    let (update, variable) = (back.update.index(), back.variable.index());
     table.iter().for_each(|table| {
         network.add_table(update.min(variable), update.max(variable), table);
     });
@@ -139,7 +140,7 @@ fn pair_of_back(
     back: &WriteBack,
 ) -> Option<Rc<CostTable>> {
     let [(made, sources), (kept, targets)] =
-        [(back.update, back.result), (back.variable, 0)].map(|(node, result)| {
+        [(back.update.index(), back.result), (back.variable.index(), 0)].map(|(node, result)| {
             LabelAxis::by_key(
                 problem.candidates[node].iter().map(|candidate| candidate.results[result]),
             )
@@ -153,7 +154,7 @@ fn pair_of_back(
         }
     }
     let cost = |source: usize, target: usize| costs[source * targets.len() + target];
-    network.build_table((back.update, made), (back.variable, kept), cost)
+    network.build_table((back.update.index(), made), (back.variable.index(), kept), cost)
 }
 
 /// The costs of boxing a tensor, by the layouts in which it is made and taken.

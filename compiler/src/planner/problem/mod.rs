@@ -90,13 +90,13 @@ impl Demand {
 #[derive(Clone, Debug)]
 pub(crate) struct WriteBack {
     /// The update.
-    pub update: usize,
+    pub update: NodeId,
     /// The index of the result among those of the update.
     pub result: usize,
     /// The result where it is made.
     pub from: ClassId,
     /// The variable's node.
-    pub variable: usize,
+    pub variable: NodeId,
     /// The result where the variable lives.
     pub to: ClassId,
     /// The placement where the update is computed.

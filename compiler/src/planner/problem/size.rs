@@ -109,5 +109,5 @@ pub(in crate::planner) fn write_back_layouts(
         all.dedup();
         all
     };
-    (of(back.update, back.result), of(back.variable, 0))
+    (of(back.update.index(), back.result), of(back.variable.index(), 0))
 }

@@ -145,20 +145,19 @@ impl<'p, 'a> Tensors<'p, 'a> {
         let mut all = Vec::new();
         for (id, node) in graph.iter() {
             for &(result, operand) in node.op.operation().updates() {
-                let update = id.index();
-                let placement = self.layouts.placement_of(update);
-                let variable = graph.value(node.operands[operand]).producer.index();
-                let home = self.layouts.placement_of(variable);
+                let placement = self.layouts.placement_of(id.index());
+                let variable = graph.value(node.operands[operand]).producer;
+                let home = self.layouts.placement_of(variable.index());
                 let value = node.results[result];
                 all.push(WriteBack {
-                    update,
+                    update: id,
                     result,
                     from: self.layouts.class(value, placement),
                     variable,
                     to: self.layouts.class(value, home),
                     placement,
                     fusion: (placement == home).then(|| self.fusion(placement)),
-                    span: self.lifetimes.node_span(update),
+                    span: self.lifetimes.node_span(id.index()),
                     is_read: !readers[value.index()].is_empty(),
                 });
             }

@@ -62,7 +62,10 @@ fn count_pairs(problem: &Problem<'_>) -> usize {
         let taken = demand.readers.iter().map(|(reader, operands)| count(*reader) * operands.len());
         (1 + made).saturating_mul(made + taken.sum::<usize>())
     });
-    let backs = problem.write_backs.iter().map(|back| count(back.update) * count(back.variable));
+    let backs = problem
+        .write_backs
+        .iter()
+        .map(|back| count(back.update.index()) * count(back.variable.index()));
     demands.chain(backs).fold(nodes, usize::saturating_add)
 }
 

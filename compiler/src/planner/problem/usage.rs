@@ -42,10 +42,12 @@ pub(crate) fn list_items(problem: &Problem<'_>, assignment: &[usize]) -> Vec<Mem
         items.push(MemoryItem { value, bytes, placement, span });
     }
     for back in problem.write_backs.iter() {
-        let source = problem.candidates[back.update][assignment[back.update]].results[back.result];
-        let target = problem.candidates[back.variable][assignment[back.variable]].results[0];
+        let source = problem.candidates[back.update.index()][assignment[back.update.index()]]
+            .results[back.result];
+        let target =
+            problem.candidates[back.variable.index()][assignment[back.variable.index()]].results[0];
         let price = problem.layouts.price((back.from, source), (back.to, target));
-        let value = problem.decisions.graph().nodes[back.variable].results[0];
+        let value = problem.decisions.graph().nodes[back.variable.index()].results[0];
         let bytes = back.kept_bytes(&problem.layouts, source, price);
         let (placement, span) = (back.placement, back.span);
         items.push(MemoryItem { value, bytes, placement, span });

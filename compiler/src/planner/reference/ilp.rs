@@ -108,8 +108,9 @@ impl IlpModel {
             let candidates = &problem.candidates[node];
             (0..candidates.len()).filter(|&label| candidates[label].results[result] == of).collect()
         };
-        let rows: Vec<_> = sources.iter().map(|&s| made(back.update, back.result, s)).collect();
-        let columns: Vec<_> = targets.iter().map(|&t| made(back.variable, 0, t)).collect();
+        let rows: Vec<_> =
+            sources.iter().map(|&s| made(back.update.index(), back.result, s)).collect();
+        let columns: Vec<_> = targets.iter().map(|&t| made(back.variable.index(), 0, t)).collect();
         let mut w = Vec::new();
         for &source in &sources {
             for &target in &targets {
@@ -124,12 +125,14 @@ impl IlpModel {
         let width = targets.len();
         for (row, labels) in rows.iter().enumerate() {
             let all: Expression = (0..width).map(|column| w[row * width + column]).sum();
-            let x: Expression = labels.iter().map(|&label| self.x[back.update][label]).sum();
+            let x: Expression =
+                labels.iter().map(|&label| self.x[back.update.index()][label]).sum();
             self.constraints.push(constraint!(all == x));
         }
         for (column, labels) in columns.iter().enumerate() {
             let all: Expression = (0..rows.len()).map(|row| w[row * width + column]).sum();
-            let x: Expression = labels.iter().map(|&label| self.x[back.variable][label]).sum();
+            let x: Expression =
+                labels.iter().map(|&label| self.x[back.variable.index()][label]).sum();
             self.constraints.push(constraint!(all == x));
         }
     }
