@@ -126,7 +126,7 @@ fn feeds_lie_as(plan: &Plan, operands: &[&Spot]) -> bool {
         program.actors.iter().all(|actor| {
             let Action::Feed { input, .. } = &actor.action else { return true };
             let register = actor.outputs.first().and_then(|id| program.registers.get(id.index()));
-            let layout = register.and_then(|register| plan.layouts.get(register.layout as usize));
+            let layout = register.and_then(|register| plan.layouts.get(register.layout.index()));
             let operand = input.parse().ok().and_then(|index: usize| operands.get(index));
             layout == operand.map(|spot| &spot.layout)
         })
@@ -139,6 +139,6 @@ fn fetched_layout(plan: &Plan) -> Option<&Layout> {
         let is_fetch = |action: &Action| matches!(action, Action::Fetch { .. });
         let fetch = program.actors.iter().find(|actor| is_fetch(&actor.action))?;
         let register = program.registers.get(fetch.inputs.first()?.index())?;
-        plan.layouts.get(register.layout as usize)
+        plan.layouts.get(register.layout.index())
     })
 }

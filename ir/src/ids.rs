@@ -51,6 +51,9 @@ id!(
     /// An actor of a program.
     ActorId, "a");
 id!(
+    /// A layout of a plan.
+    LayoutId, "layout");
+id!(
     /// A register of a program.
     RegisterId, "r");
 id!(

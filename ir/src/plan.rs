@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{ActorId, ChannelId, ProgramId, RegisterId};
+use crate::ids::{ActorId, ChannelId, LayoutId, ProgramId, RegisterId};
 use crate::op::Op;
 use crate::ops::Init;
 use crate::sbp::{NdSbp, ReduceKind};
@@ -361,7 +361,7 @@ pub struct Register {
     /// The tensor's name, for reports.
     pub name: String,
     /// The tensor's layout: index into [`Plan::layouts`].
-    pub layout: u32,
+    pub layout: LayoutId,
     /// Extents of the shard on ranks of this program (equal for all microbatches).
     pub shape: Vec<usize>,
     /// Bytes from the arena's start to slot 0; a multiple of 64.
@@ -568,9 +568,9 @@ pub struct Channel {
     /// The tensor's name.
     pub tensor: String,
     /// Index into [`Plan::layouts`].
-    pub from: u32,
+    pub from: LayoutId,
     /// Index into [`Plan::layouts`].
-    pub to: u32,
+    pub to: LayoutId,
     /// Contents under way at once.
     pub slots: u32,
     /// How often.

@@ -25,7 +25,7 @@ const LARGE: usize = 1 << 21;
 
 /// The memory of one rank: zeroed, aligned, of fixed size.
 #[derive(Debug)]
-pub struct HostArena {
+pub(crate) struct HostArena {
     start: NonNull<u8>,
     bytes: usize,
     owner: ArenaOwner,
@@ -63,7 +63,7 @@ pub(crate) unsafe trait ProvidedMemory: std::fmt::Debug + Send + Sync {
 /// Memory that a transport offers to the device of a rank: zeros, which other processes of this host map and read and write in
 /// place as long as it is kept.
 #[derive(Debug)]
-pub struct Offered(pub(crate) Box<dyn ProvidedMemory>);
+pub(crate) struct Offered(pub(crate) Box<dyn ProvidedMemory>);
 
 // SAFETY: an arena owns plain bytes.
 unsafe impl Send for HostArena {}
@@ -91,7 +91,7 @@ impl ArenaRange {
 
 /// Memory of one rank that others read and write for the time of an exchange.
 #[derive(Clone, Copy, Debug)]
-pub struct Lent<'a> {
+pub(crate) struct Lent<'a> {
     start: NonNull<u8>,
     bytes: usize,
     arena: PhantomData<&'a HostArena>,

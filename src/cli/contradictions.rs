@@ -117,7 +117,7 @@ fn batch_sizes(plan: &Plan) -> Vec<usize> {
         program.actors.iter().filter_map(move |actor| match actor.action {
             Action::Feed { samples, .. } => {
                 let register = &program.registers[actor.outputs.first()?.index()];
-                samples.count_samples(&plan.layouts[register.layout as usize].shape)
+                samples.count_samples(&plan.layouts[register.layout.index()].shape)
             }
             _ => None,
         })

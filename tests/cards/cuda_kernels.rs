@@ -99,13 +99,13 @@ fn name(plan: &Plan, program: &Program, actor: &Actor) -> Option<String> {
     };
     let first = actor.inputs.first().or(actor.outputs.first())?;
     let layout = program.registers[first.index()].layout;
-    Some(format!("{what} of {}", plan.layouts[layout as usize].dtype))
+    Some(format!("{what} of {}", plan.layouts[layout.index()].dtype))
 }
 
 fn found(plan: &Plan, program: &Program, actor: &Actor, what: String) -> Option<Found> {
     let shard = |register: &graphc_ir::ids::RegisterId| {
         let register = &program.registers[register.index()];
-        let layout = &plan.layouts[register.layout as usize];
+        let layout = &plan.layouts[register.layout.index()];
         Shard {
             ty: TensorType::new(layout.dtype, register.shape.clone()),
             global: layout.shape.clone(),

@@ -1,6 +1,6 @@
 //! Random edits of plans: such as a hand would make, and any value of the file.
 
-use graphc::ir::ids::{ActorId, RegisterId};
+use graphc::ir::ids::{ActorId, LayoutId, RegisterId};
 use graphc::ir::plan::{Action, Plan, Program, read_plan};
 use proptest::prelude::*;
 use serde_json::Value;
@@ -93,7 +93,7 @@ impl Edit {
                 (register.slots, register.shares) = (other.slots, Some(shared));
             }
             12 => of(&mut program.registers, first)?.slots = number as u32,
-            13 => of(&mut program.registers, first)?.layout = number as u32,
+            13 => of(&mut program.registers, first)?.layout = LayoutId(number as u32),
             14 => {
                 let layout = of(&mut program.registers, second)?.layout;
                 of(&mut program.registers, first)?.layout = layout;

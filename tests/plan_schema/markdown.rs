@@ -165,7 +165,7 @@ fn words(ty: &str) -> String {
         (None, "String" | "LrSchedule" | "Schedule" | "Strategy") => "text".into(),
         (None, "Table") => "elements in Base64".into(),
         (None, "Sbp" | "NdSbp") => "layout".into(),
-        (None, "RegisterId" | "ActorId" | "ChannelId" | "ProgramId") => {
+        (None, "RegisterId" | "ActorId" | "ChannelId" | "ProgramId" | "LayoutId") => {
             format!("index of a {}", ty.trim_end_matches("Id").to_lowercase())
         }
         _ => ty.to_owned(),

@@ -9,7 +9,8 @@ use crate::source::{Field, Form, Item, Variant, parts};
 /// Types that are written otherwise than they are made of.
 pub fn leaf(ty: &str) -> Option<Value> {
     Some(match ty {
-        "usize" | "u32" | "u64" | "RegisterId" | "ActorId" | "ChannelId" | "ProgramId" => {
+        "usize" | "u32" | "u64" | "RegisterId" | "ActorId" | "ChannelId" | "ProgramId"
+        | "LayoutId" => {
             json!({"type": "integer", "minimum": 0})
         }
         "NonZeroU32" => json!({"type": "integer", "minimum": 1}),

@@ -127,7 +127,7 @@ fn a_weight_of_two_stages_and_its_gradient_cross_once_a_step() {
     };
     for stages in [2, 4] {
         let plan = of(stages, stages);
-        let of_table = |channel: &&Channel| plan.layouts[channel.from as usize].shape == [12, 8];
+        let of_table = |channel: &&Channel| plan.layouts[channel.from.index()].shape == [12, 8];
         let rates: Vec<Rate> =
             plan.channels.iter().filter(of_table).map(|channel| channel.rate).collect();
         assert_eq!(rates, [Rate::Step; 2], "{stages} stages: the weight and its gradient");

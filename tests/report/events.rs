@@ -57,7 +57,7 @@ fn each_event_names_what_it_makes_reads_and_changes() {
         for (register, row) in
             program.registers.iter().zip(list(&shown["timeline"]["registers"][number]))
         {
-            let layout = &plan.layouts[register.layout as usize];
+            let layout = &plan.layouts[register.layout.index()];
             let ty = &shown["places"]["types"][index(&row[2])];
             assert_eq!(*ty, json!([layout.dtype.name(), layout.dtype.size(), layout.shape]));
             assert_eq!(shown["places"]["layouts"][index(&row[3])], layout.sbp.to_string());
@@ -106,7 +106,7 @@ fn streams_say_what_they_wait_for() {
             let channel = &plan.channels[channel.index()];
             assert_eq!(wait["tensor"], channel.tensor);
             for run in list(&wait["ranks"]) {
-                let from = &plan.layouts[channel.from as usize].ranks;
+                let from = &plan.layouts[channel.from.index()].ranks;
                 assert!(from.contains(&(index(&run[0]) as u32)), "{wait} is not of {from:?}");
             }
         }

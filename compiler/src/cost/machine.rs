@@ -122,7 +122,7 @@ fn find_op_work(
     operands: &[OperandSource],
 ) -> WorkPiece {
     let whole =
-        |&register: &RegisterId| layouts[program.registers[register.index()].layout as usize].ty();
+        |&register: &RegisterId| layouts[program.registers[register.index()].layout.index()].ty();
     let inputs = operands.iter().filter_map(|operand| actor.inputs.get(operand.input_index()?));
     let operands: Vec<TensorType> = inputs.map(whole).collect();
     let operands: Vec<&TensorType> = operands.iter().collect();
@@ -151,7 +151,7 @@ fn find_head_work(
     let shard = |arg: &FusedArg| {
         let FusedArg::Operand(index) = *arg else { return None };
         let register = &program.registers[actor.inputs.get(index)?.index()];
-        let dtype = layouts[register.layout as usize].dtype;
+        let dtype = layouts[register.layout.index()].dtype;
         Some(TensorType::new(dtype, register.shape.clone()))
     };
     let operands: Vec<TensorType> = head.args.iter().map(shard).collect::<Option<_>>()?;

@@ -55,7 +55,7 @@ pub(super) fn scatter_early(job: &mut Job) {
 }
 
 fn is_large(job: &Job, task: usize) -> bool {
-    let layouts = job.tasks[task].inputs.iter().map(|input| job.buffers[input.0].layout as usize);
+    let layouts = job.tasks[task].inputs.iter().map(|input| job.buffers[input.0].layout.index());
     let bytes = layouts.map(|at| {
         let layout = &job.layouts[at];
         layout.shape.iter().product::<usize>() * layout.dtype.size()

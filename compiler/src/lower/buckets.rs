@@ -116,7 +116,7 @@ fn bucket_key(job: &Job, task: &Task, depth: usize) -> Option<BucketKey> {
     if !of_updates || task.rate != Rate::Step {
         return None;
     }
-    let layout = &job.layouts[job.buffers[task.inputs[0].0].layout as usize];
+    let layout = &job.layouts[job.buffers[task.inputs[0].0].layout.index()];
     Some(BucketKey {
         depth,
         kind,
@@ -141,7 +141,7 @@ fn find_moment_made(job: &Job, task: usize) -> Option<usize> {
 
 /// Returns the bytes of the task's input on its first rank, which holds the most.
 fn input_bytes(job: &Job, task: &Task) -> usize {
-    let layout = &job.layouts[job.buffers[task.inputs[0].0].layout as usize];
+    let layout = &job.layouts[job.buffers[task.inputs[0].0].layout.index()];
     let rect = layout.ranks.first().and_then(|&rank| layout.rect(rank, 0, job.microbatches));
     rect.map_or(0, |rect| rect.elements() * layout.dtype.size())
 }

@@ -64,7 +64,7 @@ pub(super) fn chain_key(job: &Job, task: &Task) -> Option<ChainKey> {
 
 /// Returns the layout of a buffer, without its element type and with summands taken as whole tensors.
 pub(super) fn shard_layout(job: &Job, buffer: BufferId) -> Layout {
-    let layout = &job.layouts[job.buffers[buffer.0].layout as usize];
+    let layout = &job.layouts[job.buffers[buffer.0].layout.index()];
     let whole = |sbp: &Sbp| if sbp.is_partial() { Sbp::Broadcast } else { *sbp };
     let sbp = NdSbp(layout.sbp.0.iter().map(whole).collect());
     Layout { sbp, dtype: DType::F32, ..layout.clone() }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use graphc_ir::graph::{Graph, Node};
-use graphc_ir::ids::{NodeId, ValueId};
+use graphc_ir::ids::{LayoutId, NodeId, ValueId};
 use graphc_ir::mesh::Placement;
 use graphc_ir::op::Op;
 use graphc_ir::ops::Variable;
@@ -36,7 +36,7 @@ pub(super) struct Collector<'a> {
     /// The home of each value: where it is made, and the value by which it is known. A `to_global` gives no value of its own.
     pub homes: Vec<Option<Home>>,
     /// Every layout in which a value exists.
-    pub copies: BTreeMap<(ValueId, u32), BufferId>,
+    pub copies: BTreeMap<(ValueId, LayoutId), BufferId>,
     /// The ops that read each value.
     pub readers: Vec<Vec<NodeId>>,
     /// The place of each node.
@@ -358,7 +358,7 @@ impl<'a> Collector<'a> {
     }
 
     /// Makes a buffer for a value in a layout.
-    pub(super) fn new_buffer(&mut self, value: ValueId, layout: u32) -> BufferId {
+    pub(super) fn new_buffer(&mut self, value: ValueId, layout: LayoutId) -> BufferId {
         self.job.add_buffer(Buffer {
             name: self.graph().display_name(value),
             layout,

@@ -1,6 +1,6 @@
 //! Brings a value into a layout, once for each layout. Routes share their first steps.
 
-use graphc_ir::ids::{ChannelId, ValueId};
+use graphc_ir::ids::{ChannelId, LayoutId, ValueId};
 use graphc_ir::mesh::Placement;
 use graphc_ir::plan::{Action, BoxingEntry, Channel};
 use graphc_ir::sbp::NdSbp;
@@ -50,7 +50,7 @@ impl Collector<'_> {
         &mut self,
         root: ValueId,
         from: BufferId,
-        after: u32,
+        after: LayoutId,
         step: &RouteStep,
         at_maker: bool,
     ) -> BufferId {
@@ -106,7 +106,7 @@ impl Collector<'_> {
         root: ValueId,
         from: BufferId,
         to: BufferId,
-        after: u32,
+        after: LayoutId,
     ) -> BufferId {
         let channel = ChannelId::new(self.job.channels.len());
         let before = self.job.buffers[from.0].layout;
@@ -119,7 +119,7 @@ impl Collector<'_> {
             rate,
             sequence: 0,
         });
-        let ranks = |layout: u32| self.job.layouts[layout as usize].ranks.clone();
+        let ranks = |layout: LayoutId| self.job.layouts[layout.index()].ranks.clone();
         let (senders, receivers) = (ranks(before), ranks(after));
         let name = self.report_name("send", root);
         let mut send =
@@ -139,7 +139,7 @@ impl Collector<'_> {
     }
 
     fn record_boxing(&mut self, root: ValueId, from: BufferId, step: &RouteStep) {
-        let before = &self.job.layouts[self.job.buffers[from.0].layout as usize];
+        let before = &self.job.layouts[self.job.buffers[from.0].layout.index()];
         self.job.boxing.push(BoxingEntry {
             tensor: self.job.buffers[from.0].name.clone(),
             from: before.sbp.clone(),

@@ -228,7 +228,7 @@ impl<'a> FusionGroups<'a> {
 /// Whether the head's result can be computed in the memory of a result of its group, which must be of the same type.
 fn has_place(job: &Job, head: usize, members: &[usize], readers: &[Vec<TaskId>]) -> bool {
     let dtype = |member: usize| {
-        job.layouts[job.buffers[job.tasks[member].outputs[0].0].layout as usize].dtype
+        job.layouts[job.buffers[job.tasks[member].outputs[0].0].layout.index()].dtype
     };
     let given = |&&member: &&usize| is_read_outside(job, member, members, readers);
     members.iter().filter(given).any(|&member| dtype(member) == dtype(head))

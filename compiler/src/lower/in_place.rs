@@ -119,7 +119,7 @@ impl Sharing<'_> {
     /// Whether a register can take the memory of another: both hold equally many bytes, and elementwise results have the same shape and type.
     fn are_alike(&self, input: RegisterId, output: RegisterId, pair: Pair) -> bool {
         let (a, b) = (&self.registers[input.index()], &self.registers[output.index()]);
-        let dtype = |register: &Register| self.layouts[register.layout as usize].dtype;
+        let dtype = |register: &Register| self.layouts[register.layout.index()].dtype;
         let elements = |register: &Register| register.shape.iter().product::<usize>();
         let shapes = a.shape == b.shape || pair.same_bytes && elements(a) == elements(b);
         let rates = a.rate == b.rate || self.microbatches == 1;

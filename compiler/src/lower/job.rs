@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use graphc_ir::ids::LayoutId;
 use graphc_ir::ops::Init;
 use graphc_ir::plan::{Action, BoxingEntry, Channel, Layout, Rate, TensorKind};
 use graphc_ir::types::TensorType;
@@ -24,7 +25,7 @@ pub(super) struct Buffer {
     /// The tensor's name.
     pub name: String,
     /// Index into [`Job::layouts`].
-    pub layout: u32,
+    pub layout: LayoutId,
     /// The rate at which it is filled.
     pub rate: Rate,
     /// The variable, if it is one.
@@ -144,7 +145,7 @@ pub(super) struct Job {
     /// Number of microbatches.
     pub microbatches: usize,
     /// The index of each layout.
-    known_layouts: BTreeMap<Layout, u32>,
+    known_layouts: BTreeMap<Layout, LayoutId>,
 }
 
 impl Job {
@@ -154,11 +155,11 @@ impl Job {
     }
 
     /// Returns the index of a layout, which is added if it is new.
-    pub(super) fn intern_layout(&mut self, layout: Layout) -> u32 {
+    pub(super) fn intern_layout(&mut self, layout: Layout) -> LayoutId {
         if let Some(&known) = self.known_layouts.get(&layout) {
             return known;
         }
-        let index = self.layouts.len() as u32;
+        let index = LayoutId::new(self.layouts.len());
         self.layouts.push(layout.clone());
         self.known_layouts.insert(layout, index);
         index
@@ -201,7 +202,7 @@ impl Job {
 
     /// Returns the bytes of a buffer on the rank that holds most.
     pub(super) fn bytes(&self, buffer: BufferId) -> u64 {
-        self.bytes_of(&self.layouts[self.buffers[buffer.0].layout as usize])
+        self.bytes_of(&self.layouts[self.buffers[buffer.0].layout.index()])
     }
 
     /// Returns the bytes of a tensor in this layout on the rank that holds most.
@@ -211,7 +212,7 @@ impl Job {
 
     /// Returns the type of a buffer's shard on the first rank that holds it, which holds most.
     pub(super) fn first_shard(&self, buffer: BufferId) -> Option<TensorType> {
-        let layout = &self.layouts[self.buffers[buffer.0].layout as usize];
+        let layout = &self.layouts[self.buffers[buffer.0].layout.index()];
         let rect = layout.rect(*layout.ranks.first()?, 0, self.microbatches)?;
         Some(TensorType::new(layout.dtype, rect.extent))
     }

@@ -70,7 +70,7 @@ fn build_registers(job: &Job, part: &ProgramPart) -> Vec<Register> {
     let register = |(&id, shape): (&BufferId, &Vec<usize>)| {
         let buffer = &job.buffers[id.0];
         let bytes =
-            shape.iter().product::<usize>() * job.layouts[buffer.layout as usize].dtype.size();
+            shape.iter().product::<usize>() * job.layouts[buffer.layout.index()].dtype.size();
         let kind = match &buffer.variable {
             None => RegisterKind::Activation,
             Some(variable) => RegisterKind::Variable {
@@ -309,7 +309,7 @@ pub(super) fn find_parts(job: &Job, world: usize, stages: usize) -> (Vec<Program
         }
     }
     for (index, buffer) in job.buffers.iter().enumerate().filter(|(_, b)| b.variable.is_some()) {
-        let ranks = &job.layouts[buffer.layout as usize].ranks;
+        let ranks = &job.layouts[buffer.layout.index()].ranks;
         for (part, _) in firsts.iter().enumerate().filter(|(_, rank)| contains_rank(ranks, **rank))
         {
             variables[part].push(BufferId(index));
@@ -372,9 +372,11 @@ fn list_buffers(job: &Job, rank: u32, tasks: &[TaskId], variables: Vec<BufferId>
             }
         }
     }
-    debug_assert!(buffers.iter().all(|buffer| {
-        job.layouts[job.buffers[buffer.0].layout as usize].ranks.contains(&rank)
-    }));
+    debug_assert!(
+        buffers.iter().all(|buffer| {
+            job.layouts[job.buffers[buffer.0].layout.index()].ranks.contains(&rank)
+        })
+    );
     buffers
 }
 
@@ -403,7 +405,7 @@ impl ShardShapes {
     }
 
     fn shard_shape(&self, job: &Job, buffer: BufferId, rank: u32) -> Vec<usize> {
-        match &self.0[job.buffers[buffer.0].layout as usize] {
+        match &self.0[job.buffers[buffer.0].layout.index()] {
             ShardExtents::Equal(extents) => extents.clone(),
             ShardExtents::Different(of_rank) => of_rank.get(&rank).cloned().unwrap_or_default(),
         }

@@ -149,6 +149,7 @@ impl<'a> Play<'a> {
 
 #[cfg(test)]
 mod tests {
+    use graphc_ir::ids::LayoutId;
     use graphc_ir::ops::Init;
     use graphc_ir::plan::{Action, Rate, TensorKind};
 
@@ -172,7 +173,7 @@ mod tests {
             };
             job.add_buffer(Buffer {
                 name: id.to_string(),
-                layout: 0,
+                layout: LayoutId(0),
                 rate: Rate::Microbatch,
                 variable: variables.contains(&id).then_some(variable),
                 producer: None,

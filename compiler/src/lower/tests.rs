@@ -4,7 +4,7 @@ mod regather;
 
 use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::graph::{Graph, Node};
-use graphc_ir::ids::{ActorId, ProgramId, ValueId};
+use graphc_ir::ids::{ActorId, LayoutId, ProgramId, ValueId};
 use graphc_ir::mesh::Placement;
 use graphc_ir::op::Op;
 use graphc_ir::ops::{Accumulate, Init, SgdUpdate};
@@ -550,7 +550,7 @@ fn edited_plans_are_refused_without_panic() {
     };
     refused(&|p| p.version = 9, "version: is 9");
     refused(&|p| p.ranks[0].program = ProgramId(77), "there is no program77");
-    refused(&|p| p.programs[0].registers[0].layout = 999, "there is no layout 999");
+    refused(&|p| p.programs[0].registers[0].layout = LayoutId(999), "there is no layout 999");
     refused(&|p| p.programs[0].actors[0].outputs[0].0 = 999, "there is no register r999");
     refused(&|p| p.programs[0].streams[0].order[0].block = 999, "there is no block 999");
     refused(&|p| p.programs[0].streams[0].blocks[0][0].0 = 999, "there is no actor a999");
@@ -560,7 +560,7 @@ fn edited_plans_are_refused_without_panic() {
     refused(&|p| p.programs[0].registers[1].shape[0] += 1, "rank 0 holds");
     refused(&|p| p.microbatches = 0, "microbatches: is 0");
     refused(&|p| p.channels[0].slots = 0, "has 0 slots");
-    refused(&|p| p.channels[0].from = 9999, "does not exist");
+    refused(&|p| p.channels[0].from = LayoutId(9999), "does not exist");
     refused(&|p| p.programs[0].actors.truncate(2), "there is no actor");
 }
 

@@ -127,7 +127,7 @@ fn collective_meshes(plan: &Plan) -> Vec<(&Layout, usize)> {
             else {
                 continue;
             };
-            let layout = program.registers[input.index()].layout as usize;
+            let layout = program.registers[input.index()].layout.index();
             if !seen[layout].contains(axis) {
                 seen[layout].push(*axis);
                 let of = &plan.layouts[layout];

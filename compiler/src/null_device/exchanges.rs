@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use graphc_ir::ids::LayoutId;
 use graphc_ir::plan::{Layout, Plan};
 
 use crate::boxing::Senders;
@@ -25,11 +26,11 @@ pub(super) struct Exchanges {
 impl Exchanges {
     /// Finds the exchanges of all channels.
     pub(super) fn new(plan: &Plan) -> Self {
-        let mut known: BTreeMap<(u32, u32), usize> = BTreeMap::new();
+        let mut known: BTreeMap<(LayoutId, LayoutId), usize> = BTreeMap::new();
         let mut exchanges = Self { distinct: Vec::new(), of_channel: Vec::new() };
         for channel in &plan.channels {
             let index = *known.entry((channel.from, channel.to)).or_insert_with(|| {
-                let layout = |index: u32| &plan.layouts[index as usize];
+                let layout = |id: LayoutId| &plan.layouts[id.index()];
                 exchanges.distinct.push(find_exchange(
                     plan,
                     layout(channel.from),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use graphc_ir::ids::RegisterId;
+use graphc_ir::ids::{LayoutId, RegisterId};
 use graphc_ir::plan::{Actor, BoxingKind, Layout, Plan, Program};
 
 use super::classes::Classes;
@@ -42,7 +42,7 @@ pub(super) struct Arrival {
 pub(super) struct Rendezvous {
     open: BTreeMap<Meeting, Vec<Arrival>>,
     /// The parties, by class, layout of the first input and axis.
-    parties: BTreeMap<(usize, u32, usize), Rc<Party>>,
+    parties: BTreeMap<(usize, Option<LayoutId>, usize), Rc<Party>>,
 }
 
 /// A collective to which all classes have come.
@@ -91,9 +91,8 @@ impl Rendezvous {
         (program, actor, axis): (&Program, &Actor, usize),
     ) -> Rc<Party> {
         let layout = actor.inputs.first().map(|input| program.registers[input.index()].layout);
-        let index = layout.unwrap_or(u32::MAX);
-        let party = self.parties.entry((class, index, axis)).or_insert_with(|| {
-            let layout = layout.map(|index| &plan.layouts[index as usize]);
+        let party = self.parties.entry((class, layout, axis)).or_insert_with(|| {
+            let layout = layout.map(|id| &plan.layouts[id.index()]);
             let layout = layout.filter(|layout| axis < layout.hierarchy.len());
             let rank = classes.first[class];
             let group =
@@ -118,7 +117,7 @@ pub(super) fn moved_bytes(layouts: &[Layout], program: &Program, actor: &Actor) 
     let size = |id: &RegisterId| {
         let register = &program.registers[id.index()];
         let elements: usize = register.shape.iter().product();
-        (elements * layouts[register.layout as usize].dtype.size()) as u64
+        (elements * layouts[register.layout.index()].dtype.size()) as u64
     };
     actor.inputs.iter().zip(&actor.outputs).map(|(i, o)| size(i).max(size(o))).sum()
 }

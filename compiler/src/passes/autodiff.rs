@@ -1,4 +1,4 @@
-//! Reverse-mode differentiation over [`graphc_ir::op::Operation::gradient`].
+//! Reverse-mode differentiation over [`write_gradients`].
 //!
 //! Nodes are visited from the loss backwards; each hands the gradients of its results on to those of its operands that
 //! depend on a trained variable. What several readers contribute to one value is summed where the value is made, in
@@ -7,9 +7,10 @@
 use std::collections::BTreeSet;
 
 use graphc_ir::builder::{GraphBuilder, Tensor};
+use graphc_ir::gradients::{GradientNode, write_gradients};
 use graphc_ir::graph::{Graph, Node, Output};
 use graphc_ir::ids::ValueId;
-use graphc_ir::op::{GradientNode, Op};
+use graphc_ir::op::Op;
 use graphc_ir::ops::Init;
 use graphc_ir::plan::{CompileOptions, TensorKind};
 
@@ -233,7 +234,7 @@ impl Reverse {
                 node.operands.iter().map(|operand| self.depends[operand.index()]).collect();
             let (operands, results, gradients) = (&operands, &results, &gradients);
             let wanted = &wanted;
-            node.op.operation().gradient(&GradientNode { operands, results, gradients, wanted })
+            write_gradients(&node.op, &GradientNode { operands, results, gradients, wanted })
         });
         for (operand, gradient) in node.operands.iter().zip(of_operands) {
             if self.depends[operand.index()] {

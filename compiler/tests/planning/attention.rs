@@ -99,7 +99,7 @@ fn layouts(plan: &Plan) -> Vec<[String; 3]> {
     let of = |actor: &Actor| {
         let sbp = |operand: usize| {
             let register = &program.registers[actor.inputs[operand].index()];
-            plan.layouts[register.layout as usize].sbp.to_string()
+            plan.layouts[register.layout.index()].sbp.to_string()
         };
         [sbp(0), sbp(1), sbp(2)]
     };

@@ -73,7 +73,7 @@ fn gathered(plan: &VerifiedPlan) -> BTreeMap<usize, usize> {
             continue;
         };
         for &register in &actor.outputs {
-            let layout = &plan.layouts[program.registers[register.index()].layout as usize];
+            let layout = &plan.layouts[program.registers[register.index()].layout.index()];
             *all.entry(layout.dtype.size()).or_default() += layout.shape.iter().product::<usize>();
         }
     }

@@ -79,7 +79,7 @@ fn images_that_are_made_in_half_are_not_kept_in_f32() {
     let program = &plan.programs[0];
     let is_wide = |register: &&graphc_ir::ids::RegisterId| {
         let register = &program.registers[register.index()];
-        let wide = plan.layouts[register.layout as usize].dtype == DType::F32;
+        let wide = plan.layouts[register.layout.index()].dtype == DType::F32;
         wide && register.shape == IMAGE && register.kind == RegisterKind::Activation
     };
     let made =

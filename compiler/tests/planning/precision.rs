@@ -69,7 +69,7 @@ fn moved(plan: &Plan, wanted: BoxingKind) -> Vec<(DType, u64)> {
 }
 
 fn layout<'a>(plan: &'a Plan, program: &Program, register: usize) -> &'a Layout {
-    &plan.layouts[program.registers[register].layout as usize]
+    &plan.layouts[program.registers[register].layout.index()]
 }
 
 /// Returns the bytes of a program's variables.

@@ -243,14 +243,14 @@ impl ActorDetails {
         let registers = lists.into_iter().find(|list| !list.is_empty());
         let registers = registers.into_iter().flatten();
         let registers: Vec<_> = registers.map(|id| &program.registers[id.index()]).collect();
-        let layout = registers.first().map(|register| &plan.layouts[register.layout as usize]);
+        let layout = registers.first().map(|register| &plan.layouts[register.layout.index()]);
         let dtype = layout.map(|layout| layout.dtype);
         let Action::Collective { axis, .. } = actor.action else {
             return Self { dtype, message: None, ranks: 1 };
         };
         let bytes = registers.iter().map(|register| {
             let elements: usize = register.shape.iter().product();
-            (elements * plan.layouts[register.layout as usize].dtype.size()) as f64
+            (elements * plan.layouts[register.layout.index()].dtype.size()) as f64
         });
         let ranks = layout.and_then(|layout| layout.hierarchy.get(axis)).copied().unwrap_or(1);
         Self { dtype, message: Some(bytes.sum()), ranks }

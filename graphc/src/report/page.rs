@@ -61,12 +61,12 @@ pub use went::{MeasuredCosts, RunPace, Went};
 pub use why::{PricedWish, Why};
 
 /// The version of the data block.
-pub const PAGE_VERSION: u32 = 3;
+pub(crate) const PAGE_VERSION: u32 = 3;
 
 /// All that a page shows: the schema of its data block, which `docs/report.md` describes.
 #[derive(Clone, Debug, Serialize)]
 pub struct Page {
-    /// [`PAGE_VERSION`].
+    /// The version of the schema.
     pub version: u32,
     /// One plan, or two beside each other; none where there is no plan.
     pub plans: Vec<PlanPage>,

@@ -1,7 +1,7 @@
 //! Checks of actors: each has registers of the right number, rate and extent for what it does.
 
 use super::Errors;
-use crate::ids::RegisterId;
+use crate::ids::{LayoutId, RegisterId};
 use crate::op::Op;
 use crate::plan::{
     Action, Actor, BoxingKind, FusedArg, FusedOp, FusedStep, Layout, OperandSource, Plan, Program,
@@ -129,7 +129,7 @@ impl ActorContext<'_> {
     }
 
     fn register_layout(&self, register: RegisterId) -> &Layout {
-        &self.plan.layouts[self.program.registers[register.index()].layout as usize]
+        &self.plan.layouts[self.program.registers[register.index()].layout.index()]
     }
 
     fn check_compute(&self, op: &Op, operands: &[OperandSource]) -> Option<String> {
@@ -257,7 +257,7 @@ impl ActorContext<'_> {
         pairs.find(differ).map(|(i, o)| format!("{i} and {o} are not the same tensor"))
     }
 
-    fn laid_out(&self, register: RegisterId, layout: u32) -> Option<String> {
+    fn laid_out(&self, register: RegisterId, layout: LayoutId) -> Option<String> {
         let holds = self.program.registers[register.index()].layout == layout;
         (!holds).then(|| format!("{register} does not lie as its channel says"))
     }

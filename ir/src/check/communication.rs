@@ -19,7 +19,7 @@ pub(super) fn check_communication(plan: &Plan, errors: &mut Errors) {
 /// The terms on which all ranks of a collective must agree.
 fn describe_terms(program: &Program, actor: &Actor) -> String {
     let layouts = |ids: &[crate::ids::RegisterId]| -> Vec<u32> {
-        ids.iter().map(|id| program.registers[id.index()].layout).collect()
+        ids.iter().map(|id| program.registers[id.index()].layout.0).collect()
     };
     let (inputs, outputs) = (layouts(&actor.inputs), layouts(&actor.outputs));
     format!("{:?} {:?} from layouts {inputs:?} to {outputs:?}", actor.action, actor.rate)
@@ -43,7 +43,7 @@ fn check_collectives(plan: &Plan, ranks_of: &[Vec<u32>], errors: &mut Errors) {
                 errors.require(first, &place, || format!("number {sequence} is given twice"));
             }
             let layout = program.registers[actor.inputs[0].index()].layout;
-            expected.entry(sequence).or_default().extend(&plan.layouts[layout as usize].ranks);
+            expected.entry(sequence).or_default().extend(&plan.layouts[layout.index()].ranks);
         }
     }
     for (sequence, expected) in expected {
@@ -80,7 +80,7 @@ fn check_channels(plan: &Plan, ranks_of: &[Vec<u32>], errors: &mut Errors) {
             (channel.to, &mut receives[index], "receive"),
         ];
         for (layout, ranks, what) in sides {
-            let mut expected = plan.layouts[layout as usize].ranks.clone();
+            let mut expected = plan.layouts[layout.index()].ranks.clone();
             expected.sort_unstable();
             ranks.sort_unstable();
             errors.require(*ranks == expected, &place, || {

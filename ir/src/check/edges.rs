@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::Errors;
-use crate::ids::RegisterId;
+use crate::ids::{LayoutId, RegisterId};
 use crate::plan::{Action, Plan, Program, RegisterKind};
 use crate::types::Samples;
 
@@ -22,7 +22,7 @@ pub(super) fn check_edges(plan: &Plan, ranks_of: &[Vec<u32>], errors: &mut Error
     for (index, program) in plan.programs.iter().enumerate() {
         for NamedRegister { name, register } in list_variables(program) {
             let layout = program.registers[register.index()].layout;
-            let cut = plan.layouts[layout as usize].microbatch_dim.is_some();
+            let cut = plan.layouts[layout.index()].microbatch_dim.is_some();
             errors.require(!cut, format_args!("programs[{index}] {register} `{name}`"), || {
                 "is a variable, but cut by microbatches".into()
             });
@@ -37,7 +37,7 @@ fn check_inputs(plan: &Plan, errors: &mut Errors) {
         for actor in &program.actors {
             let Action::Feed { input, samples } = &actor.action else { continue };
             let layout = program.registers[actor.outputs[0].index()].layout;
-            let ty = plan.layouts[layout as usize].ty();
+            let ty = plan.layouts[layout.index()].ty();
             let (first, of_first) =
                 known.entry(input.as_str()).or_insert_with(|| (ty.clone(), *samples));
             let place = format_args!("programs[{index}] `{}`", actor.name);
@@ -82,7 +82,7 @@ fn check_on_ranks(
     errors: &mut Errors,
 ) {
     // By name: the layout, and the ranks that have a part.
-    let mut known: BTreeMap<&str, (u32, usize)> = BTreeMap::new();
+    let mut known: BTreeMap<&str, (LayoutId, usize)> = BTreeMap::new();
     for (index, (program, ranks)) in plan.programs.iter().zip(ranks_of).enumerate() {
         let mut own: Vec<&str> = Vec::new();
         for NamedRegister { name, register } in parts(program) {
@@ -102,7 +102,7 @@ fn check_on_ranks(
         });
     }
     for (name, (layout, count)) in known {
-        let ranks = plan.layouts[layout as usize].ranks.len();
+        let ranks = plan.layouts[layout.index()].ranks.len();
         errors.require(count == ranks, format_args!("{what} `{name}`"), || {
             format!("{count} of the {ranks} ranks of its layout have it")
         });

@@ -365,7 +365,7 @@ impl<'a> ArenaState<'a> {
     /// is not spread, whatever dims of extent 1 it lacks: its elements are read where, and before, the result's are written.
     fn hold_same_elements(&self, input: RegisterId, output: RegisterId) -> bool {
         let [a, b] = [input, output].map(|register| &self.program.registers[register.index()]);
-        let dtype = |register: &Register| self.plan.layouts[register.layout as usize].dtype;
+        let dtype = |register: &Register| self.plan.layouts[register.layout.index()].dtype;
         let elements = |register: &Register| register.shape.iter().product::<usize>();
         dtype(a) == dtype(b) && elements(a) == elements(b)
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Errors, actors};
+use crate::ids::LayoutId;
 use crate::plan::{
     Channel, Layout, PLAN_VERSION, Plan, Program, Rate, Register, RegisterKind, Stream, TensorEntry,
 };
@@ -159,9 +160,9 @@ fn check_size(shape: &[usize], dtype: DType, place: &str, errors: &mut Errors) {
 }
 
 fn check_channel(plan: &Plan, channel: &Channel, place: &str, errors: &mut Errors) {
-    let layout = |index: u32| plan.layouts.get(index as usize);
+    let layout = |id: LayoutId| plan.layouts.get(id.index());
     let (Some(from), Some(to)) = (layout(channel.from), layout(channel.to)) else {
-        errors.add(place, format!("layout {} or {} does not exist", channel.from, channel.to));
+        errors.add(place, format!("layout {} or {} does not exist", channel.from.0, channel.to.0));
         return;
     };
     let same = from.shape == to.shape
@@ -221,13 +222,13 @@ fn register_end(register: &Register) -> Option<u64> {
 
 /// The place of each rank in each layout, as far as it was asked.
 #[derive(Default)]
-struct LayoutMembers(BTreeMap<u32, Vec<Option<u32>>>);
+struct LayoutMembers(BTreeMap<LayoutId, Vec<Option<u32>>>);
 
 impl LayoutMembers {
-    fn positions_in(&mut self, plan: &Plan, layout: u32) -> &[Option<u32>] {
+    fn positions_in(&mut self, plan: &Plan, layout: LayoutId) -> &[Option<u32>] {
         self.0.entry(layout).or_insert_with(|| {
             let mut members = vec![None; plan.world_size];
-            for (position, &rank) in plan.layouts[layout as usize].ranks.iter().enumerate() {
+            for (position, &rank) in plan.layouts[layout.index()].ranks.iter().enumerate() {
                 members[rank as usize] = Some(position as u32);
             }
             members
@@ -243,8 +244,8 @@ fn check_register(
     errors: &mut Errors,
 ) {
     let register = &program.registers[index];
-    let Some(layout) = plan.layouts.get(register.layout as usize) else {
-        errors.add(place, format!("there is no layout {}", register.layout));
+    let Some(layout) = plan.layouts.get(register.layout.index()) else {
+        errors.add(place, format!("there is no layout {}", register.layout.0));
         return;
     };
     // Where every cut is even one look suffices for all.

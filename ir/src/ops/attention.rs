@@ -27,12 +27,11 @@ use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
 
-use super::shards::{fill_shard, no_gradient, one_float, read_element};
+use super::shards::{fill_shard, one_float, read_element};
 use crate::array::Array;
-use crate::builder::Tensor;
-use crate::op::{
-    Arithmetic, AttentionShape, EvalContext, GradientNode, Op, OpError, Operand, Operation, Region,
-    check_arity, dtype_error, shape_error,
+use crate::operation::{
+    Arithmetic, AttentionShape, EvalContext, OpError, Operand, Operation, Region, check_arity,
+    dtype_error, shape_error,
 };
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::sbp::ReduceKind;
@@ -230,31 +229,6 @@ impl Operation for Attention {
         attention_arithmetic(*self, operands, false)
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let ([q, k, v, rest @ ..], [o, l]) = (node.operands, node.results) else {
-            return Vec::new();
-        };
-        let zero = || o.full_like(0.0);
-        let of_o = node.gradients[0].clone().unwrap_or_else(zero);
-        let mut operands = vec![q, k, v, o, l, &of_o];
-        operands.extend(&node.gradients[1]);
-        let learned = node.wanted.get(3).is_some_and(|wanted| *wanted);
-        // A learned bias has all queries and keys: the sum over those that it has not is that of its expansion.
-        let expanded =
-            rest.first().map(|bias| if learned { over_scores(bias, q, k) } else { bias.clone() });
-        let bias = match (&expanded, learned) {
-            (None, _) => AttentionBias::None,
-            (Some(_), false) => AttentionBias::Added,
-            (Some(_), true) => AttentionBias::Learned,
-        };
-        operands.extend(&expanded);
-        let op = Op::AttentionGrad(AttentionGrad::from_attention(*self, bias));
-        let mut gradients = o.builder().apply_all(op, &operands).into_iter();
-        let mut all: Vec<Option<Tensor>> = gradients.by_ref().take(3).map(Some).collect();
-        all.extend(rest.first().map(|bias| Some(summed_like(&gradients.next()?, bias))));
-        all
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -281,20 +255,6 @@ impl Operation for Attention {
         let l = fill_shard(&results[1], |row| log_sum_exp(&all(row)));
         Ok(vec![output, l])
     }
-}
-
-/// Expands a bias to all queries and keys.
-fn over_scores(bias: &Tensor, q: &Tensor, k: &Tensor) -> Tensor {
-    let shape = bias.shape();
-    let whole = [shape[0], shape[1], q.shape()[1], k.shape()[1]];
-    if shape[..] == whole { bias.clone() } else { bias.expand(&whole) }
-}
-
-/// Sums a gradient over the dims that a bias has not.
-fn summed_like(gradient: &Tensor, bias: &Tensor) -> Tensor {
-    let (shape, whole) = (bias.shape(), gradient.shape());
-    let axes: Vec<usize> = (0..shape.len()).filter(|&dim| shape[dim] != whole[dim]).collect();
-    if axes.is_empty() { gradient.clone() } else { gradient.sum(&axes, true) }
 }
 
 impl Operation for AttentionGrad {
@@ -378,10 +338,6 @@ impl Operation for AttentionGrad {
         attention_arithmetic(self.forward(), operands, true)
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        no_gradient(self.name(), node)
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -463,6 +419,7 @@ impl AttentionGrad {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::op::Op;
     use crate::ops::shards::tests::evaluate;
 
     fn op(causal: bool) -> Op {

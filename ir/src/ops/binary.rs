@@ -3,13 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::array::Array;
-use crate::builder::Tensor;
 use crate::float8;
-use crate::op::{
-    EvalContext, GradientNode, InPlace, OpError, Operand, Operation, Region, check_arity,
-    dtype_error,
+use crate::operation::{
+    EvalContext, InPlace, OpError, Operand, Operation, Region, check_arity, dtype_error,
 };
-use crate::ops::broadcast::{broadcast_rule, fit_to_dtype, gradient_of, map_broadcast, same_dtype};
+use crate::ops::broadcast::{broadcast_rule, fit_to_dtype, map_broadcast, same_dtype};
 use crate::rule::Rule;
 use crate::sbp::ReduceKind;
 use crate::types::{DType, TensorType};
@@ -68,7 +66,7 @@ pub enum BinaryFunction {
 
 /// The class of a function by the types of its operands and result.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum FunctionClass {
+pub(crate) enum FunctionClass {
     Arithmetic,
     Comparison,
     Logic,
@@ -121,7 +119,7 @@ impl BinaryFunction {
         }
     }
 
-    fn function_class(self) -> FunctionClass {
+    pub(crate) fn function_class(self) -> FunctionClass {
         match self {
             Self::Add | Self::Sub | Self::Mul | Self::Div | Self::Pow | Self::Max | Self::Min => {
                 FunctionClass::Arithmetic
@@ -195,28 +193,6 @@ impl Operation for Binary {
         matches!(self.function, BinaryFunction::Add | BinaryFunction::Sub | BinaryFunction::Mul)
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let [a, b] = node.operands else { return Vec::new() };
-        let (y, Some(g)) = (&node.results[0], &node.gradients[0]) else { return vec![None, None] };
-        if self.function.function_class() != FunctionClass::Arithmetic {
-            return vec![None, None];
-        }
-        let (of_a, of_b): (&dyn Fn() -> Tensor, &dyn Fn() -> Tensor) = match self.function {
-            BinaryFunction::Add => (&|| g.clone(), &|| g.clone()),
-            BinaryFunction::Sub => (&|| g.clone(), &|| g.neg()),
-            BinaryFunction::Mul => (&|| g * b, &|| g * a),
-            BinaryFunction::Div => (&|| g / b, &|| (g * y / b).neg()),
-            BinaryFunction::Pow => (&|| power_base(a, b, g), &|| power_exponent(a, b, y, g)),
-            BinaryFunction::Max => (&|| extremum_gradient(&a.greater(b), &a.equal(b), g), &|| {
-                extremum_gradient(&b.greater(a), &a.equal(b), g)
-            }),
-            _ => (&|| extremum_gradient(&a.less(b), &a.equal(b), g), &|| {
-                extremum_gradient(&b.less(a), &a.equal(b), g)
-            }),
-        };
-        vec![gradient_of(a, of_a), gradient_of(b, of_b)]
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -231,22 +207,4 @@ impl Operation for Binary {
         }
         Ok(vec![map_broadcast(&results[0], arrays, |[a, b]| self.function.apply(dtype, a, b))])
     }
-}
-
-/// Computes the gradient of the base, g b a^(b - 1); 0 where b is 0, whatever a is.
-fn power_base(a: &Tensor, b: &Tensor, g: &Tensor) -> Tensor {
-    let slope = g * b * a.pow(&b.offset(-1.0));
-    b.equal(&b.scalar_like(0.0)).select(&g.scalar_like(0.0), &slope)
-}
-
-/// Computes the gradient of the exponent, g y log(a); 0 where a is 0 and b is not negative.
-fn power_exponent(a: &Tensor, b: &Tensor, y: &Tensor, g: &Tensor) -> Tensor {
-    let flat = a.equal(&a.scalar_like(0.0)).and(&b.greater_equal(&b.scalar_like(0.0)));
-    flat.select(&g.scalar_like(0.0), &(g * y * a.log()))
-}
-
-/// Computes the gradient of an operand of a maximum or minimum: all of it where this operand is taken, half of it where both are equal.
-fn extremum_gradient(taken: &Tensor, equal: &Tensor, g: &Tensor) -> Tensor {
-    let shared = equal.select(&g.scale(0.5), &g.scalar_like(0.0));
-    taken.select(g, &shared)
 }

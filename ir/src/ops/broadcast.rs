@@ -1,9 +1,8 @@
 //! Helpers of arithmetic ops: broadcasting as NumPy does, elementwise evaluation, checks of element types.
 
 use crate::array::Array;
-use crate::builder::Tensor;
 use crate::float8;
-use crate::op::{OpError, Region, dtype_error};
+use crate::operation::{OpError, Region, dtype_error, shape_error};
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::types::{DType, TensorType};
 
@@ -43,7 +42,7 @@ pub(crate) fn broadcast_rule(
     let mut rule = Rule { linear, ..Rule::default() };
     let shapes: Vec<&[usize]> = operands.iter().map(|ty| ty.shape.as_slice()).collect();
     let (dims, result) = broadcast_dims(&mut rule, &shapes)
-        .ok_or_else(|| crate::op::shape_error(op, operands, "the shapes do not broadcast"))?;
+        .ok_or_else(|| shape_error(op, operands, "the shapes do not broadcast"))?;
     (rule.operands, rule.results) = (dims, vec![result]);
     Ok(rule)
 }
@@ -85,10 +84,4 @@ pub(crate) fn fit_to_dtype(dtype: DType, value: f64) -> f64 {
         DType::Bool => f64::from(u8::from(value != 0.0)),
         DType::F8E4M3 => float8::decode(float8::encode(value as f32)).into(),
     }
-}
-
-/// Returns the gradient if the operand has floating-point elements, summed over the dims that broadcasting repeated.
-pub(crate) fn gradient_of(operand: &Tensor, gradient: impl FnOnce() -> Tensor) -> Option<Tensor> {
-    let ty = operand.ty();
-    ty.dtype.is_float().then(|| gradient().sum_to(&ty.shape))
 }

@@ -2,12 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::shards::{float_to_f32, no_gradient, sum_of_all};
+use super::shards::{float_to_f32, sum_of_all};
 use crate::array::Array;
-use crate::builder::Tensor;
-use crate::op::{
-    EvalContext, GradientNode, OpError, Operand, Operation, Region, check_arity, dtype_error,
-    shape_error,
+use crate::operation::{
+    EvalContext, OpError, Operand, Operation, Region, check_arity, dtype_error, shape_error,
 };
 use crate::rule::Rule;
 use crate::scalar::Scalar;
@@ -62,10 +60,6 @@ impl Operation for SquareSum {
         2.0
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        no_gradient(self.name(), node)
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -98,10 +92,6 @@ impl Operation for ClipFactor {
         }
         let (operands, results) = (vec![Vec::new(); operands.len()], vec![Vec::new(); 2]);
         Ok(Rule { operands, results, ..Rule::default() })
-    }
-
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        no_gradient(self.name(), node)
     }
 
     fn evaluate(

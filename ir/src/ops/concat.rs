@@ -2,12 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::shards::{fill_shard, first_gradient, has_dim, read_element};
+use super::shards::{fill_shard, has_dim, read_element};
 use crate::array::Array;
-use crate::builder::Tensor;
-use crate::op::{
-    EvalContext, GradientNode, OpError, Operand, Operation, Region, check_arity, dtype_error,
-    shape_error,
+use crate::operation::{
+    EvalContext, OpError, Operand, Operation, Region, check_arity, dtype_error, shape_error,
 };
 use crate::rule::{DimRule, Rule};
 use crate::types::{DType, TensorType};
@@ -69,12 +67,6 @@ impl Operation for Concat {
         0.0
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let Some(dy) = first_gradient(node) else { return vec![None; node.operands.len()] };
-        let sizes: Vec<usize> = node.operands.iter().map(|o| o.shape()[self.axis]).collect();
-        dy.split(self.axis, &sizes).into_iter().map(Some).collect()
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -122,16 +114,6 @@ impl Operation for Split {
 
     fn flops_per_point(&self) -> f64 {
         0.0
-    }
-
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let parts: Vec<Tensor> = node
-            .results
-            .iter()
-            .zip(node.gradients)
-            .map(|(result, gradient)| gradient.clone().unwrap_or_else(|| result.full_like(0.0)))
-            .collect();
-        vec![Some(node.operands[0].builder().concat(&parts, self.axis))]
     }
 
     fn evaluate(

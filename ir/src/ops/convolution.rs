@@ -6,14 +6,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::image::{ImageDims, convolution_arithmetic, extent_of, for_each_place, last_two};
-use super::shards::{fill_shard, first_gradient, one_float, read_element};
+use super::image::{ImageDims, convolution_arithmetic, extent_of, for_each_place};
+use super::shards::{fill_shard, one_float, read_element};
 use super::window::Window;
 use crate::array::Array;
-use crate::builder::Tensor;
-use crate::op::{
-    Arithmetic, EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, check_arity,
-    shape_error,
+use crate::operation::{
+    Arithmetic, EvalContext, OpError, Operand, Operation, Region, check_arity, shape_error,
 };
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::sbp::ReduceKind;
@@ -250,15 +248,6 @@ impl Operation for Convolution {
         self.channels_last
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let [x, k] = node.operands else { return Vec::new() };
-        let Some(dy) = first_gradient(node) else { return vec![None, None] };
-        vec![
-            Some(input_grad(self.shared_parameters(), x, k, dy)),
-            Some(kernel_grad(self.shared_parameters(), x, k, dy)),
-        ]
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -360,16 +349,6 @@ impl Operation for ConvolutionInputGrad {
         convolution_arithmetic([extent_of(k, 2), extent_of(k, 3)], extent_of(k, 1), true)
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let [k, dy] = node.operands else { return Vec::new() };
-        let Some(g) = first_gradient(node) else { return vec![None, None] };
-        let op = self.shared_parameters().to_convolution();
-        vec![
-            Some(kernel_grad(self.shared_parameters(), g, k, dy)),
-            Some(g.builder().apply(op, &[g, k])),
-        ]
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -465,16 +444,6 @@ impl Operation for ConvolutionKernelGrad {
         convolution_arithmetic(self.extents, channels / self.groups.max(1), true)
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let [x, dy] = node.operands else { return Vec::new() };
-        let Some(g) = first_gradient(node) else { return vec![None, None] };
-        let op = self.shared_parameters().to_convolution();
-        vec![
-            Some(input_grad(self.shared_parameters(), x, g, dy)),
-            Some(g.builder().apply(op, &[x, g])),
-        ]
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -488,27 +457,6 @@ impl Operation for ConvolutionKernelGrad {
             |operands, results| self.evaluate_images(operands, results),
         )
     }
-}
-
-impl ConvolutionParameters {
-    fn to_convolution(self) -> Op {
-        let Self { window, groups, dims } = self;
-        Op::Convolution(Convolution { window, groups, channels_last: dims.channels_last })
-    }
-}
-
-fn input_grad(how: ConvolutionParameters, x: &Tensor, k: &Tensor, dy: &Tensor) -> Tensor {
-    let ConvolutionParameters { window, groups, dims } = how;
-    let extents = last_two(&x.shape(), dims);
-    let op = ConvolutionInputGrad { window, groups, extents, channels_last: dims.channels_last };
-    dy.builder().apply(Op::ConvolutionInputGrad(op), &[k, dy])
-}
-
-fn kernel_grad(how: ConvolutionParameters, x: &Tensor, k: &Tensor, dy: &Tensor) -> Tensor {
-    let ConvolutionParameters { window, groups, dims } = how;
-    let extents = last_two(&k.shape(), ImageDims { channels_last: false });
-    let op = ConvolutionKernelGrad { window, groups, extents, channels_last: dims.channels_last };
-    dy.builder().apply(Op::ConvolutionKernelGrad(op), &[x, dy])
 }
 
 /// Returns the range of a dim that a shard covers.
@@ -541,6 +489,7 @@ impl WindowSums<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::op::Op;
     use crate::ops::shards::tests::evaluate;
 
     fn convolution(window: Window, groups: usize) -> Op {

@@ -2,11 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::shards::{first_gradient, has_dim, map_lanes};
+use super::shards::{has_dim, map_lanes};
 use crate::array::Array;
-use crate::builder::Tensor;
-use crate::op::{
-    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, check_arity, dtype_error,
+use crate::operation::{
+    EvalContext, OpError, Operand, Operation, Region, check_arity, dtype_error,
 };
 use crate::ops::broadcast::fit_to_dtype;
 use crate::rule::{FactorKind, Rule};
@@ -48,12 +47,6 @@ impl Operation for CumulativeSum {
         Ok(rule)
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let op = Op::CumulativeSum(Self { reverse: !self.reverse, ..*self });
-        let gradient = first_gradient(node).filter(|g| g.ty().dtype.is_float());
-        vec![gradient.map(|g| g.builder().apply(op, &[g]))]
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -83,6 +76,7 @@ impl CumulativeSum {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::op::Op;
     use crate::ops::shards::tests::evaluate;
 
     #[test]

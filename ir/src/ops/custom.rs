@@ -6,9 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::array::Array;
-use crate::builder::Tensor;
-use crate::op::{
-    EvalContext, GradientNode, OpError, Operand, Operation, Region, dtype_error, shape_error,
+use crate::operation::{
+    EvalContext, OpError, Operand, Operation, Region, dtype_error, shape_error,
 };
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::sbp::ReduceKind;
@@ -107,7 +106,7 @@ impl Custom {
     }
 
     /// Returns the op that gives the gradients of operands of these types.
-    fn backward_op(&self, operands: &[TensorType]) -> Self {
+    pub(crate) fn backward_op(&self, operands: &[TensorType]) -> Self {
         let (from, to) = self.dims.split_once("->").unwrap_or((&self.dims, ""));
         let (from, to) = (from.trim(), to.trim());
         let floats = || {
@@ -161,23 +160,6 @@ impl Operation for Custom {
             let reason = format!("`{}` with the dims `{}`: {reason}", self.name, self.dims);
             shape_error(Operation::name(self), operands, reason)
         })
-    }
-
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let types: Vec<TensorType> = node.operands.iter().map(Tensor::ty).collect();
-        if !self.differentiable || !types.iter().any(|ty| ty.dtype.is_float()) {
-            return vec![None; node.operands.len()];
-        }
-        let gradient = |(gradient, result): (&Option<Tensor>, &Tensor)| {
-            gradient.clone().unwrap_or_else(|| result.full_like(0.0))
-        };
-        let gradients: Vec<Tensor> =
-            node.gradients.iter().zip(node.results).map(gradient).collect();
-        let all: Vec<&Tensor> =
-            node.operands.iter().chain(node.results).chain(&gradients).collect();
-        let builder = node.operands[0].builder();
-        let mut found = builder.custom(&self.backward_op(&types), &all).into_iter();
-        types.iter().map(|ty| ty.dtype.is_float().then(|| found.next()).flatten()).collect()
     }
 
     fn evaluate(

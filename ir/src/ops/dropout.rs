@@ -3,14 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use super::shards::{
-    copy_operand, elementwise_rule, fill_shard, first_gradient, one_float, read_element,
-    row_major_position,
+    copy_operand, elementwise_rule, fill_shard, one_float, read_element, row_major_position,
 };
 use crate::array::Array;
-use crate::builder::Tensor;
-use crate::op::{
-    EvalContext, GradientNode, InPlace, Op, OpError, Operand, Operation, Region, check_arity,
-    dtype_error,
+use crate::operation::{
+    EvalContext, InPlace, OpError, Operand, Operation, Region, check_arity, dtype_error,
 };
 use crate::rule::Rule;
 use crate::scalar::Scalar;
@@ -67,10 +64,6 @@ impl Operation for DropoutOp {
         if self.can_drop() { 40.0 } else { 0.0 }
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        vec![first_gradient(node).map(|dy| dy.builder().apply(Op::Dropout(*self), &[dy]))]
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -96,6 +89,7 @@ impl Operation for DropoutOp {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::op::Op;
     use crate::ops::shards::tests::evaluate;
     use crate::shard::Rect;
 

@@ -2,14 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::shards::{
-    check_index_dtype, check_indices, fill_shard, first_gradient, one_float, read_element,
-};
+use super::shards::{check_index_dtype, check_indices, fill_shard, one_float, read_element};
 use crate::array::Array;
-use crate::builder::Tensor;
 use crate::mesh::unravel_position;
-use crate::op::{
-    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, check_arity, shape_error,
+use crate::operation::{
+    EvalContext, OpError, Operand, Operation, Region, check_arity, shape_error,
 };
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::sbp::ReduceKind;
@@ -53,12 +50,6 @@ impl Operation for EmbeddingOp {
 
     fn flops_per_point(&self) -> f64 {
         0.0
-    }
-
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let op = Op::EmbeddingGrad(EmbeddingGrad { rows: node.operands[0].shape()[0] });
-        let table = first_gradient(node).map(|dy| dy.builder().apply(op, &[&node.operands[1], dy]));
-        vec![table, None]
     }
 
     fn evaluate(
@@ -119,12 +110,6 @@ impl Operation for EmbeddingGrad {
         1.0 / self.rows.max(1) as f64
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let ids = &node.operands[0];
-        let op = Op::Embedding(EmbeddingOp {});
-        vec![None, first_gradient(node).map(|table| table.builder().apply(op, &[table, ids]))]
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -154,6 +139,7 @@ impl Operation for EmbeddingGrad {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::op::Op;
     use crate::ops::shards::tests::evaluate;
     use crate::shard::Rect;
 

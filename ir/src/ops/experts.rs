@@ -13,12 +13,11 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::shards::{check_index_dtype, check_indices, first_gradient, one_float, read_element};
+use super::shards::{check_index_dtype, check_indices, one_float, read_element};
 use crate::array::Array;
-use crate::builder::Tensor;
 use crate::mesh::unravel_position;
-use crate::op::{
-    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, check_arity, shape_error,
+use crate::operation::{
+    EvalContext, OpError, Operand, Operation, Region, check_arity, shape_error,
 };
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::sbp::ReduceKind;
@@ -151,12 +150,6 @@ impl Operation for Dispatch {
         count_place_elements(rule, &rule.results[0])
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let Some(g) = first_gradient(node) else { return vec![None; node.operands.len()] };
-        let (x, chosen) = (&node.operands[0], &node.operands[1]);
-        weighted_gradients(Op::Combine(Combine {}), node, g, [g, chosen, x])
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -204,14 +197,6 @@ impl Operation for Combine {
 
     fn flops(&self, rule: &Rule) -> f64 {
         count_place_elements(rule, &rule.operands[0])
-    }
-
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let Some(g) = first_gradient(node) else { return vec![None; node.operands.len()] };
-        let (y, chosen) = (&node.operands[0], &node.operands[1]);
-        let [experts, _, capacity, _] = y.shape()[..] else { return Vec::new() };
-        let op = Op::Dispatch(Dispatch { experts, capacity });
-        weighted_gradients(op, node, g, [y, chosen, g])
     }
 
     fn evaluate(
@@ -270,17 +255,6 @@ impl Operation for CombineWeightsGrad {
         2.0 * count_place_elements(rule, &rule.operands[0])
     }
 
-    /// Returns the gradients of y and of x; the op is linear in both.
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let [y, chosen, x] = node.operands else { return Vec::new() };
-        let Some(g) = first_gradient(node) else { return vec![None; 3] };
-        let [experts, _, capacity, _] = y.shape()[..] else { return Vec::new() };
-        let dispatch = Op::Dispatch(Dispatch { experts, capacity });
-        let of_y = g.builder().apply(dispatch, &[x, chosen, g]);
-        let of_x = g.builder().apply(Op::Combine(Combine {}), &[y, chosen, g]);
-        vec![Some(of_y), None, Some(of_x)]
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -304,22 +278,6 @@ impl Operation for CombineWeightsGrad {
         });
         Ok(vec![products])
     }
-}
-
-/// Returns the gradients of dispatch or combine: `op` takes the gradient back, and the weights' is that of [`CombineWeightsGrad`].
-fn weighted_gradients(
-    op: Op,
-    node: &GradientNode<'_>,
-    g: &Tensor,
-    of_weights: [&Tensor; 3],
-) -> Vec<Option<Tensor>> {
-    let back: Vec<&Tensor> = std::iter::once(g).chain(&node.operands[1..]).collect();
-    let mut gradients = vec![Some(g.builder().apply(op, &back)), None];
-    if node.operands.len() == 3 {
-        let op = Op::CombineWeightsGrad(CombineWeightsGrad {});
-        gradients.push(Some(g.builder().apply(op, &of_weights)));
-    }
-    gradients
 }
 
 /// Counts one for each element of the experts' places.
@@ -414,6 +372,7 @@ fn shard_offset(region: &Region, array: &Array, index: &[usize]) -> Option<usize
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::op::Op;
     use crate::ops::shards::tests::evaluate;
 
     #[test]

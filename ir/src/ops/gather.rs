@@ -5,13 +5,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::shards::{check_index_dtype, check_indices, fill_shard, first_gradient, read_element};
+use super::shards::{check_index_dtype, check_indices, fill_shard, read_element};
 use crate::array::Array;
-use crate::builder::Tensor;
 use crate::mesh::unravel_position;
-use crate::op::{
-    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, check_arity, dtype_error,
-    shape_error,
+use crate::operation::{
+    EvalContext, OpError, Operand, Operation, Region, check_arity, dtype_error, shape_error,
 };
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::sbp::ReduceKind;
@@ -106,13 +104,6 @@ impl Operation for Gather {
         0.0
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let [x, places] = node.operands else { return Vec::new() };
-        let gradient = first_gradient(node).filter(|_| x.ty().dtype.is_float());
-        let op = || ScatterSum { places: x.shape()[places.shape().len() - 1] };
-        vec![gradient.map(|g| g.builder().apply(Op::ScatterSum(op()), &[places, g])), None]
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -174,12 +165,6 @@ impl Operation for ScatterSum {
         1.0 / self.places.max(1) as f64
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let places = &node.operands[0];
-        let gradient = first_gradient(node).filter(|g| g.ty().dtype.is_float());
-        vec![None, gradient.map(|g| g.builder().apply(Op::Gather(Gather {}), &[g, places]))]
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -207,6 +192,7 @@ impl Operation for ScatterSum {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::op::Op;
     use crate::ops::shards::tests::evaluate;
 
     fn places() -> (DType, Array) {

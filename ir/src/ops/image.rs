@@ -4,7 +4,7 @@
 //! follows from its window and channels, and is said here as well.
 
 use crate::array::Array;
-use crate::op::{Arithmetic, ConvolutionShape, OpError, Operand, Region};
+use crate::operation::{Arithmetic, ConvolutionShape, OpError, Operand, Region};
 use crate::shard::Rect;
 use crate::types::TensorType;
 
@@ -114,14 +114,6 @@ pub(super) fn for_each_place(shape: &[usize], mut body: impl FnMut([usize; 2])) 
             body([row, column]);
         }
     }
-}
-
-/// Returns the height and width of an image of this shape.
-pub(super) fn last_two(shape: &[usize], dims: ImageDims) -> [usize; 2] {
-    shape.try_into().map_or([0; 2], |shape| {
-        let [_, _, h, w] = dims.to_channels_first::<usize>(shape);
-        [h, w]
-    })
 }
 
 #[cfg(test)]

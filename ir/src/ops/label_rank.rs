@@ -3,11 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::loss::{build_class_rule, check_labels, is_ignored, set_kind};
-use super::shards::{check_index_dtype, fill_shard, no_gradient, one_float, read_element};
+use super::shards::{check_index_dtype, fill_shard, one_float, read_element};
 use crate::array::Array;
-use crate::builder::Tensor;
-use crate::op::{
-    EvalContext, GradientNode, OpError, Operand, Operation, Region, check_arity, shape_error,
+use crate::operation::{
+    EvalContext, OpError, Operand, Operation, Region, check_arity, shape_error,
 };
 use crate::rule::{FactorKind, Rule};
 use crate::sbp::ReduceKind;
@@ -49,10 +48,6 @@ impl Operation for LabelRank {
         rule.operands = vec![scores, outer.clone(), outer.clone()];
         rule.results = vec![outer];
         Ok(rule)
-    }
-
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        no_gradient(self.name(), node)
     }
 
     fn evaluate(

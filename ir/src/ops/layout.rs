@@ -2,13 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::shards::{copy_operand, elementwise_rule, first_gradient};
+use super::shards::{copy_operand, elementwise_rule};
 use crate::array::Array;
-use crate::builder::Tensor;
 use crate::mesh::Placement;
-use crate::op::{
-    EvalContext, GradientNode, InPlace, OpError, Operand, Operation, Region, check_arity,
-    shape_error,
+use crate::operation::{
+    EvalContext, InPlace, OpError, Operand, Operation, Region, check_arity, shape_error,
 };
 use crate::rule::Rule;
 use crate::sbp::{NdSbp, Sbp};
@@ -71,10 +69,6 @@ impl Operation for ToGlobal {
         false
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        vec![first_gradient(node).cloned()]
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -111,10 +105,6 @@ impl Operation for Regather {
         false
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        vec![first_gradient(node).cloned()]
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -149,10 +139,6 @@ impl Operation for Accumulate {
 
     fn is_function(&self) -> bool {
         false
-    }
-
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        vec![first_gradient(node).cloned()]
     }
 
     fn evaluate(

@@ -6,16 +6,12 @@
 use serde::{Deserialize, Serialize};
 
 use super::shards::{
-    check_index_dtype, check_indices, elementwise_rule, fill_shard, first_gradient, no_gradient,
-    one_float, read_element,
+    check_index_dtype, check_indices, elementwise_rule, fill_shard, one_float, read_element,
 };
-use super::slice::Pad;
 use super::softmax::greatest_and_sum_exp;
 use crate::array::Array;
-use crate::builder::Tensor;
-use crate::op::{
-    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, check_arity, dtype_error,
-    shape_error,
+use crate::operation::{
+    EvalContext, OpError, Operand, Operation, Region, check_arity, dtype_error, shape_error,
 };
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::scalar::Scalar;
@@ -88,12 +84,6 @@ impl Operation for Pick {
         0.0
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let (x, labels) = (&node.operands[0], &node.operands[1]);
-        let op = Op::PickGrad(PickGrad { classes: x.shape().last().copied().unwrap_or(0) });
-        vec![first_gradient(node).map(|g| g.builder().apply(op, &[labels, g])), None]
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -145,12 +135,6 @@ impl Operation for PickGrad {
         0.0
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let labels = &node.operands[0];
-        let pick = |dx: &Tensor| dx.builder().apply(Op::Pick(Pick::default()), &[dx, labels]);
-        vec![None, first_gradient(node).map(pick)]
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -189,29 +173,6 @@ impl Operation for CrossEntropy {
 
     fn flops_per_point(&self) -> f64 {
         4.0
-    }
-
-    /// Returns the gradients of x. The gradient of l with respect to x is softmax(x) for every label, ignored or not.
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let (x, labels, l) = (&node.operands[0], &node.operands[1], &node.results[1]);
-        let of_loss = node.gradients[0].as_ref().map(|g| {
-            let op = CrossEntropyGrad { smoothing: self.smoothing, classes: self.classes };
-            g.builder().apply(Op::CrossEntropyGrad(op), &[x, l, labels, g])
-        });
-        let of_l = node.gradients[1].as_ref().map(|g| {
-            let (kept, last) = ([l.shape(), vec![1]].concat(), l.shape().len());
-            let extent = x.shape()[last];
-            let classes = self.classes.unwrap_or(extent);
-            let scores = if classes < extent { x.slice(last, 0..classes) } else { x.clone() };
-            let softmax = scores.cast(DType::F32).sub(&l.reshape(&kept)).exp();
-            let of_scores = softmax.mul(&g.reshape(&kept)).cast(x.ty().dtype);
-            if classes < extent { pad_to_extent(&of_scores, last, extent) } else { of_scores }
-        });
-        let dx = match (of_loss, of_l) {
-            (Some(a), Some(b)) => Some(a.add(&b)),
-            (a, b) => a.or(b),
-        };
-        vec![dx, None]
     }
 
     fn evaluate(
@@ -279,10 +240,6 @@ impl Operation for CrossEntropyGrad {
         4.0
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        no_gradient(self.name(), node)
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -305,11 +262,6 @@ impl Operation for CrossEntropyGrad {
         };
         Ok(vec![fill_shard(&results[0], element)])
     }
-}
-
-/// Appends zeros behind a dim, up to an extent.
-fn pad_to_extent(x: &Tensor, dim: usize, extent: usize) -> Tensor {
-    x.builder().apply(Op::Pad(Pad::to_extent(&x.shape(), dim, extent)), &[x])
 }
 
 pub(super) fn is_ignored(label: f64) -> bool {
@@ -354,6 +306,7 @@ pub(super) fn set_kind(rule: &mut Rule, kind: FactorKind) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::op::Op;
     use crate::ops::shards::tests::evaluate;
     use crate::shard::Rect;
 

@@ -3,14 +3,12 @@
 use serde::{Deserialize, Serialize};
 
 use crate::array::Array;
-use crate::builder::Tensor;
 use crate::float8;
 use crate::mesh::unravel_position;
-use crate::op::{
-    EvalContext, GradientNode, OpError, Operand, Operation, Region, check_arity, dtype_error,
-    shape_error,
+use crate::operation::{
+    EvalContext, OpError, Operand, Operation, Region, check_arity, dtype_error, shape_error,
 };
-use crate::ops::broadcast::{broadcast_dims, fit_to_dtype, gradient_of, same_dtype};
+use crate::ops::broadcast::{broadcast_dims, fit_to_dtype, same_dtype};
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::sbp::ReduceKind;
 use crate::types::{DType, TensorType};
@@ -118,24 +116,6 @@ impl MatMul {
             }
         }
     }
-
-    /// Computes the gradient of the first operand: g op(b)^T, or its transpose.
-    fn gradient_a(&self, b: &Tensor, g: &Tensor) -> Tensor {
-        if self.transpose_a {
-            b.matmul_transposed(g, self.transpose_b, true)
-        } else {
-            g.matmul_transposed(b, false, !self.transpose_b)
-        }
-    }
-
-    /// Computes the gradient of the second operand: op(a)^T g, or its transpose.
-    fn gradient_b(&self, a: &Tensor, g: &Tensor) -> Tensor {
-        if self.transpose_b {
-            g.matmul_transposed(a, true, self.transpose_a)
-        } else {
-            a.matmul_transposed(g, !self.transpose_a, false)
-        }
-    }
 }
 
 /// Returns the numbers of rows and columns of the matrices of a tensor.
@@ -207,18 +187,6 @@ impl Operation for MatMul {
         true
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        // Nothing is learned through numbers of 8 bits.
-        let [a, b] = node.operands else { return vec![None; node.operands.len()] };
-        let Some(g) = &node.gradients[0] else { return vec![None, None] };
-        let of_a = gradient_of(a, || self.gradient_a(b, g));
-        let of_b = gradient_of(b, || match self.flatten_batch(a, b, g) {
-            Some((a, g)) => self.gradient_b(&a, &g),
-            None => self.gradient_b(a, g),
-        });
-        vec![of_a, of_b]
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -250,21 +218,7 @@ impl Operation for MatMul {
     }
 }
 
-impl MatMul {
-    /// Flattens a and g to one matrix each if b is a weight without leading dims, which meets all rows of a batch: its gradient is one product over
-    /// all of them, not a product for each batch element that is summed afterwards.
-    fn flatten_batch(&self, a: &Tensor, b: &Tensor, g: &Tensor) -> Option<(Tensor, Tensor)> {
-        let (rows, columns) = (a.shape(), g.shape());
-        if b.shape().len() > 2 || rows.len() <= 2 || self.transpose_a {
-            return None;
-        }
-        let flat = |tensor: &Tensor, shape: &[usize]| {
-            let (leading, last) = shape.split_at(shape.len() - 1);
-            tensor.reshape(&[leading.iter().product(), last[0]])
-        };
-        Some((flat(a, &rows), flat(g, &columns)))
-    }
-}
+impl MatMul {}
 
 /// Returns the elements of the matrix of a tensor at an index of the broadcast leading dims.
 fn matrix_at<'a>(array: &'a Array, index: &[usize]) -> &'a [f64] {

@@ -2,12 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::shards::{elementwise_rule, fill_shard, first_gradient, read_element};
+use super::shards::{elementwise_rule, fill_shard, read_element};
 use crate::array::Array;
-use crate::builder::Tensor;
-use crate::op::{
-    EvalContext, GradientNode, Movement, Op, OpError, Operand, Operation, Region, check_arity,
-    shape_error,
+use crate::operation::{
+    EvalContext, Movement, OpError, Operand, Operation, Region, check_arity, shape_error,
 };
 use crate::rule::{DimRule, Rule};
 use crate::types::{DType, TensorType};
@@ -67,14 +65,6 @@ impl Operation for Transpose {
         Some(Movement::Rearranged)
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let mut inverse = vec![0; self.permutation.len()];
-        for (to, &from) in self.permutation.iter().enumerate() {
-            inverse[from] = to;
-        }
-        vec![first_gradient(node).map(|dy| dy.transpose(&inverse))]
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -131,11 +121,6 @@ impl Operation for Expand {
         Some(Movement::Repeated)
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let shape = node.operands[0].shape();
-        vec![first_gradient(node).map(|dy| dy.sum_to(&shape))]
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -174,11 +159,6 @@ impl Operation for Triangle {
         0.0
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let masked = |dy: &Tensor| dy.builder().apply(Op::Triangle(*self), &[dy]);
-        vec![first_gradient(node).map(masked)]
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -198,6 +178,7 @@ impl Operation for Triangle {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::op::Op;
     use crate::ops::shards::tests::evaluate;
 
     fn grid() -> (DType, Array) {

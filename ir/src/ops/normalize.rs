@@ -2,12 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::shards::{elementwise_rule, map_lanes, no_gradient, one_float, same_shape};
+use super::shards::{elementwise_rule, map_lanes, one_float, same_shape};
 use crate::array::Array;
-use crate::builder::Tensor;
-use crate::op::{
-    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, check_arity, dtype_error,
-    shape_error,
+use crate::operation::{
+    EvalContext, OpError, Operand, Operation, Region, check_arity, dtype_error, shape_error,
 };
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::scalar::Scalar;
@@ -49,23 +47,6 @@ impl Operation for Normalize {
 
     fn flops_per_point(&self) -> f64 {
         if self.center { 6.0 } else { 4.0 }
-    }
-
-    /// Returns the gradient of x. Through r it is dr/dx = -r^2 y / d, for d elements.
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let (y, r) = (&node.results[0], &node.results[1]);
-        let builder = y.builder();
-        let op = Op::NormalizeGrad(NormalizeGrad { center: self.center });
-        let of_y = node.gradients[0].as_ref().map(|dy| builder.apply(op, &[y, r, dy]));
-        let of_r = node.gradients[1].as_ref().map(|dr| {
-            let extent = y.shape().last().copied().unwrap_or(1) as f64;
-            let slope = r.mul(r).mul(dr).scale(-1.0 / extent);
-            y.cast(DType::F32).mul(&slope).cast(y.ty().dtype)
-        });
-        vec![match (of_y, of_r) {
-            (Some(a), Some(b)) => Some(a.add(&b)),
-            (a, b) => a.or(b),
-        }]
     }
 
     fn evaluate(
@@ -121,10 +102,6 @@ impl Operation for NormalizeGrad {
         6.0
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        no_gradient(self.name(), node)
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -169,6 +146,7 @@ fn last_dim_whole(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::op::Op;
     use crate::ops::shards::tests::evaluate;
 
     #[test]

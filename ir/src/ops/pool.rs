@@ -3,12 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use super::image::ImageDims;
-use super::shards::{fill_shard, first_gradient, no_gradient, one_float, read_element};
+use super::shards::{fill_shard, one_float, read_element};
 use super::window::Window;
 use crate::array::Array;
-use crate::builder::Tensor;
-use crate::op::{
-    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, check_arity, shape_error,
+use crate::operation::{
+    EvalContext, OpError, Operand, Operation, Region, check_arity, shape_error,
 };
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::types::{DType, TensorType};
@@ -188,12 +187,6 @@ impl Operation for MaxPool {
         pool_flops(rule, &rule.results[0])
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let Self { kernel, window, channels_last } = *self;
-        let op = Op::MaxPoolGrad(MaxPoolGrad { kernel, window, channels_last });
-        vec![first_gradient(node).map(|dy| dy.builder().apply(op, &[&node.operands[0], dy]))]
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -277,10 +270,6 @@ impl Operation for MaxPoolGrad {
         pool_flops(rule, &rule.operands[1])
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        no_gradient(self.name(), node)
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -343,18 +332,6 @@ impl Operation for AveragePool {
 
     fn flops(&self, rule: &Rule) -> f64 {
         pool_flops(rule, &rule.results[0])
-    }
-
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let Self { kernel, window, count_border, channels_last } = *self;
-        let Ok(shape) = <[usize; 4]>::try_from(&node.operands[0].shape()[..]) else {
-            return vec![None];
-        };
-        let [_, _, h, w] = self.image_dims().to_channels_first(shape);
-        let extents = [h, w];
-        let op = AveragePoolGrad { kernel, window, count_border, extents, channels_last };
-        let of = |dy: &Tensor| dy.builder().apply(Op::AveragePoolGrad(op), &[dy]);
-        vec![first_gradient(node).map(of)]
     }
 
     fn evaluate(
@@ -430,12 +407,6 @@ impl Operation for AveragePoolGrad {
         pool_flops(rule, &rule.operands[0])
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let Self { kernel, window, count_border, channels_last, .. } = *self;
-        let op = Op::AveragePool(AveragePool { kernel, window, count_border, channels_last });
-        vec![first_gradient(node).map(|g| g.builder().apply(op, &[g]))]
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -452,6 +423,7 @@ impl Operation for AveragePoolGrad {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::op::Op;
     use crate::ops::shards::tests::evaluate;
 
     const WINDOW: Window = Window { strides: [2, 2], pads: [1, 1, 0, 0], dilations: [1, 1] };

@@ -5,12 +5,11 @@
 use serde::{Deserialize, Serialize};
 
 use super::recurrence::{RecurrenceRule, check_operands, split_rows};
-use super::shards::{no_gradient, one_float};
+use super::shards::one_float;
 use crate::array::Array;
-use crate::builder::Tensor;
 use crate::math::sigmoid;
-use crate::op::{
-    EvalContext, GradientNode, OpError, Operand, Operation, Region, check_arity, shape_error,
+use crate::operation::{
+    EvalContext, OpError, Operand, Operation, Region, check_arity, shape_error,
 };
 use crate::ops::{Cell, Recurrence};
 use crate::rule::Rule;
@@ -104,10 +103,6 @@ impl Operation for RecurrenceGrad {
 
     fn multiplies_matrices(&self) -> bool {
         true
-    }
-
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        no_gradient(self.name(), node)
     }
 
     fn evaluate(

@@ -3,11 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::array::Array;
-use crate::builder::Tensor;
 use crate::mesh::unravel_position;
-use crate::op::{
-    EvalContext, GradientNode, OpError, Operand, Operation, Region, check_arity, dtype_error,
-    shape_error,
+use crate::operation::{
+    EvalContext, OpError, Operand, Operation, Region, check_arity, dtype_error, shape_error,
 };
 use crate::ops::broadcast::fit_to_dtype;
 use crate::rule::{DimRule, FactorKind, Rule};
@@ -102,7 +100,7 @@ impl Reduce {
     }
 
     /// Returns the shape of the operand with every reduced dim of extent 1.
-    fn kept_shape(&self, shape: &[usize]) -> Vec<usize> {
+    pub(crate) fn kept_shape(&self, shape: &[usize]) -> Vec<usize> {
         let extent = |(dim, &extent)| if self.axes.contains(&dim) { 1 } else { extent };
         shape.iter().enumerate().map(extent).collect()
     }
@@ -157,32 +155,6 @@ impl Operation for Reduce {
             reduced_dims(&mut rule, &operands[0].shape, reduced, self.keep_dims);
         (rule.operands, rule.results) = (vec![operand], vec![result]);
         Ok(rule)
-    }
-
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let (x, y) = (&node.operands[0], &node.results[0]);
-        let TensorType { dtype, shape } = x.ty();
-        let Some(g) = node.gradients[0].as_ref().filter(|_| dtype.is_float()) else {
-            return vec![None];
-        };
-        let kept = self.kept_shape(&shape);
-        let g = g.reshape(&kept);
-        vec![Some(match self.function {
-            ReduceFunction::Sum => g.expand(&shape),
-            ReduceFunction::Mean => {
-                g.scale(1.0 / self.count_elements(&shape) as f64).expand(&shape)
-            }
-            ReduceFunction::Max | ReduceFunction::Min => {
-                let attained = x.equal(&y.reshape(&kept)).cast(dtype);
-                let ties = attained.sum(&self.axes, true);
-                attained * (g / ties)
-            }
-            ReduceFunction::MaxAbs => {
-                let attained = x.abs().equal(&y.reshape(&kept)).cast(dtype);
-                let ties = attained.sum(&self.axes, true);
-                x.sign() * attained * (g / ties)
-            }
-        })]
     }
 
     fn evaluate(
@@ -262,10 +234,6 @@ impl Operation for ArgMax {
             reduced_dims(&mut rule, &operands[0].shape, reduced, self.keep_dims);
         (rule.operands, rule.results) = (vec![operand], vec![result]);
         Ok(rule)
-    }
-
-    fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        vec![None]
     }
 
     fn evaluate(

@@ -2,13 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::shards::{fill_shard, first_gradient, read_element, row_major_position};
+use super::shards::{fill_shard, read_element, row_major_position};
 use crate::array::Array;
-use crate::builder::Tensor;
 use crate::mesh::unravel_position;
-use crate::op::{
-    EvalContext, GradientNode, InPlace, Movement, OpError, Operand, Operation, Region, check_arity,
-    shape_error,
+use crate::operation::{
+    EvalContext, InPlace, Movement, OpError, Operand, Operation, Region, check_arity, shape_error,
 };
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::types::{DType, TensorType};
@@ -51,10 +49,6 @@ impl Operation for Reshape {
 
     fn movement(&self) -> Option<Movement> {
         Some(Movement::Rearranged)
-    }
-
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        vec![first_gradient(node).map(|dy| dy.reshape(&node.operands[0].shape()))]
     }
 
     fn evaluate(

@@ -5,11 +5,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::shards::{fill_shard, first_gradient, has_dim, one_float, read_element};
+use super::shards::{fill_shard, has_dim, one_float, read_element};
 use crate::array::Array;
-use crate::builder::Tensor;
-use crate::op::{
-    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, check_arity, shape_error,
+use crate::operation::{
+    EvalContext, OpError, Operand, Operation, Region, check_arity, shape_error,
 };
 use crate::rule::{DimRule, Rule};
 use crate::scalar::Scalar;
@@ -266,13 +265,6 @@ impl Operation for Resize {
         4.0
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let extent = node.operands[0].shape().get(self.axis).copied().unwrap_or(1);
-        let op = ResizeGrad { axis: self.axis, extent, sampling: self.sampling };
-        let of = |dy: &Tensor| dy.builder().apply(Op::ResizeGrad(op), &[dy]);
-        vec![first_gradient(node).map(of)]
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -303,13 +295,6 @@ impl Operation for ResizeGrad {
         4.0
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let extent = node.operands[0].shape().get(self.axis).copied().unwrap_or(1);
-        let op = Resize { axis: self.axis, extent, sampling: self.sampling };
-        let of = |dx: &Tensor| dx.builder().apply(Op::Resize(op), &[dx]);
-        vec![first_gradient(node).map(of)]
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -325,6 +310,7 @@ impl Operation for ResizeGrad {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::op::Op;
     use crate::ops::shards::tests::evaluate;
 
     fn sampling(filter: Filter, coordinates: Coordinates, scale: f64) -> Sampling {

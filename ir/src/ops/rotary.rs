@@ -2,11 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::shards::{fill_shard, first_gradient, one_float, read_element};
+use super::shards::{fill_shard, one_float, read_element};
 use crate::array::Array;
-use crate::builder::Tensor;
-use crate::op::{
-    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, check_arity, shape_error,
+use crate::operation::{
+    EvalContext, OpError, Operand, Operation, Region, check_arity, shape_error,
 };
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::scalar::Scalar;
@@ -87,11 +86,6 @@ impl Operation for Rotary {
         3.0
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let op = Op::Rotary(Self { inverse: !self.inverse, ..*self });
-        vec![first_gradient(node).map(|g| g.builder().apply(op, &[g]))]
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -114,6 +108,7 @@ impl Operation for Rotary {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::op::Op;
     use crate::ops::shards::tests::evaluate;
 
     fn turned(interleaved: bool) -> Vec<f64> {

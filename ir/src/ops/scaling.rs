@@ -5,12 +5,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::shards::{float_to_f32, no_gradient, sum_of_all};
+use super::shards::{float_to_f32, sum_of_all};
 use crate::array::Array;
-use crate::builder::Tensor;
-use crate::op::{
-    EvalContext, GradientNode, OpError, Operand, Operation, Region, check_arity, dtype_error,
-    shape_error,
+use crate::operation::{
+    EvalContext, OpError, Operand, Operation, Region, check_arity, dtype_error, shape_error,
 };
 use crate::rule::Rule;
 use crate::scalar::Scalar;
@@ -102,10 +100,6 @@ impl Operation for NonFinite {
         Ok(sum_of_all(operands))
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        no_gradient(self.name(), node)
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -139,10 +133,6 @@ impl Operation for LossScale {
         of_numbers(self.name(), operands, 7)
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        no_gradient(self.name(), node)
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -172,10 +162,6 @@ impl Operation for SkipStep {
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
         of_numbers(self.name(), operands, 4)
-    }
-
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        no_gradient(self.name(), node)
     }
 
     fn evaluate(

@@ -3,12 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use crate::array::Array;
-use crate::builder::Tensor;
-use crate::op::{
-    EvalContext, GradientNode, InPlace, OpError, Operand, Operation, Region, check_arity,
-    dtype_error,
+use crate::operation::{
+    EvalContext, InPlace, OpError, Operand, Operation, Region, check_arity, dtype_error,
 };
-use crate::ops::broadcast::{broadcast_rule, fit_to_dtype, gradient_of, map_broadcast, same_dtype};
+use crate::ops::broadcast::{broadcast_rule, fit_to_dtype, map_broadcast, same_dtype};
 use crate::rule::Rule;
 use crate::types::{DType, TensorType};
 
@@ -55,15 +53,6 @@ impl Operation for Where {
         broadcast_rule(self.name(), operands, vec![vec![1, 2]])
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let [condition, a, b] = node.operands else { return Vec::new() };
-        let Some(g) = &node.gradients[0] else { return vec![None, None, None] };
-        let zero = || g.scalar_like(0.0);
-        let of_a = gradient_of(a, || condition.select(g, &zero()));
-        let of_b = gradient_of(b, || condition.select(&zero(), g));
-        vec![None, of_a, of_b]
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -103,13 +92,6 @@ impl Operation for Cast {
 
     fn is_light(&self) -> bool {
         true
-    }
-
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let from = node.operands[0].ty().dtype;
-        let gradient = node.gradients[0].as_ref();
-        let floats = from.is_float() && self.dtype.is_float();
-        vec![gradient.filter(|_| floats).map(|g| g.cast(from))]
     }
 
     fn evaluate(

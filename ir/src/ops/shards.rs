@@ -1,9 +1,8 @@
 //! Helpers of several families of ops: evaluation of shards, checks of operands, rules of elementwise ops.
 
 use crate::array::Array;
-use crate::builder::Tensor;
 use crate::mesh::unravel_position;
-use crate::op::{GradientNode, OpError, Operand, Region, check_arity, dtype_error, shape_error};
+use crate::operation::{OpError, Operand, Region, check_arity, dtype_error, shape_error};
 use crate::rule::{FactorKind, Rule};
 use crate::sbp::ReduceKind;
 use crate::types::{DType, TensorType, row_major_strides};
@@ -152,19 +151,6 @@ pub(crate) fn check_indices(
         }
     }
     Ok(())
-}
-
-/// Reports, where a gradient is asked for, that an op has none: gradients of gradients.
-pub(crate) fn no_gradient(op: &'static str, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-    if let Some(gradient) = node.gradients.iter().flatten().next() {
-        gradient.builder().fail(format!("{op} cannot be differentiated"));
-    }
-    vec![None; node.operands.len()]
-}
-
-/// Returns the first gradient; the ops of one result are asked for gradients only where it is given.
-pub(crate) fn first_gradient<'a>(node: &'a GradientNode<'_>) -> Option<&'a Tensor> {
-    node.gradients.first().and_then(Option::as_ref)
 }
 
 /// Evaluates an op that leaves each element as it is, and the rule of which is elementwise.

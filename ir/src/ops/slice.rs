@@ -2,12 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::shards::{fill_shard, first_gradient, read_element};
+use super::shards::{fill_shard, read_element};
 use crate::array::Array;
-use crate::builder::Tensor;
-use crate::op::{
-    EvalContext, GradientNode, Movement, Op, OpError, Operand, Operation, Region, check_arity,
-    shape_error,
+use crate::operation::{
+    EvalContext, Movement, OpError, Operand, Operation, Region, check_arity, shape_error,
 };
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::scalar::Scalar;
@@ -47,7 +45,7 @@ impl Slice {
     }
 
     /// Returns the number of elements that are taken of a dim.
-    fn count_taken(&self, dim: usize) -> usize {
+    pub(crate) fn count_taken(&self, dim: usize) -> usize {
         (self.ends[dim] - self.starts[dim]).div_ceil(self.steps[dim])
     }
 
@@ -98,21 +96,6 @@ impl Operation for Slice {
 
     fn movement(&self) -> Option<Movement> {
         Some(Movement::Part)
-    }
-
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let shape = node.operands[0].shape();
-        let after = |dim: usize| match self.count_taken(dim) {
-            0 => shape[dim] - self.starts[dim],
-            n => shape[dim] - (self.starts[dim] + (n - 1) * self.steps[dim] + 1),
-        };
-        let pad = Pad {
-            low: self.starts.clone(),
-            high: (0..shape.len()).map(after).collect(),
-            interior: self.steps.iter().map(|step| step - 1).collect(),
-            value: Scalar(0.0),
-        };
-        vec![first_gradient(node).map(|dy| dy.builder().apply(Op::Pad(pad), &[dy]))]
     }
 
     fn evaluate(
@@ -183,20 +166,6 @@ impl Operation for Pad {
         0.0
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let shape = node.operands[0].shape();
-        let end = |dim: usize| match shape[dim] {
-            0 => self.low[dim],
-            n => self.low[dim] + (n - 1) * (self.interior[dim] + 1) + 1,
-        };
-        let slice = Slice {
-            starts: self.low.clone(),
-            ends: (0..shape.len()).map(end).collect(),
-            steps: self.interior.iter().map(|interior| interior + 1).collect(),
-        };
-        vec![first_gradient(node).map(|dy| dy.builder().apply(Op::Slice(slice), &[dy]))]
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -239,6 +208,7 @@ fn dim_by_dim(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::op::Op;
     use crate::ops::shards::tests::evaluate;
 
     #[test]

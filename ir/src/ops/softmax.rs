@@ -2,12 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::shards::{
-    elementwise_rule, first_gradient, has_dim, map_lanes, no_gradient, one_float, same_shape,
-};
+use super::shards::{elementwise_rule, has_dim, map_lanes, one_float, same_shape};
 use crate::array::Array;
-use crate::builder::Tensor;
-use crate::op::{EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, check_arity};
+use crate::operation::{EvalContext, OpError, Operand, Operation, Region, check_arity};
 use crate::rule::{FactorKind, Rule};
 use crate::types::{DType, TensorType};
 
@@ -57,12 +54,6 @@ impl Operation for Softmax {
         5.0
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let op = Op::SoftmaxGrad(SoftmaxGrad { axis: self.axis });
-        let y = &node.results[0];
-        vec![first_gradient(node).map(|dy| dy.builder().apply(op, &[y, dy]))]
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -94,10 +85,6 @@ impl Operation for SoftmaxGrad {
 
     fn flops_per_point(&self) -> f64 {
         4.0
-    }
-
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        no_gradient(self.name(), node)
     }
 
     fn evaluate(
@@ -133,12 +120,6 @@ impl Operation for LogSoftmax {
         5.0
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let op = Op::LogSoftmaxGrad(LogSoftmaxGrad { axis: self.axis });
-        let y = &node.results[0];
-        vec![first_gradient(node).map(|dy| dy.builder().apply(op, &[y, dy]))]
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -170,10 +151,6 @@ impl Operation for LogSoftmaxGrad {
 
     fn flops_per_point(&self) -> f64 {
         5.0
-    }
-
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        no_gradient(self.name(), node)
     }
 
     fn evaluate(
@@ -208,6 +185,7 @@ fn lane_rule(op: &'static str, operands: &[&TensorType], axis: usize) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::op::Op;
     use crate::ops::shards::tests::evaluate;
 
     fn close(found: &Array, expected: &[f64]) {

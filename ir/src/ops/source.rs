@@ -6,11 +6,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::array::Array;
-use crate::builder::Tensor;
 use crate::mesh::unravel_position;
-use crate::op::{
-    EvalContext, GradientNode, OpError, Operand, Operation, Region, check_arity, dtype_error,
-    shape_error,
+use crate::operation::{
+    EvalContext, OpError, Operand, Operation, Region, check_arity, dtype_error, shape_error,
 };
 use crate::ops::broadcast::fit_to_dtype;
 use crate::random::{RandomStream, key_of};
@@ -263,10 +261,6 @@ impl Operation for Input {
         false
     }
 
-    fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        Vec::new()
-    }
-
     fn evaluate(
         &self,
         _operands: &[Operand<'_>],
@@ -315,10 +309,6 @@ impl Operation for Variable {
         false
     }
 
-    fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        Vec::new()
-    }
-
     fn evaluate(
         &self,
         _operands: &[Operand<'_>],
@@ -363,10 +353,6 @@ impl Operation for Constant {
         true
     }
 
-    fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        Vec::new()
-    }
-
     fn evaluate(
         &self,
         _operands: &[Operand<'_>],
@@ -396,10 +382,6 @@ impl Operation for Full {
 
     fn is_source(&self) -> bool {
         true
-    }
-
-    fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        Vec::new()
     }
 
     fn evaluate(
@@ -444,10 +426,6 @@ impl Operation for Iota {
         true
     }
 
-    fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        Vec::new()
-    }
-
     fn evaluate(
         &self,
         _operands: &[Operand<'_>],
@@ -478,10 +456,6 @@ impl Operation for Random {
 
     fn is_source(&self) -> bool {
         true
-    }
-
-    fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        Vec::new()
     }
 
     fn evaluate(

@@ -1,8 +1,8 @@
 //! State that steps update: running statistics, averages of weights, counters.
 //!
 //! Such a state is a variable and one op, [`Blend`]. Like an optimizer's update it runs once a step, in the update phase, in the
-//! place and the layout of its variable, whatever the strategy. Graph authors write it by [`Tensor::after_step`] and
-//! [`Tensor::blend_after_step`].
+//! place and the layout of its variable, whatever the strategy. Graph authors write it by the builder's
+//! `Tensor::after_step` and `Tensor::blend_after_step`.
 //!
 //! States are saved, restored and exported like other variables. Inference has no updates: the pass `training_mode` leaves them
 //! out.
@@ -17,12 +17,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::broadcast::fit_to_dtype;
-use super::shards::{elementwise_rule, no_gradient, same_shape};
+use super::shards::{elementwise_rule, same_shape};
 use crate::array::Array;
-use crate::builder::Tensor;
-use crate::op::{
-    EvalContext, GradientNode, OpError, Operand, Operation, Region, check_arity, dtype_error,
-    shape_error,
+use crate::operation::{
+    EvalContext, OpError, Operand, Operation, Region, check_arity, dtype_error, shape_error,
 };
 use crate::rule::Rule;
 use crate::scalar::Scalar;
@@ -126,10 +124,6 @@ impl Operation for Blend {
 
     fn flops_per_point(&self) -> f64 {
         3.0
-    }
-
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        no_gradient(self.name(), node)
     }
 
     fn evaluate(

@@ -4,13 +4,9 @@ use std::cmp::Ordering;
 
 use serde::{Deserialize, Serialize};
 
-use super::gather::ScatterSum;
-use super::shards::first_gradient;
 use crate::array::Array;
-use crate::builder::Tensor;
-use crate::op::{
-    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, check_arity, dtype_error,
-    shape_error,
+use crate::operation::{
+    EvalContext, OpError, Operand, Operation, Region, check_arity, dtype_error, shape_error,
 };
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::types::{DType, TensorType};
@@ -70,14 +66,6 @@ impl Operation for TopK {
         Ok(rule)
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let shape = node.operands[0].shape();
-        let op = ScatterSum { places: shape[shape.len() - 1] };
-        let gradient = first_gradient(node).filter(|g| g.ty().dtype.is_float());
-        let of_x = |g: &Tensor| g.builder().apply(Op::ScatterSum(op), &[&node.results[1], g]);
-        vec![gradient.map(of_x)]
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -102,6 +90,7 @@ impl Operation for TopK {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::op::Op;
     use crate::ops::shards::tests::evaluate;
 
     #[test]

@@ -5,11 +5,9 @@ use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 use serde::{Deserialize, Serialize};
 
 use crate::array::Array;
-use crate::builder::Tensor;
 use crate::math::{erf, normal_cdf, sigmoid};
-use crate::op::{
-    EvalContext, GradientNode, InPlace, OpError, Operand, Operation, Region, check_arity,
-    dtype_error,
+use crate::operation::{
+    EvalContext, InPlace, OpError, Operand, Operation, Region, check_arity, dtype_error,
 };
 use crate::ops::broadcast::{broadcast_rule, fit_to_dtype, map_broadcast};
 use crate::rule::Rule;
@@ -87,7 +85,7 @@ pub enum UnaryFunction {
 }
 
 /// sqrt(2 / pi) and the cubic coefficient of the tanh approximation of GELU.
-const GELU_TANH: (f64, f64) = (FRAC_2_SQRT_PI * FRAC_1_SQRT_2, 0.044_715);
+pub(crate) const GELU_TANH: (f64, f64) = (FRAC_2_SQRT_PI * FRAC_1_SQRT_2, 0.044_715);
 
 impl UnaryFunction {
     /// Computes the function of one number.
@@ -163,61 +161,6 @@ impl UnaryFunction {
         use UnaryFunction::*;
         !matches!(self, Sign | Detach | Not | Floor | Ceil | Round)
     }
-
-    /// Returns the gradient of the operand x from that of the result y; `None` where it is zero everywhere.
-    fn gradient(self, x: &Tensor, y: &Tensor, g: &Tensor) -> Option<Tensor> {
-        Some(match self {
-            Self::Relu => y.greater(&y.scalar_like(0.0)).select(g, &g.scalar_like(0.0)),
-            Self::Gelu => {
-                let density = (x * x).scale(-0.5).exp().scale(0.5 * FRAC_2_SQRT_PI * FRAC_1_SQRT_2);
-                let cdf = x.scale(FRAC_1_SQRT_2).erf().offset(1.0).scale(0.5);
-                g * (cdf + x * density)
-            }
-            Self::GeluTanh => {
-                let t = (x + (x * x * x).scale(GELU_TANH.1)).scale(GELU_TANH.0).tanh();
-                let inner = (x * x).scale(3.0 * GELU_TANH.1).offset(1.0).scale(GELU_TANH.0);
-                let slope = (&t * &t).neg().offset(1.0) * inner * x;
-                g * (t.offset(1.0) + slope).scale(0.5)
-            }
-            Self::Sigmoid => g * y * y.neg().offset(1.0),
-            Self::Tanh => g * (y * y).neg().offset(1.0),
-            Self::Silu => {
-                let s = x.sigmoid();
-                let slope = (x * s.neg().offset(1.0)).offset(1.0);
-                g * s * slope
-            }
-            Self::Exp => g * y,
-            Self::Log => g / x,
-            Self::Sqrt => g.scale(0.5) / y,
-            Self::Rsqrt => g.scale(-0.5) * y * y * y,
-            Self::Abs => g * x.sign(),
-            Self::Neg => g.neg(),
-            Self::Erf => g * (x * x).neg().exp().scale(FRAC_2_SQRT_PI),
-            Self::Sin => g * x.cos(),
-            Self::Cos => g.neg() * x.sin(),
-            Self::Reciprocal => g.neg() * y * y,
-            Self::Scale(value) => g.scale(value.0),
-            Self::Offset(_) => g.clone(),
-            Self::PowScalar(value) if value.0 == 2.0 => g * x.scale(2.0),
-            Self::PowScalar(value) if value.0 != 0.0 => {
-                g * x.pow_scalar(value.0 - 1.0).scale(value.0)
-            }
-            Self::Clip { low, high } => {
-                let above = x.greater_equal(&x.scalar_like(low.0));
-                let below = x.less_equal(&x.scalar_like(high.0));
-                above.and(&below).select(g, &g.scalar_like(0.0))
-            }
-            Self::PowScalar(_)
-            | Self::Sign
-            | Self::Detach
-            | Self::Not
-            | Self::Floor
-            | Self::Ceil
-            | Self::Round => {
-                return None;
-            }
-        })
-    }
 }
 
 impl Operation for Unary {
@@ -277,12 +220,6 @@ impl Operation for Unary {
     fn is_light(&self) -> bool {
         use UnaryFunction::*;
         matches!(self.function, Scale(_) | Offset(_) | Neg | Detach | Relu | Clip { .. })
-    }
-
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let (x, y) = (&node.operands[0], &node.results[0]);
-        let gradient = node.gradients[0].as_ref().filter(|_| x.ty().dtype.is_float());
-        vec![gradient.and_then(|g| self.function.gradient(x, y, g))]
     }
 
     fn evaluate(

@@ -20,13 +20,11 @@ use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
-use super::shards::{elementwise_rule, no_gradient, one_float, same_shape};
+use super::shards::{elementwise_rule, one_float, same_shape};
 use crate::array::Array;
-use crate::builder::Tensor;
 use crate::learning_rate::LearningRate;
-use crate::op::{
-    EvalContext, GradientNode, OpError, Operand, Operation, Region, check_arity, dtype_error,
-    shape_error,
+use crate::operation::{
+    EvalContext, OpError, Operand, Operation, Region, check_arity, dtype_error, shape_error,
 };
 use crate::rule::Rule;
 use crate::scalar::Scalar;
@@ -113,10 +111,6 @@ impl Operation for SgdUpdate {
         if self.has_momentum() { 6.0 } else { 4.0 }
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        no_gradient(self.name(), node)
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -176,10 +170,6 @@ impl Operation for AdamUpdate {
 
     fn flops_per_point(&self) -> f64 {
         14.0
-    }
-
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        no_gradient(self.name(), node)
     }
 
     fn evaluate(

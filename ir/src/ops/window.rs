@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::op::{OpError, shape_error};
+use crate::operation::{OpError, shape_error};
 use crate::types::TensorType;
 
 /// The steps by which a window of `kernel` elements goes over an image: element k of the window at place p reads row `p stride + k dilation - pad` of

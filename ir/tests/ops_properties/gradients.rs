@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use graphc_ir::array::Array;
 use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::evaluate::evaluate_outputs;
-use graphc_ir::op::GradientNode;
+use graphc_ir::gradients::{GradientNode, write_gradients};
 
 use crate::cases::{Case, all, is_differentiable};
 use crate::shards::{CONTEXT, Instance, Random};
@@ -78,7 +78,7 @@ fn analytic(instance: &Instance<'_>, weights: &[Array], mask: &[bool]) -> Vec<Op
         gradients: &gradients,
         wanted: &wanted,
     };
-    let found = instance.op.operation().gradient(&node);
+    let found = write_gradients(instance.op, &node);
     assert_eq!(found.len(), operands.len(), "{:?}: a gradient for each operand", instance.op);
     for (i, (gradient, operand)) in found.iter().zip(&operands).enumerate() {
         let Some(gradient) = gradient else { continue };

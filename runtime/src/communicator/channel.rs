@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use graphc_ir::ids::LayoutId;
 use graphc_ir::plan::{Channel, Plan};
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::shard::Rect;
@@ -57,11 +58,8 @@ impl ChannelEnds<'_> {
         to: u32,
         microbatch: usize,
     ) -> Result<Vec<Contribution>, RuntimeError> {
-        let layout = |index: u32| {
-            self.plan
-                .layouts
-                .get(index as usize)
-                .ok_or(RuntimeError::invalid_plan("a missing layout"))
+        let layout = |id: LayoutId| {
+            self.plan.layouts.get(id.index()).ok_or(RuntimeError::invalid_plan("a missing layout"))
         };
         let (from, target) = (layout(self.channel.from)?, layout(self.channel.to)?);
         list_contributions(from, target, to, microbatch, self.plan.microbatches.max(1))
@@ -73,13 +71,13 @@ impl ChannelEnds<'_> {
     }
 
     pub(super) fn receivers(&self) -> &[u32] {
-        self.plan.layouts.get(self.channel.to as usize).map_or(&[], |layout| &layout.ranks)
+        self.plan.layouts.get(self.channel.to.index()).map_or(&[], |layout| &layout.ranks)
     }
 
     pub(super) fn count_variants(&self) -> usize {
         let layouts = [self.channel.from, self.channel.to];
-        let cut = |&index: &u32| {
-            let layout = self.plan.layouts.get(index as usize);
+        let cut = |id: &LayoutId| {
+            let layout = self.plan.layouts.get(id.index());
             layout.is_some_and(|layout| layout.microbatch_dim.is_some())
         };
         if layouts.iter().any(cut) { self.plan.microbatches.max(1) } else { 1 }
@@ -87,8 +85,8 @@ impl ChannelEnds<'_> {
 
     /// Whether a rank is of both ends, and may send to itself.
     pub(super) fn have_common_rank(&self) -> bool {
-        let ranks = |index: u32| {
-            self.plan.layouts.get(index as usize).map_or(&[][..], |layout| &layout.ranks)
+        let ranks = |id: LayoutId| {
+            self.plan.layouts.get(id.index()).map_or(&[][..], |layout| &layout.ranks)
         };
         let to = ranks(self.channel.to);
         ranks(self.channel.from).iter().any(|rank| to.contains(rank))
@@ -149,7 +147,7 @@ impl HostSend {
 impl HostReceive {
     pub(super) fn new(ends: &ChannelEnds<'_>, output: Port) -> Result<Self, RuntimeError> {
         let me = ends.transport.rank();
-        let layout = ends.plan.layouts.get(ends.channel.to as usize);
+        let layout = ends.plan.layouts.get(ends.channel.to.index());
         let identity = layout.and_then(|layout| masked_kind(layout, me));
         let first = ends.contributions_to(me, 0)?;
         let mut peers = Vec::new();

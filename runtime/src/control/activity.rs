@@ -8,7 +8,7 @@ use std::time::Instant;
 
 /// The activity of one thread.
 #[derive(Debug)]
-pub struct Activity {
+pub(crate) struct Activity {
     name: String,
     /// Names of the actions that it may be in.
     actions: Vec<String>,

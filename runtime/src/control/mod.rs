@@ -12,7 +12,7 @@ pub(crate) mod handshake;
 mod line;
 mod wire;
 
-pub use activity::Activity;
+pub(crate) use activity::Activity;
 pub(crate) use activity::{enter_activity, note_waiting};
 pub(crate) use door::Door;
 pub(crate) use line::JobLine;

@@ -48,7 +48,7 @@ impl Port {
                 register.name
             ))
         };
-        let layout = plan.layouts.get(register.layout as usize).ok_or(fail("has no layout"))?;
+        let layout = plan.layouts.get(register.layout.index()).ok_or(fail("has no layout"))?;
         let rects = microbatch_rects(layout, rank, plan.microbatches)
             .ok_or(fail("is not of its layout"))?;
         if rects.iter().any(|rect| rect.extent != register.shape) {

@@ -39,7 +39,6 @@ use crate::transport::process::{Fabric, FabricParts, OutsideNetwork, ProcessTran
 use crate::transport::{Patience, Transport};
 use coordinator::Coordinator;
 
-pub use crate::control::Activity;
 pub use crate::transport::TransportLinks;
 pub use agreement::Agreement;
 pub(crate) use agreement::list_differences;

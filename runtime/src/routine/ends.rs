@@ -76,7 +76,7 @@ fn list_rank_sets(plan: &Plan) -> Vec<Vec<u32>> {
         for actor in &program.actors {
             let Action::Collective { axis, .. } = actor.action else { continue };
             let layout = program.registers[actor.inputs[0].index()].layout;
-            let layout = &plan.layouts[layout as usize];
+            let layout = &plan.layouts[layout.index()];
             sets.extend(layout.ranks.iter().filter_map(|&rank| layout.axis_group(rank, axis)));
         }
     }

@@ -73,7 +73,7 @@ impl Routine {
             if !steps.is_empty() {
                 return Err(RuntimeError::invalid_plan("a routine has one stream"));
             }
-            let works = order.into_iter().filter_map(|(actor, _)| actors[actor as usize].take());
+            let works = order.into_iter().filter_map(|(actor, _)| actors[actor.index()].take());
             steps.extend(works.filter_map(build_step));
         }
         let extent = result.rect(rank, 0, 1).map_or_else(|| vec![0], |rect| rect.extent);

@@ -115,7 +115,7 @@ impl Session {
         let registers = self.plan.programs.iter().flat_map(|program| &program.registers);
         let variables = registers.filter_map(|register| match &register.kind {
             RegisterKind::Variable { name, role, .. } => {
-                let ty = self.plan.layouts[register.layout as usize].ty();
+                let ty = self.plan.layouts[register.layout.index()].ty();
                 let updated = updated.contains(name.as_str());
                 // In inference nothing is changed, and all of it is what a checkpoint is loaded for.
                 let may_lack = *role == TensorKind::Parameter && !updated && self.plan.training;

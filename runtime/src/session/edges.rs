@@ -35,7 +35,7 @@ impl Sockets {
         for program in &plan.programs {
             let ty = |register: Option<&graphc_ir::ids::RegisterId>| {
                 let register = program.registers.get(register?.index())?;
-                plan.layouts.get(register.layout as usize).map(|layout| layout.ty())
+                plan.layouts.get(register.layout.index()).map(|layout| layout.ty())
             };
             for actor in &program.actors {
                 let (types, dims, name, along, ty) = match &actor.action {
@@ -96,7 +96,7 @@ fn fed_layouts<'a>(plan: &'a Plan, rank: u32, input: &str) -> impl Iterator<Item
     let actors = program.actors.iter().filter(move |actor| is_it(&actor.action));
     let registers =
         actors.filter_map(|actor| program.registers.get(actor.outputs.first()?.index()));
-    registers.filter_map(|register| plan.layouts.get(register.layout as usize))
+    registers.filter_map(|register| plan.layouts.get(register.layout.index()))
 }
 
 /// Merges rows into as few ranges as possible, ascending.

@@ -79,7 +79,7 @@ impl Variables {
         let mut by_name: BTreeMap<String, VariableEntry> = BTreeMap::new();
         for register in plan.programs.iter().flat_map(|program| &program.registers) {
             let RegisterKind::Variable { name, init, role } = &register.kind else { continue };
-            let layout = plan.layouts.get(register.layout as usize);
+            let layout = plan.layouts.get(register.layout.index());
             let layout = layout.ok_or(RuntimeError::invalid_plan("a register without a layout"))?;
             let entry = by_name.entry(name.clone()).or_insert_with(|| VariableEntry {
                 role: *role,

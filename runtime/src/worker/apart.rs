@@ -13,6 +13,8 @@
 
 use std::collections::BTreeSet;
 
+use graphc_ir::ids::ActorId;
+
 use super::actor::PreparedWork;
 use super::lanes::Lanes;
 use crate::device::{DeviceStopwatch, DeviceStream};
@@ -31,10 +33,10 @@ pub(crate) struct ActionStopwatches {
 impl ActionStopwatches {
     pub(super) fn new(
         actors: &[Option<PreparedWork>],
-        order: &[(u32, u32)],
+        order: &[(ActorId, u32)],
         (lanes, streams): (&Lanes, &[DeviceStream]),
     ) -> Result<Self, Cause> {
-        let watch = |(place, &(actor, _)): (usize, &(u32, u32))| match actors[actor as usize] {
+        let watch = |(place, &(actor, _)): (usize, &(ActorId, u32))| match actors[actor.index()] {
             None | Some(PreparedWork::Joined(_)) => Ok(None),
             Some(_) => streams[lanes.stream_of(place)].new_stopwatch().map(Some),
         };
@@ -45,7 +47,11 @@ impl ActionStopwatches {
 
 /// Whether a rank may do all that it does in one row: what needs other ranks are collectives of one stream, which all
 /// ranks have in the same order.
-fn may_take_turns(actors: &[Option<PreparedWork>], order: &[(u32, u32)], lanes: &Lanes) -> bool {
+fn may_take_turns(
+    actors: &[Option<PreparedWork>],
+    order: &[(ActorId, u32)],
+    lanes: &Lanes,
+) -> bool {
     let works = actors.iter().flatten();
     let sends = works
         .filter(|work| matches!(work, PreparedWork::Send(_) | PreparedWork::Receive(_)))
@@ -53,7 +59,7 @@ fn may_take_turns(actors: &[Option<PreparedWork>], order: &[(u32, u32)], lanes: 
         > 0;
     let places = order.iter().enumerate();
     let collectives = places.filter(|(_, (actor, _))| {
-        matches!(actors[*actor as usize], Some(PreparedWork::Collective(_)))
+        matches!(actors[actor.index()], Some(PreparedWork::Collective(_)))
     });
     let streams: BTreeSet<usize> = collectives.map(|(place, _)| lanes.stream_of(place)).collect();
     !sends && streams.len() < 2

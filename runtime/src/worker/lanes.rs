@@ -5,6 +5,7 @@
 //! beforehand ([`graphc_ir::streams`]). It becomes an event that is recorded behind the one and awaited before the other.
 //! Otherwise each stream has a worker of its own, which tells the others what it is done with.
 
+use graphc_ir::ids::ActorId;
 use graphc_ir::plan::Program;
 use graphc_ir::streams::Known;
 
@@ -27,7 +28,7 @@ impl Lanes {
 
     /// Puts the actions of both streams of a program into one order, actor and microbatch, with their streams; `None`
     /// where it has not two, or they wait for each other.
-    pub(crate) fn of_both(program: &Program) -> Option<(Vec<(u32, u32)>, Self)> {
+    pub(crate) fn of_both(program: &Program) -> Option<(Vec<(ActorId, u32)>, Self)> {
         let known = Known::from_program(program)?;
         let mut lanes = Self::default();
         let mut order = Vec::new();
@@ -39,7 +40,7 @@ impl Lanes {
             let behind = (needed > waited[stream]).then(|| places[1 - stream][needed - 1]);
             waited[stream] = waited[stream].max(needed);
             places[stream].push(order.len());
-            order.push((actor.0, microbatch));
+            order.push((actor, microbatch));
             lanes.push(stream, behind);
         }
         let all = known.actions.iter().map(Vec::len).sum::<usize>();

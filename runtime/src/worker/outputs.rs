@@ -46,7 +46,7 @@ pub(crate) fn find_fetch<'a>(plan: &'a Plan, rank: u32, name: &str) -> Option<Fe
     let is_it = |action: &Action| matches!(action, Action::Fetch { output, .. } if output == name);
     let actor = program.actors.iter().position(|actor| is_it(&actor.action))?;
     let register = program.registers.get(program.actors[actor].inputs.first()?.index())?;
-    let layout = plan.layouts.get(register.layout as usize)?;
+    let layout = plan.layouts.get(register.layout.index())?;
     let items = program.streams.iter().flat_map(|stream| {
         let holds = move |block: u32| {
             let block = stream.blocks.get(block as usize);

@@ -18,6 +18,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use graphc_ir::ids::ActorId;
+
 use super::actor::PreparedWork;
 use crate::device::{DeviceRecording, least_common_multiple};
 
@@ -52,10 +54,10 @@ impl Replay {
     /// Finds the runs among a worker's actions, on streams that record.
     pub(crate) fn new(
         actors: &[Option<PreparedWork>],
-        order: &[(u32, u32)],
+        order: &[(ActorId, u32)],
         microbatches: u64,
     ) -> Self {
-        let works = || order.iter().map(|&(actor, _)| actors[actor as usize].as_ref());
+        let works = || order.iter().map(|&(actor, _)| actors[actor.index()].as_ref());
         let periods = works().flatten().map(|work| work.slot_period(microbatches));
         let feeds = works().flatten().any(|work| matches!(work, PreparedWork::Feed(_)));
         let Some(period) = recording_period(periods.fold(1, least_common_multiple), feeds) else {

@@ -35,7 +35,7 @@ pub(crate) struct RankPart {
     /// The actors of each stream, at their ids.
     pub(crate) actors: Vec<Vec<Option<PreparedWork>>>,
     /// The order of each stream: (actor, microbatch).
-    pub(crate) orders: Vec<Vec<(u32, u32)>>,
+    pub(crate) orders: Vec<Vec<(ActorId, u32)>>,
 }
 
 /// Resolves the actors of one rank.
@@ -86,20 +86,20 @@ impl<'a> ActorResolver<'a> {
             let mut actors: Vec<Option<PreparedWork>> =
                 self.program.actors.iter().map(|_| None).collect();
             for &(actor, _) in &order {
-                let place = &mut actors[actor as usize];
+                let place = &mut actors[actor.index()];
                 if place.is_some() {
                     continue;
                 }
-                let definition = &self.program.actors[actor as usize];
+                let definition = &self.program.actors[actor.index()];
                 let actors = self.program.actors.len();
                 if definition.after.is_some_and(|before| before.index() >= actors) {
                     return Err(self
                         .actor_error(definition, "stands behind an actor that the program lacks"));
                 }
-                if std::mem::replace(&mut owned[actor as usize], true) {
+                if std::mem::replace(&mut owned[actor.index()], true) {
                     return Err(self.actor_error(definition, "stands in two streams"));
                 }
-                *place = Some(match joint.remove(&actor) {
+                *place = Some(match joint.remove(&actor.0) {
                     Some(work) => work,
                     None => self.resolve_actor(definition)?,
                 });
@@ -110,7 +110,7 @@ impl<'a> ActorResolver<'a> {
         Ok(part)
     }
 
-    fn resolve_order(&self, stream: &Stream) -> Result<Vec<(u32, u32)>, RuntimeError> {
+    fn resolve_order(&self, stream: &Stream) -> Result<Vec<(ActorId, u32)>, RuntimeError> {
         let mut order = Vec::new();
         for item in &stream.order {
             let block = stream.blocks.get(item.block as usize);
@@ -122,7 +122,7 @@ impl<'a> ActorResolver<'a> {
             if block.iter().any(|actor| actor.index() >= self.program.actors.len()) {
                 return Err(RuntimeError::invalid_plan("a stream's block names no actor"));
             }
-            order.extend(block.iter().map(|&ActorId(actor)| (actor, item.microbatch)));
+            order.extend(block.iter().map(|&actor| (actor, item.microbatch)));
         }
         Ok(order)
     }
@@ -155,7 +155,7 @@ impl<'a> ActorResolver<'a> {
         register: RegisterId,
     ) -> Result<&'a Layout, RuntimeError> {
         let register = self.program.registers.get(register.index());
-        let layout = register.and_then(|r| self.plan.layouts.get(r.layout as usize));
+        let layout = register.and_then(|r| self.plan.layouts.get(r.layout.index()));
         layout.ok_or_else(|| self.actor_error(actor, "has a register without layout"))
     }
 

@@ -65,7 +65,7 @@ pub(crate) struct Worker {
     /// The stopwatches of the actions in steps that are taken apart.
     pub(crate) apart: ActionStopwatches,
     /// (actor, microbatch) of a step, in order.
-    pub(crate) order: Vec<(u32, u32)>,
+    pub(crate) order: Vec<(ActorId, u32)>,
     /// The stream that each action is on, and the actions of others that it waits for.
     pub(crate) lanes: Lanes,
     /// The events of this step, at the places of actions that another stream waits for.
@@ -103,7 +103,7 @@ impl Worker {
     /// Counts the parts of each output that it writes in a step.
     pub(crate) fn count_parts(&self, parts: &mut [usize]) {
         for &(actor, _) in &self.order {
-            let work = self.actors.get(actor as usize).and_then(Option::as_ref);
+            let work = self.actors.get(actor.index()).and_then(Option::as_ref);
             if let Some(PreparedWork::Fetch(fetch)) = work
                 && let Some(output) = fetch.output()
             {
@@ -180,10 +180,10 @@ impl Worker {
                 continue;
             }
             let (actor, microbatch) = self.order[index];
-            let action = ActionId { actor: ActorId(actor), step: step.index, microbatch };
+            let action = ActionId { actor, step: step.index, microbatch };
             here.action = Some(action);
             if let Some(activity) = &self.activity {
-                activity.begin_action(step.number, actor as usize);
+                activity.begin_action(step.number, actor.index());
             }
             if let Some(blocked) = self.machine.find_blocker(action) {
                 self.wait_unblocked(action, blocked)?;
@@ -201,8 +201,8 @@ impl Worker {
             let busy = (now - last).saturating_sub(waited);
             last = now;
             self.report.waiting += waited;
-            self.report.actors[actor as usize] += busy;
-            match self.actors[actor as usize].as_ref().is_some_and(PreparedWork::is_kernel) {
+            self.report.actors[actor.index()] += busy;
+            match self.actors[actor.index()].as_ref().is_some_and(PreparedWork::is_kernel) {
                 true => self.report.kernels += busy,
                 false => self.report.communication += busy,
             }
@@ -245,7 +245,7 @@ impl Worker {
     ) -> Result<Duration, Cause> {
         let lane = self.lanes.stream_of(index);
         let (actor, turn) = (self.order[index].0, self.turn_of(index, step));
-        let Some(work) = &mut self.actors[actor as usize] else { return Ok(Duration::ZERO) };
+        let Some(work) = &mut self.actors[actor.index()] else { return Ok(Duration::ZERO) };
         let _range = self.ranges.begin_actor(actor);
         let waited = work.run(&mut self.streams[lane], &self.memory, turn, step)?;
         if self.lanes.is_awaited(index) {
@@ -267,7 +267,7 @@ impl Worker {
         for at in 0..self.edges.len() {
             let index = self.edges[at];
             let turn = self.turn_of(index, step);
-            if let Some(work) = &mut self.actors[self.order[index].0 as usize] {
+            if let Some(work) = &mut self.actors[self.order[index].0.index()] {
                 self.report.waiting += work.deliver_fetch(turn, step)?;
             }
         }
@@ -296,14 +296,10 @@ impl Worker {
         self.fork_streams(actions.end);
         let (end, first) = (actions.end, self.order[actions.start].0);
         for &(actor, microbatch) in &self.order[actions] {
-            self.machine.finish_action(ActionId {
-                actor: ActorId(actor),
-                step: step.index,
-                microbatch,
-            });
+            self.machine.finish_action(ActionId { actor, step: step.index, microbatch });
         }
         let busy = begun.elapsed();
-        self.report.actors[first as usize] += busy;
+        self.report.actors[first.index()] += busy;
         self.report.kernels += busy;
         Ok(Some(end))
     }
@@ -317,7 +313,7 @@ impl Worker {
                 return;
             }
             let turn = self.turn_of(index, step);
-            if let Some(work) = &mut self.actors[self.order[index].0 as usize] {
+            if let Some(work) = &mut self.actors[self.order[index].0.index()] {
                 work.stage_feed(turn, step);
             }
         }

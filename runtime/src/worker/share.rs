@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use graphc_ir::ids::ActorId;
 use graphc_ir::plan::Program;
 
 use super::actor::PreparedWork;
@@ -13,7 +14,7 @@ pub(crate) struct WorkerShare {
     /// The actors at their ids; none at those of others.
     pub(crate) actors: Vec<Option<PreparedWork>>,
     /// The actions of a step in order: (actor, microbatch).
-    pub(crate) order: Vec<(u32, u32)>,
+    pub(crate) order: Vec<(ActorId, u32)>,
     /// The stream that each action is on.
     pub(crate) lanes: Lanes,
     /// The number of those streams.
@@ -33,7 +34,7 @@ impl RankPart {
         }
     }
 
-    fn into_one_share(self, order: Vec<(u32, u32)>, lanes: Lanes) -> WorkerShare {
+    fn into_one_share(self, order: Vec<(ActorId, u32)>, lanes: Lanes) -> WorkerShare {
         let streams = self.actors.len();
         let mut actors: Vec<Option<PreparedWork>> = Vec::new();
         for stream in self.actors {
@@ -57,14 +58,14 @@ impl RankPart {
 /// Finds the actors beside which something goes on, which are those that send from a device, with their streams.
 pub(crate) fn find_sending_actors(
     actors: &[Option<PreparedWork>],
-    order: &[(u32, u32)],
+    order: &[(ActorId, u32)],
     lanes: &Lanes,
 ) -> Vec<(usize, usize)> {
     let sends = |actor: usize| matches!(actors[actor], Some(PreparedWork::Send(_)));
     let actions = order
         .iter()
         .enumerate()
-        .map(|(place, &(actor, _))| (actor as usize, lanes.stream_of(place)));
+        .map(|(place, &(actor, _))| (actor.index(), lanes.stream_of(place)));
     let found: BTreeSet<_> = actions.filter(|&(actor, _)| sends(actor)).collect();
     found.into_iter().collect()
 }
@@ -72,10 +73,10 @@ pub(crate) fn find_sending_actors(
 /// Finds the actions that feed or fetch, by their places.
 pub(crate) fn find_edge_actions(
     actors: &[Option<PreparedWork>],
-    order: &[(u32, u32)],
+    order: &[(ActorId, u32)],
 ) -> Vec<usize> {
-    let is_edge = |&(_, &(actor, _)): &(usize, &(u32, u32))| {
-        matches!(actors[actor as usize], Some(PreparedWork::Feed(_) | PreparedWork::Fetch(_)))
+    let is_edge = |&(_, &(actor, _)): &(usize, &(ActorId, u32))| {
+        matches!(actors[actor.index()], Some(PreparedWork::Feed(_) | PreparedWork::Fetch(_)))
     };
     order.iter().enumerate().filter(is_edge).map(|(place, _)| place).collect()
 }

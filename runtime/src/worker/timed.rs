@@ -37,7 +37,7 @@ impl Worker {
     pub(super) fn read_times(&mut self) -> Result<(), Cause> {
         for (watch, &(actor, _)) in self.apart.watches.iter().zip(&self.order) {
             if let Some(watch) = watch {
-                self.report.apart[actor as usize].push(watch.elapsed()?);
+                self.report.apart[actor.index()].push(watch.elapsed()?);
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Small plans, made by hand: every rank has a program of its own.
 
 use graphc_ir::check::VerifiedPlan;
-use graphc_ir::ids::{ActorId, ChannelId, ProgramId, RegisterId};
+use graphc_ir::ids::{ActorId, ChannelId, LayoutId, ProgramId, RegisterId};
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::op::Op;
 use graphc_ir::ops::Init;
@@ -153,12 +153,12 @@ impl Builder {
         VerifiedPlan::check(self.plan()).expect("a sound plan")
     }
 
-    fn layout(&mut self, layout: &Layout) -> u32 {
+    fn layout(&mut self, layout: &Layout) -> LayoutId {
         let known = self.plan.layouts.iter().position(|l| l == layout);
-        known.unwrap_or_else(|| {
+        LayoutId::new(known.unwrap_or_else(|| {
             self.plan.layouts.push(layout.clone());
             self.plan.layouts.len() - 1
-        }) as u32
+        }))
     }
 
     /// A tensor with a register of this many slots on each rank of the layout.

@@ -2,6 +2,7 @@
 
 use crate::common::{Builder, by_rows, f32s, tour};
 use graphc_ir::check::VerifiedPlan;
+use graphc_ir::ids::LayoutId;
 use graphc_ir::op::Op;
 use graphc_ir::ops::{Init, SgdUpdate};
 use graphc_ir::plan::{Action, BoxingKind, OperandSource, Plan, Rate, StreamItem};
@@ -152,7 +153,7 @@ fn parts_of_one_output_lie_in_one_layout() {
     other.shape = vec![7];
     plan.layouts.push(other);
     for register in &mut plan.programs[1].registers {
-        (register.layout, register.shape) = (1, vec![7]);
+        (register.layout, register.shape) = (LayoutId(1), vec![7]);
     }
     let found = errors(plan);
     assert!(found.contains("input `x` is f32[7] here") && found.contains("output `y`"), "{found}");

@@ -91,7 +91,7 @@ fn add_made(problem: &Problem<'_>, multipliers: &Multipliers, network: &mut Netw
         if weight == 0.0 {
             continue;
         }
-        let costs: Vec<(SbpId, f64)> = problem.candidates[made.producer]
+        let costs: Vec<(SbpId, f64)> = problem.candidates[made.producer.index()]
             .iter()
             .map(|candidate| {
                 let sbp = candidate.results[made.index];
@@ -99,12 +99,12 @@ fn add_made(problem: &Problem<'_>, multipliers: &Multipliers, network: &mut Netw
             })
             .collect();
         let Some((other, result)) = made.beside else {
-            let unary = network.unary[made.producer].iter_mut();
+            let unary = network.unary[made.producer.index()].iter_mut();
             unary.zip(&costs).for_each(|(unary, (_, cost))| *unary += cost);
             continue;
         };
         let others = &problem.candidates[other];
-        network.add_pair(made.producer, other, |label, beside| {
+        network.add_pair(made.producer.index(), other, |label, beside| {
             let (sbp, cost) = costs[label];
             if others[beside].results[result] == sbp { 0.0 } else { cost }
         });
@@ -117,15 +117,16 @@ fn add_write_back(
     network: &mut Network,
     (back, known): (&WriteBack, &mut KnownCosts),
 ) {
-    let lists = [back.update, back.variable].map(|node| problem.candidates[node].as_ptr());
-    let value = problem.decisions.graph().nodes[back.variable].results[0];
+    let lists =
+        [back.update.index(), back.variable.index()].map(|node| problem.candidates[node].as_ptr());
+    let value = problem.decisions.graph().nodes[back.variable.index()].results[0];
     let weight = multipliers.seconds_per_byte(value, back.placement, back.span);
     let classes = [back.from, back.to];
     let key = (lists, back.result, classes, back.fusion, back.is_read, weight.to_bits());
     let table = find_once((&mut known.backs, key), multipliers, &problem.meter, || {
         pair_of_back(problem, (multipliers.seconds, weight), network, back)
     });
-    let (update, variable) = (back.update, back.variable);
+    let (update, variable) = (back.update.index(), back.variable.index());
     table.iter().for_each(|table| {
         network.add_table(update.min(variable), update.max(variable), table);
     });
@@ -139,7 +140,7 @@ fn pair_of_back(
     back: &WriteBack,
 ) -> Option<Rc<CostTable>> {
     let [(made, sources), (kept, targets)] =
-        [(back.update, back.result), (back.variable, 0)].map(|(node, result)| {
+        [(back.update.index(), back.result), (back.variable.index(), 0)].map(|(node, result)| {
             LabelAxis::by_key(
                 problem.candidates[node].iter().map(|candidate| candidate.results[result]),
             )
@@ -153,7 +154,7 @@ fn pair_of_back(
         }
     }
     let cost = |source: usize, target: usize| costs[source * targets.len() + target];
-    network.build_table((back.update, made), (back.variable, kept), cost)
+    network.build_table((back.update.index(), made), (back.variable.index(), kept), cost)
 }
 
 /// The costs of boxing a tensor, by the layouts in which it is made and taken.
@@ -221,11 +222,11 @@ fn add_demand(
     let boxing = || Boxing::new(problem, multipliers, (demand, boxed.clone(), weights));
     match demand.readers.as_slice() {
         [] => {
-            let (boxing, costs) = (boxing(), network.unary[demand.producer].iter_mut());
+            let (boxing, costs) = (boxing(), network.unary[demand.producer.index()].iter_mut());
             costs.zip(&boxed.source_of).for_each(|(cost, &s)| *cost += boxing.cost(s, &[]));
         }
         [(reader, _)] => {
-            let between = (demand.producer, *reader);
+            let between = (demand.producer.index(), *reader);
             let table = find_once((&mut known.pairs, key), multipliers, meter, || {
                 pair_table(network, between, &boxing())
             });
@@ -317,10 +318,10 @@ fn find_share_pattern(network: &mut Network, boxing: &Boxing) -> Option<SharePat
 }
 
 fn add_share(network: &mut Network, demand: &Demand, pattern: &SharePattern) {
-    let mut members = vec![demand.producer];
+    let mut members = vec![demand.producer.index()];
     members.extend(pattern.readers.iter().map(|&reader| demand.readers[reader].0));
     for follower in &pattern.followers {
-        let of = follower.of.map_or(demand.producer, |reader| demand.readers[reader].0);
+        let of = follower.of.map_or(demand.producer.index(), |reader| demand.readers[reader].0);
         let variable = network.add_variable(follower.labels, network.origin[of]);
         follower.table.iter().for_each(|table| network.add_table(of, variable, table));
         members.push(variable);
@@ -357,7 +358,8 @@ fn add_switches(network: &mut Network, demand: &Demand, boxing: &Boxing) {
     let (labels, targets) = (boxing.boxed.source_of.len(), &boxing.boxed.read);
     for label in 0..labels {
         let alone = fetch_of(label).filter(|target| !targets.contains(target));
-        network.unary[demand.producer][label] += alone.map_or(0.0, |target| price(label, &target));
+        network.unary[demand.producer.index()][label] +=
+            alone.map_or(0.0, |target| price(label, &target));
     }
     for target in targets {
         let takes = |reader: &usize| taken[*reader].lists.iter().any(|list| list.contains(target));
@@ -367,15 +369,15 @@ fn add_switches(network: &mut Network, demand: &Demand, boxing: &Boxing) {
             continue;
         }
         if let ([reader], false) = (readers.as_slice(), fetched) {
-            network.add_pair(demand.producer, demand.readers[*reader].0, |label, other| {
+            network.add_pair(demand.producer.index(), demand.readers[*reader].0, |label, other| {
                 let takes = taken[*reader].layouts_of_label(other).contains(target);
                 if takes { price(label, target) } else { 0.0 }
             });
             continue;
         }
-        let boxed = network.add_variable(2, demand.producer);
+        let boxed = network.add_variable(2, demand.producer.index());
         network.switch[boxed] = true;
-        network.add_pair(demand.producer, boxed, |label, is_boxed| match is_boxed {
+        network.add_pair(demand.producer.index(), boxed, |label, is_boxed| match is_boxed {
             0 if fetch_of(label) == Some(*target) => f64::INFINITY,
             0 => 0.0,
             _ => price(label, target),

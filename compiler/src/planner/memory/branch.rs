@@ -175,13 +175,13 @@ impl MemorySearch<'_> {
         let problem = &self.problem;
         let mut spread = vec![0u64; allowed.len()];
         for made in problem.made.iter() {
-            let labels = &allowed[made.producer];
-            let candidates = &problem.candidates[made.producer];
+            let labels = &allowed[made.producer.index()];
+            let candidates = &problem.candidates[made.producer.index()];
             let sbp = |label: usize| candidates[label].results[made.index];
             let bytes = |&label: &usize| problem.layouts.bytes(made.class, sbp(label));
             let most = labels.iter().map(bytes).max().unwrap_or(0);
             let least = labels.iter().map(bytes).min().unwrap_or(0);
-            spread[made.producer] += most - least;
+            spread[made.producer.index()] += most - least;
         }
         let open = (0..allowed.len()).filter(|&node| allowed[node].len() > 1);
         open.max_by_key(|&node| (spread[node], std::cmp::Reverse(node)))

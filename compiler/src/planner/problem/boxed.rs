@@ -114,7 +114,7 @@ impl Problem<'_> {
 
     /// Returns the prices of boxing a demanded tensor.
     pub(crate) fn boxing_prices(&self, demand: &Demand) -> Rc<Boxed> {
-        let own = (demand.producer, demand.index, demand.placement);
+        let own = (demand.producer.index(), demand.index, demand.placement);
         find_or_remember(&self.boxing.of_demand, own, || {
             let key = self.boxing_key(demand);
             find_or_remember(&self.boxing.of_alike, key, || Rc::new(self.find_boxed(demand)))
@@ -131,7 +131,7 @@ impl Problem<'_> {
     fn boxing_key(&self, demand: &Demand) -> BoxingKey {
         let list = |node: usize| self.candidates[node].as_ptr();
         BoxingKey {
-            made: (list(demand.producer), demand.index),
+            made: (list(demand.producer.index()), demand.index),
             classes: [demand.from, demand.to],
             fetched: demand.fetched,
             fusion: demand.fusion,
@@ -141,7 +141,7 @@ impl Problem<'_> {
     }
 
     fn find_boxed(&self, demand: &Demand) -> Boxed {
-        let labels = 0..self.candidates[demand.producer].len();
+        let labels = 0..self.candidates[demand.producer.index()].len();
         let made: Vec<SbpId> = labels.map(|label| self.source_layout(demand, label)).collect();
         let sources = sort_distinct(made.clone());
         let index =
@@ -196,11 +196,11 @@ mod tests {
         let demands = &problem.demands;
         let name = |node: usize| decisions.graph().nodes[node].op.name();
         let of_products: Vec<&Demand> =
-            demands.iter().filter(|demand| name(demand.producer) == "matmul").collect();
+            demands.iter().filter(|demand| name(demand.producer.index()) == "matmul").collect();
         assert_eq!(of_products.len(), 3);
         let first = of_products[0];
         for demand in &of_products {
-            let lists = [first, demand].map(|demand| &problem.candidates[demand.producer]);
+            let lists = [first, demand].map(|demand| &problem.candidates[demand.producer.index()]);
             assert!(Rc::ptr_eq(lists[0], lists[1]));
             let [known, boxed] = [first, demand].map(|demand| problem.boxing_prices(demand));
             assert!(Rc::ptr_eq(&known, &boxed));

@@ -11,7 +11,7 @@
 
 use std::rc::Rc;
 
-use graphc_ir::ids::ValueId;
+use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::plan::{Cluster, CompileOptions};
 use graphc_ir::sbp::NdSbp;
 use graphc_solver::meter::Meter;
@@ -41,7 +41,7 @@ pub(crate) struct Demand {
     /// The tensor.
     pub value: ValueId,
     /// The node that makes it.
-    pub producer: usize,
+    pub producer: NodeId,
     /// The index of the tensor among the results of that node.
     pub index: usize,
     /// The tensor where it is made.
@@ -90,13 +90,13 @@ impl Demand {
 #[derive(Clone, Debug)]
 pub(crate) struct WriteBack {
     /// The update.
-    pub update: usize,
+    pub update: NodeId,
     /// The index of the result among those of the update.
     pub result: usize,
     /// The result where it is made.
     pub from: ClassId,
     /// The variable's node.
-    pub variable: usize,
+    pub variable: NodeId,
     /// The result where the variable lives.
     pub to: ClassId,
     /// The placement where the update is computed.
@@ -124,7 +124,7 @@ pub struct Made {
     /// The tensor.
     pub value: ValueId,
     /// The node that makes it.
-    pub producer: usize,
+    pub producer: NodeId,
     /// The index of the tensor among the results of that node.
     pub index: usize,
     /// The type and the place.
@@ -231,7 +231,7 @@ impl<'a> Problem<'a> {
 
     /// Returns the layout in which a candidate of the producer makes a demanded tensor.
     pub(crate) fn source_layout(&self, demand: &Demand, candidate: usize) -> SbpId {
-        self.candidates[demand.producer][candidate].results[demand.index]
+        self.candidates[demand.producer.index()][candidate].results[demand.index]
     }
 
     /// Returns the layouts in which a candidate of a reader takes it, each once.

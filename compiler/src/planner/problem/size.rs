@@ -15,8 +15,8 @@ pub fn programme_size(problem: &Problem<'_>) -> (usize, usize) {
         constraints += takers + targets * (1 + sources);
     }
     for made in problem.made.iter().filter(|made| made.beside.is_some()) {
-        variables += problem.candidates[made.producer].len();
-        constraints += problem.candidates[made.producer].len();
+        variables += problem.candidates[made.producer.index()].len();
+        constraints += problem.candidates[made.producer.index()].len();
     }
     for back in problem.write_backs.iter() {
         let (rows, columns) = write_back_layouts(problem, back);
@@ -28,7 +28,7 @@ pub fn programme_size(problem: &Problem<'_>) -> (usize, usize) {
 
 /// Counts the layouts in which a demanded tensor is made, those in which it is taken, and the sum over takers of the layouts that each takes.
 fn count_layouts(problem: &Problem<'_>, demand: &Demand) -> [usize; 3] {
-    let labels = 0..problem.candidates[demand.producer].len();
+    let labels = 0..problem.candidates[demand.producer.index()].len();
     let sources = sort_distinct(labels.map(|label| problem.source_layout(demand, label)).collect());
     let fetch = sources.iter().filter_map(|&source| problem.fetch_target(demand, source));
     let mut takers = vec![sort_distinct(fetch.collect())];
@@ -58,7 +58,7 @@ pub(in crate::planner) struct DemandLayouts {
 impl DemandLayouts {
     /// Lists the layouts of all candidates of the producer and the readers.
     pub(crate) fn new(problem: &Problem<'_>, demand: &Demand) -> Self {
-        let labels = problem.candidates[demand.producer].len();
+        let labels = problem.candidates[demand.producer.index()].len();
         let made: Vec<SbpId> =
             (0..labels).map(|label| problem.source_layout(demand, label)).collect();
         let fetch: Vec<Option<SbpId>> =
@@ -71,7 +71,7 @@ impl DemandLayouts {
             }
         }
         for (label, target) in fetch.iter().enumerate() {
-            taken.extend(target.map(|target| (target, demand.producer, label)));
+            taken.extend(target.map(|target| (target, demand.producer.index(), label)));
         }
         let mut targets: Vec<SbpId> = taken.iter().map(|&(target, ..)| target).collect();
         let mut sources = made;
@@ -109,5 +109,5 @@ pub(in crate::planner) fn write_back_layouts(
         all.dedup();
         all
     };
-    (of(back.update, back.result), of(back.variable, 0))
+    (of(back.update.index(), back.result), of(back.variable.index(), 0))
 }

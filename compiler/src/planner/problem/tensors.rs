@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use graphc_ir::graph::Node;
-use graphc_ir::ids::ValueId;
+use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::mesh::Placement;
 use graphc_ir::op::Op;
 
@@ -48,18 +48,18 @@ impl<'p, 'a> Tensors<'p, 'a> {
             for (index, &value) in node.results.iter().enumerate() {
                 let is_update = in_place.iter().any(|&(result, _)| result == index);
                 if !is_update || !readers[value.index()].is_empty() {
-                    all.push(self.made_by(id.index(), node, (index, value)));
+                    all.push(self.made_by(id, node, (index, value)));
                 }
             }
         }
         all
     }
 
-    fn made_by(&self, producer: usize, node: &Node, (index, value): (usize, ValueId)) -> Made {
-        let placement = self.layouts.placement_of(producer);
+    fn made_by(&self, producer: NodeId, node: &Node, (index, value): (usize, ValueId)) -> Made {
+        let placement = self.layouts.placement_of(producer.index());
         let class = self.layouts.class(value, placement);
         let (span, beside) = match node.op {
-            Op::Regather(_) => self.regathered_span(producer, node),
+            Op::Regather(_) => self.regathered_span(producer.index(), node),
             _ => (self.lifetimes.made_span(self.decisions, value), None),
         };
         Made { value, producer, index, class, placement, span, beside }
@@ -106,8 +106,8 @@ impl<'p, 'a> Tensors<'p, 'a> {
     ) -> Demand {
         let (decisions, lifetimes) = (self.decisions, self.lifetimes);
         let graph = decisions.graph();
-        let producer = graph.value(value).producer.index();
-        let home = self.layouts.placement_of(producer);
+        let producer = graph.value(value).producer;
+        let home = self.layouts.placement_of(producer.index());
         let is_output = graph.outputs.iter().any(|output| output.value == value);
         let per_step = decisions.rates.values[value.index()] == ValueRate::Step;
         let moved =
@@ -145,20 +145,19 @@ impl<'p, 'a> Tensors<'p, 'a> {
         let mut all = Vec::new();
         for (id, node) in graph.iter() {
             for &(result, operand) in node.op.operation().updates() {
-                let update = id.index();
-                let placement = self.layouts.placement_of(update);
-                let variable = graph.value(node.operands[operand]).producer.index();
-                let home = self.layouts.placement_of(variable);
+                let placement = self.layouts.placement_of(id.index());
+                let variable = graph.value(node.operands[operand]).producer;
+                let home = self.layouts.placement_of(variable.index());
                 let value = node.results[result];
                 all.push(WriteBack {
-                    update,
+                    update: id,
                     result,
                     from: self.layouts.class(value, placement),
                     variable,
                     to: self.layouts.class(value, home),
                     placement,
                     fusion: (placement == home).then(|| self.fusion(placement)),
-                    span: self.lifetimes.node_span(update),
+                    span: self.lifetimes.node_span(id.index()),
                     is_read: !readers[value.index()].is_empty(),
                 });
             }

@@ -58,11 +58,14 @@ fn count_pairs(problem: &Problem<'_>) -> usize {
     let count = |node: usize| problem.candidates[node].len();
     let nodes: usize = problem.candidates.iter().map(|all| all.len()).sum();
     let demands = problem.demands.iter().map(|demand| {
-        let made = count(demand.producer);
+        let made = count(demand.producer.index());
         let taken = demand.readers.iter().map(|(reader, operands)| count(*reader) * operands.len());
         (1 + made).saturating_mul(made + taken.sum::<usize>())
     });
-    let backs = problem.write_backs.iter().map(|back| count(back.update) * count(back.variable));
+    let backs = problem
+        .write_backs
+        .iter()
+        .map(|back| count(back.update.index()) * count(back.variable.index()));
     demands.chain(backs).fold(nodes, usize::saturating_add)
 }
 

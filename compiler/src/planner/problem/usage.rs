@@ -36,22 +36,24 @@ pub(crate) fn list_items(problem: &Problem<'_>, assignment: &[usize]) -> Vec<Mem
         let lies = |(node, result): (usize, usize)| {
             problem.candidates[node][assignment[node]].results[result]
         };
-        let sbp = lies((made.producer, made.index));
+        let sbp = lies((made.producer.index(), made.index));
         let bytes = made.kept_bytes(&problem.layouts, sbp, made.beside.map(lies));
         let (value, placement, span) = (made.value, made.placement, made.span);
         items.push(MemoryItem { value, bytes, placement, span });
     }
     for back in problem.write_backs.iter() {
-        let source = problem.candidates[back.update][assignment[back.update]].results[back.result];
-        let target = problem.candidates[back.variable][assignment[back.variable]].results[0];
+        let source = problem.candidates[back.update.index()][assignment[back.update.index()]]
+            .results[back.result];
+        let target =
+            problem.candidates[back.variable.index()][assignment[back.variable.index()]].results[0];
         let price = problem.layouts.price((back.from, source), (back.to, target));
-        let value = problem.decisions.graph().nodes[back.variable].results[0];
+        let value = problem.decisions.graph().nodes[back.variable.index()].results[0];
         let bytes = back.kept_bytes(&problem.layouts, source, price);
         let (placement, span) = (back.placement, back.span);
         items.push(MemoryItem { value, bytes, placement, span });
     }
     for demand in problem.demands.iter() {
-        let source = problem.source_layout(demand, assignment[demand.producer]);
+        let source = problem.source_layout(demand, assignment[demand.producer.index()]);
         let taken = demand.readers.iter().flat_map(|r| problem.target_layouts(r, assignment[r.0]));
         let mut targets: Vec<SbpId> = taken.collect();
         targets.extend(problem.fetch_target(demand, source));

@@ -74,7 +74,7 @@ impl IlpModel {
     /// Adds (c), (d), and their part of (f) and (g).
     fn add_demand(&mut self, problem: &Problem<'_>, demand: &Demand) {
         let shape = DemandLayouts::new(problem, demand);
-        let made: Vec<SbpId> = (0..problem.candidates[demand.producer].len())
+        let made: Vec<SbpId> = (0..problem.candidates[demand.producer.index()].len())
             .map(|label| problem.source_layout(demand, label))
             .collect();
         for (&target, takers) in shape.targets.iter().zip(&shape.takers) {
@@ -86,7 +86,7 @@ impl IlpModel {
             let mut all = Expression::from(0.0);
             for &source in &shape.sources {
                 let z = self.variables.add(variable().min(0.0).max(1.0));
-                let x = &self.x[demand.producer];
+                let x = &self.x[demand.producer.index()];
                 let labels = (0..made.len()).filter(|&label| made[label] == source);
                 let of_source: Expression = labels.map(|label| x[label]).sum();
                 self.constraints.push(constraint!(z <= of_source));
@@ -108,8 +108,9 @@ impl IlpModel {
             let candidates = &problem.candidates[node];
             (0..candidates.len()).filter(|&label| candidates[label].results[result] == of).collect()
         };
-        let rows: Vec<_> = sources.iter().map(|&s| made(back.update, back.result, s)).collect();
-        let columns: Vec<_> = targets.iter().map(|&t| made(back.variable, 0, t)).collect();
+        let rows: Vec<_> =
+            sources.iter().map(|&s| made(back.update.index(), back.result, s)).collect();
+        let columns: Vec<_> = targets.iter().map(|&t| made(back.variable.index(), 0, t)).collect();
         let mut w = Vec::new();
         for &source in &sources {
             for &target in &targets {
@@ -124,12 +125,14 @@ impl IlpModel {
         let width = targets.len();
         for (row, labels) in rows.iter().enumerate() {
             let all: Expression = (0..width).map(|column| w[row * width + column]).sum();
-            let x: Expression = labels.iter().map(|&label| self.x[back.update][label]).sum();
+            let x: Expression =
+                labels.iter().map(|&label| self.x[back.update.index()][label]).sum();
             self.constraints.push(constraint!(all == x));
         }
         for (column, labels) in columns.iter().enumerate() {
             let all: Expression = (0..rows.len()).map(|row| w[row * width + column]).sum();
-            let x: Expression = labels.iter().map(|&label| self.x[back.variable][label]).sum();
+            let x: Expression =
+                labels.iter().map(|&label| self.x[back.variable.index()][label]).sum();
             self.constraints.push(constraint!(all == x));
         }
     }
@@ -137,10 +140,10 @@ impl IlpModel {
     /// Adds the memory of the results of nodes: a part of (f).
     fn add_made(&mut self, problem: &Problem<'_>) {
         for made in problem.made.iter() {
-            for label in 0..problem.candidates[made.producer].len() {
-                let sbp = problem.candidates[made.producer][label].results[made.index];
+            for label in 0..problem.candidates[made.producer.index()].len() {
+                let sbp = problem.candidates[made.producer.index()][label].results[made.index];
                 let bytes = problem.layouts.bytes(made.class, sbp);
-                let x = self.x[made.producer][label];
+                let x = self.x[made.producer.index()][label];
                 let taken = match made.beside {
                     None => x,
                     Some(beside) => self.unless_beside(problem, x, sbp, beside),

@@ -159,12 +159,12 @@ fn describe_message(
     let size = |id: &RegisterId| {
         let register = &program.registers[id.index()];
         let elements: usize = register.shape.iter().product();
-        (elements * plan.layouts[register.layout as usize].dtype.size()) as f64
+        (elements * plan.layouts[register.layout.index()].dtype.size()) as f64
     };
     match &actor.action {
         Action::Collective { kind, axis, .. } => {
             let layout = actor.inputs.first().map(|i| program.registers[i.index()].layout);
-            let layout = layout.map(|layout| &plan.layouts[layout as usize]);
+            let layout = layout.map(|layout| &plan.layouts[layout.index()]);
             let ranks = layout.and_then(|layout| layout.hierarchy.get(*axis)).copied().unwrap_or(1);
             let both = actor.inputs.iter().zip(&actor.outputs);
             let bytes = both.map(|(i, o)| size(i).max(size(o))).sum();

@@ -76,7 +76,7 @@ impl<'a> Reads<'a> {
                     let known = layouts.entry(made).or_default();
                     for input in &actor.inputs {
                         let register = &program.registers[input.index()];
-                        let layout = plan.layouts[register.layout as usize].sbp.to_string();
+                        let layout = plan.layouts[register.layout.index()].sbp.to_string();
                         known.entry(register.name.as_str()).or_insert(layout);
                     }
                 }

@@ -28,7 +28,7 @@ pub(super) fn list_registers(
     let mut layouts = InternTable::new(std::mem::take(&mut places.layouts));
     let mut types = InternTable::new(std::mem::take(&mut places.types));
     let mut row = |register: &Register| {
-        let layout = &plan.layouts[register.layout as usize];
+        let layout = &plan.layouts[register.layout.index()];
         let tensor = numbers.get(register.name.as_str()).copied();
         let name = tensor.is_none().then(|| register.name.clone());
         let ty = (layout.dtype.to_string(), layout.dtype.size(), layout.shape.clone());

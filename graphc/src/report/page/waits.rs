@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use graphc_compiler::boxing::Senders;
-use graphc_ir::ids::RegisterId;
+use graphc_ir::ids::{LayoutId, RegisterId};
 use graphc_ir::plan::{Action, Plan};
 use serde::Serialize;
 
@@ -78,7 +78,7 @@ impl<'a, 'b> Waits<'a, 'b> {
             }
             Action::Send { channel } => {
                 let channel = &plan.channels[channel.index()];
-                (channel.tensor.clone(), plan.layouts[channel.to as usize].ranks.clone())
+                (channel.tensor.clone(), plan.layouts[channel.to.index()].ranks.clone())
             }
             // A collective begins when its operand is there, or else when the last of its ranks is ready.
             Action::Collective { axis, .. }
@@ -86,7 +86,7 @@ impl<'a, 'b> Waits<'a, 'b> {
             {
                 let first = actor.inputs.first().map(|id| &ran.program.registers[id.index()]);
                 let group = first.and_then(|register| {
-                    plan.layouts[register.layout as usize].axis_group(rank, *axis)
+                    plan.layouts[register.layout.index()].axis_group(rank, *axis)
                 });
                 let tensor = first.map(|register| register.name.clone()).unwrap_or_default();
                 let last = self.last_of_group(&group.unwrap_or_default(), &tensor, event.start);
@@ -164,8 +164,8 @@ fn ends_of_actors(ran: &Ran<'_>) -> Ends {
 }
 
 /// The ranks of one layout that hold something of what a rank holds in another.
-fn senders_to(plan: &Plan, (from, to): (u32, u32), rank: u32) -> Vec<u32> {
-    let (from, to) = (&plan.layouts[from as usize], &plan.layouts[to as usize]);
+fn senders_to(plan: &Plan, (from, to): (LayoutId, LayoutId), rank: u32) -> Vec<u32> {
+    let (from, to) = (&plan.layouts[from.index()], &plan.layouts[to.index()]);
     let mut found = Vec::new();
     if let Some(position) = to.ranks.iter().position(|&other| other == rank) {
         let mut senders = Senders::new(from, plan.microbatches);

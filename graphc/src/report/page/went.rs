@@ -118,7 +118,7 @@ impl<'a> RunProperties<'a> {
                 }
                 if let Action::Feed { samples, .. } = &actor.action {
                     let register = &program.registers[actor.outputs[0].index()];
-                    let shape = &plan.layouts[register.layout as usize].shape;
+                    let shape = &plan.layouts[register.layout.index()].shape;
                     batch = batch.or(samples.dim(shape.len()).map(|dim| shape[dim]));
                 }
             }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::super::shards::read_element;
 use super::{Attention, FLOOR};
-use crate::op::Operand;
+use crate::operation::Operand;
 
 /// Returns the range of a dim that an operand's shard covers.
 pub(super) fn shard_range(operand: &Operand<'_>, dim: usize) -> std::ops::Range<usize> {

@@ -1,7 +1,7 @@
 //! The iteration space of attention, and how much of it a mask leaves.
 
 use super::Attention;
-use crate::op::{OpError, shape_error};
+use crate::operation::{OpError, shape_error};
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::types::TensorType;
 

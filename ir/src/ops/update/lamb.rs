@@ -6,13 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{UpdateClipping, check_operand_count, result_dtypes, update_number, update_rule};
 use crate::array::Array;
-use crate::builder::Tensor;
 use crate::learning_rate::LearningRate;
-use crate::op::{
-    EvalContext, GradientNode, InPlace, OpError, Operand, Operation, Region, dtype_error,
-    shape_error,
+use crate::operation::{
+    EvalContext, InPlace, OpError, Operand, Operation, Region, dtype_error, shape_error,
 };
-use crate::ops::shards::{elementwise_rule, no_gradient, one_float, same_shape};
+use crate::ops::shards::{elementwise_rule, one_float, same_shape};
 use crate::rule::Rule;
 use crate::scalar::Scalar;
 use crate::types::{DType, TensorType};
@@ -82,10 +80,6 @@ impl Operation for LambDirection {
         14.0
     }
 
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        no_gradient(self.name(), node)
-    }
-
     fn evaluate(
         &self,
         operands: &[Operand<'_>],
@@ -152,10 +146,6 @@ impl Operation for LambUpdate {
 
     fn flops_per_point(&self) -> f64 {
         2.0
-    }
-
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        no_gradient(self.name(), node)
     }
 
     fn evaluate(

@@ -4,10 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{UpdateClipping, check_operand_count, result_dtypes, update_elements, update_rule};
 use crate::array::Array;
-use crate::builder::Tensor;
 use crate::learning_rate::LearningRate;
-use crate::op::{EvalContext, GradientNode, OpError, Operand, Operation, Region};
-use crate::ops::shards::no_gradient;
+use crate::operation::{EvalContext, OpError, Operand, Operation, Region};
 use crate::rule::Rule;
 use crate::scalar::Scalar;
 use crate::types::{DType, TensorType};
@@ -85,10 +83,6 @@ impl Operation for RmspropUpdate {
 
     fn flops_per_point(&self) -> f64 {
         14.0
-    }
-
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        no_gradient(self.name(), node)
     }
 
     fn evaluate(

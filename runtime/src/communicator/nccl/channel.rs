@@ -139,7 +139,7 @@ impl NcclReceive {
     ) -> Result<Self, RuntimeError> {
         let me = ends.transport.rank();
         let fail = |reason: String| ends.channel_error(&reason);
-        let layout = ends.plan.layouts.get(ends.channel.to as usize);
+        let layout = ends.plan.layouts.get(ends.channel.to.index());
         let identity = layout.and_then(|layout| masked_kind(layout, me));
         let elements = output.rect(0).elements();
         let fill = |kind: ReduceKind| CardFill::new(device, output.dtype, elements, kind);

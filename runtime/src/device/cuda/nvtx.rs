@@ -14,6 +14,7 @@ use std::ptr::null;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use graphc_ir::ids::ActorId;
 use libloading::Library;
 
 /// The variable that names a tool's library.
@@ -160,9 +161,9 @@ impl ActorRanges {
 
     /// Begins that of an actor, which ends when it is dropped.
     #[inline]
-    pub(crate) fn begin_actor(&self, actor: u32) -> Option<Range> {
+    pub(crate) fn begin_actor(&self, actor: ActorId) -> Option<Range> {
         let (tool, names) = self.0.as_ref()?;
-        let name = names.get(actor as usize)?.as_ref()?;
+        let name = names.get(actor.index())?.as_ref()?;
         // SAFETY: a function of the tool, and a text that ends in 0.
         unsafe { (tool.push)(name.as_ptr()) };
         Some(Range(tool))

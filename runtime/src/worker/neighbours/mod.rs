@@ -23,7 +23,7 @@ use graphc_ir::ids::{ActorId, RegisterId};
 use graphc_ir::plan::{Actor, Program, Rate};
 
 /// (actor, microbatch) of each stream, in order.
-pub(super) type Orders = [Vec<(u32, u32)>];
+pub(super) type Orders = [Vec<(ActorId, u32)>];
 
 /// Finds the runs of two or more actors that `joins` names, of those that a stream executes, which may be launched where their
 /// first stands. None goes past an actor of `moved`, which acts elsewhere.
@@ -36,7 +36,7 @@ pub(super) fn find_runs(
 ) -> Vec<Vec<u32>> {
     let (places, users) = (last_places(program, orders), Users::from_program(program));
     let mut walk = StreamWalk::new(program, orders.len());
-    for &(index, _) in &orders[stream] {
+    for &(ActorId(index), _) in &orders[stream] {
         let Some(actor) = program.actors.get(index as usize) else { continue };
         if actor.rate != Rate::Step || moved.contains(&index) {
             walk.close_run();
@@ -149,7 +149,7 @@ fn last_places(program: &Program, orders: &Orders) -> Vec<Option<(usize, usize)>
     let mut places = vec![None; program.actors.len()];
     for (stream, order) in orders.iter().enumerate() {
         for (place, &(actor, _)) in order.iter().enumerate() {
-            if let Some(last) = places.get_mut(actor as usize) {
+            if let Some(last) = places.get_mut(actor.index()) {
                 *last = Some((stream, place));
             }
         }
@@ -196,6 +196,7 @@ fn are_disjoint(one: &Range<u64>, other: &Range<u64>) -> bool {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use graphc_ir::ids::LayoutId;
     use graphc_ir::plan::{Action, Register, RegisterKind};
 
     use super::*;
@@ -203,7 +204,7 @@ pub(super) mod tests {
     pub(super) fn register(offset: u64) -> Register {
         Register {
             name: String::new(),
-            layout: 0,
+            layout: LayoutId(0),
             shape: vec![16],
             offset,
             slot_bytes: 64,
@@ -242,8 +243,8 @@ pub(super) mod tests {
         }
     }
 
-    fn order(actors: &[u32]) -> Vec<(u32, u32)> {
-        actors.iter().map(|&actor| (actor, 0)).collect()
+    fn order(actors: &[u32]) -> Vec<(ActorId, u32)> {
+        actors.iter().map(|&actor| (ActorId(actor), 0)).collect()
     }
 
     /// The joint launches of the first stream, where all that overwrite something may be one.
