@@ -177,6 +177,25 @@ fn look_ups_are_cut_into_microbatches_along_the_batch() {
     }
 }
 
+/// Windows that overlap with time before samples and a row of each sample (Longformer), and rows that all frames have alike (TimeSformer).
+#[test]
+fn rows_of_merged_dims_are_cut_into_microbatches_along_the_batch() {
+    let options = ["--loss", "cross_entropy", "--optimizer", "sgd", "--lr", "0.1", "--steps", "5"];
+    for (name, expected) in [
+        ("windows_plain", [1.92442, 1.82107, 1.72519, 1.63576, 1.55201]),
+        ("frames_plain", [1.56649, 1.50216, 1.44758, 1.40143, 1.36253]),
+    ] {
+        for cut in [
+            &[][..],
+            &["--microbatches", "2"],
+            &["--microbatches", "2", "--mesh", "2"],
+            &["--microbatches", "2", "--mesh", "2", "--stages", "2"],
+        ] {
+            are_those_of_pytorch(&train(name, &[&options[..], cut].concat()), &expected);
+        }
+    }
+}
+
 #[test]
 fn forms_that_are_composed_learn_as_those_of_pytorch() {
     let sum = ["--batch", "4", "--loss", "sum", "--optimizer", "sgd", "--steps"];

@@ -12,7 +12,7 @@
 //! rounded, and the error would grow with the number of microbatches. Summands are cast before. The sum is cast back
 //! once, unless all its readers take f32, as updates do.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Movement, Op, OpError};
@@ -272,6 +272,8 @@ impl MicrobatchCutter<'_> {
         Ok(results)
     }
 
+    /// The error of a node that cannot be cut. It names the op where samples meet: the node, or one that sums over them where only that keeps the
+    /// node from being cut.
     fn cannot_cut(&self, id: NodeId, operands: &[ValueId]) -> PassError {
         let node = self.rebuild.old.graph.node(id);
         let layout = |(&old, new): (&ValueId, &ValueId)| {
@@ -282,13 +284,62 @@ impl MicrobatchCutter<'_> {
                 _ => format!("{name}, {ty}, is whole"),
             }
         };
-        let reason: Vec<String> = node.operands.iter().zip(operands).map(layout).collect();
+        let layouts: Vec<String> = node.operands.iter().zip(operands).map(layout).collect();
+        let layouts = layouts.join("; ");
+        let (meets, reason) = match self.find_sum_in_the_way(id, operands) {
+            Some(sum) => {
+                let (name, place) = (node.op.name(), &node.source);
+                let reason = format!(
+                    "it sums over samples, and {name} ({place}) takes what is made of the sum beside samples: {layouts}"
+                );
+                (self.rebuild.old.graph.node(sum), reason)
+            }
+            None => (node, layouts),
+        };
         PassError::CannotCut {
-            op: node.op.name(),
-            place: node.source.clone(),
+            op: meets.op.name(),
+            place: meets.source.clone(),
             microbatches: self.microbatches,
-            reason: reason.join("; "),
+            reason,
         }
+    }
+
+    /// The node that sums over samples, if a node could be cut but for an operand that is made of the sum.
+    fn find_sum_in_the_way(&self, id: NodeId, operands: &[ValueId]) -> Option<NodeId> {
+        let sums: Vec<Option<NodeId>> =
+            operands.iter().map(|&operand| self.find_sum(operand)).collect();
+        let signatures = self.time_signatures(id).ok()?;
+        signatures.iter().find_map(|signature| {
+            let is_sum = |index: usize| {
+                sums[index].filter(|_| matches!(signature.operands[index].0[0], Sbp::Split(_)))
+            };
+            let mut rest = operands.to_vec();
+            let mut relaxed = signature.clone();
+            for index in (0..operands.len()).rev().filter(|&index| is_sum(index).is_some()) {
+                rest.remove(index);
+                relaxed.operands.remove(index);
+            }
+            self.missing_parts(&rest, &relaxed)?;
+            (0..operands.len()).find_map(is_sum)
+        })
+    }
+
+    /// The node of the old graph whose sum over samples a value of the new one is made of, if it is.
+    fn find_sum(&self, value: ValueId) -> Option<NodeId> {
+        let graph = &self.rebuild.graph;
+        let (mut seen, mut open) = (BTreeSet::from([value]), vec![value]);
+        while let Some(value) = open.pop() {
+            if self.values[value.index()] != ValueRate::Step {
+                continue;
+            }
+            let producer = graph.value(value).producer;
+            let node = graph.node(producer);
+            if matches!(node.op, Op::Accumulate(_)) {
+                return Some(self.rebuild.origin(producer));
+            }
+            open.extend(node.operands.iter().copied().filter(|&operand| seen.insert(operand)));
+        }
+        None
     }
 
     /// The signatures of a node of the old graph on the axis of time.

@@ -180,6 +180,14 @@ fn what_cannot_be_cut_is_said() {
     let g = GraphBuilder::new("max");
     g.output("y", &g.input("x", DType::F32, [4, 3]).max(&[0], false));
     assert!(prepare_graph(g.finish().expect("fits"), &options).is_err(), "a maximum is no sum");
+    let g = GraphBuilder::new("sum");
+    let x = g.input("x", DType::F32, [4, 3]);
+    let sum = x.sum(&[0], true).tanh();
+    g.output("y", &g.concat(&[sum.clone(), sum.clone(), sum.clone(), sum], 0).add(&x));
+    let error = prepare_graph(g.finish().expect("fits"), &options).expect_err("sum").to_string();
+    assert!(error.starts_with("reduce ("), "it names the op where samples meet: {error}");
+    let why = "it sums over samples, and binary (";
+    assert!(error.contains(why) && error.contains("take one microbatch"), "{error}");
     let none = CompileOptions { microbatches: 0, ..CompileOptions::default() };
     assert!(prepare_graph(mlp(), &none).is_err());
 }

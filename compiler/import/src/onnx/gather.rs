@@ -172,6 +172,9 @@ pub(super) fn gather_along(cx: &mut Lowering, x: &Val, places: &Val, dim: usize)
         if let Some(repeated) = RepeatedRun::find(&known) {
             return repeat_run(cx, x, (&of_places, repeated), dim);
         }
+        if let Some(each) = PlacesOfEach::find(&known, shape[dim]) {
+            return gather_of_parts(cx, x, (&of_places, &each), dim);
+        }
         if let Some(runs) = find_runs(&known) {
             return gather_runs(cx, x, (&known, &runs), dim);
         }
@@ -271,6 +274,53 @@ fn repeat_run(
     cx.reshape(&repeated, &[before, of_places, behind].concat())
 }
 
+/// The same places in each of several parts of a dim, one part after another: `1 2 5 6 9 10` of 12 are the places `1 2` in each of 3 parts. So a
+/// model looks up rows of each sample where samples and time are one dim, or windows that overlap.
+#[derive(Clone, Debug, PartialEq)]
+struct PlacesOfEach {
+    /// The number of parts, at least 2.
+    parts: usize,
+    /// The places in the first part.
+    places: Vec<i64>,
+}
+
+impl PlacesOfEach {
+    /// Returns the places in as many parts as there can be; `None` if there is one part, or all that they are is one run.
+    fn find(known: &KnownValue, extent: usize) -> Option<Self> {
+        let places: Vec<usize> = known.elements().into_iter().map(|place| place as usize).collect();
+        if places.windows(2).all(|pair| pair[1] == pair[0] + 1) {
+            return None;
+        }
+        let divides =
+            |parts: &usize| places.len().is_multiple_of(*parts) && extent.is_multiple_of(*parts);
+        let fits = |parts: &usize| {
+            let (count, part) = (places.len() / parts, extent / parts);
+            let at = |index: usize| places[index % count] + index / count * part;
+            places[..count].iter().all(|&place| place < part)
+                && places.iter().enumerate().all(|(index, &place)| place == at(index))
+        };
+        let parts = (2..=places.len().min(extent)).rev().filter(divides).find(fits)?;
+        let first = places[..places.len() / parts].iter();
+        Some(Self { parts, places: first.map(|&place| place as i64).collect() })
+    }
+}
+
+/// The elements at places of each part of a dim. The parts stay apart.
+fn gather_of_parts(
+    cx: &mut Lowering,
+    x: &Val,
+    (of_places, each): (&[usize], &PlacesOfEach),
+    dim: usize,
+) -> Res<Val> {
+    let shape = cx.shape(x)?;
+    let (before, behind) = (&shape[..dim], &shape[dim + 1..]);
+    let part = shape[dim] / each.parts;
+    let apart = cx.reshape(x, &[before, &[each.parts, part], behind].concat())?;
+    let places = Val::Known(KnownValue::from_integers(&each.places));
+    let found = gather_along(cx, &apart, &places, dim + 1)?;
+    cx.reshape(&found, &[before, of_places, behind].concat())
+}
+
 /// A slice for each run of places.
 fn gather_runs(
     cx: &mut Lowering,
@@ -292,6 +342,31 @@ fn gather_runs(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn places_that_are_the_same_in_each_part_are_found() {
+        let find =
+            |places: &[i64], extent| PlacesOfEach::find(&KnownValue::from_integers(places), extent);
+        let each = |parts, places: &[i64]| Some(PlacesOfEach { parts, places: places.into() });
+        assert_eq!(find(&[1, 2, 5, 6, 9, 10], 12), each(3, &[1, 2]));
+        assert_eq!(find(&[0, 16, 32, 48], 64), each(4, &[0]));
+        assert_eq!(find(&[0, 1, 1, 2, 4, 5, 5, 6], 8), each(2, &[0, 1, 1, 2]));
+        assert_eq!(find(&[1, 0, 3, 2], 4), each(2, &[1, 0]));
+        // Another number of parts, a part with another place, places of another part, parts inside others, one run, and nothing.
+        for (other, extent) in [
+            (&[0, 4, 8][..], 16),
+            (&[0, 4, 9, 12], 16),
+            (&[0, 5, 4, 7], 8),
+            (&[0, 2], 8),
+            (&[0, 4, 1, 5, 2, 6, 3, 7], 8),
+            (&[0, 1, 2, 3], 4),
+            (&[2, 3], 4),
+            (&[3], 4),
+            (&[], 4),
+        ] {
+            assert_eq!(find(other, extent), None, "{other:?} of {extent}");
+        }
+    }
 
     #[test]
     fn places_that_repeat_a_run_are_found() {

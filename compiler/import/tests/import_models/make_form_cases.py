@@ -269,6 +269,15 @@ ties = np.array([[1, 3, 3, 2, 3, 1], [2, 2, 2, 2, 2, 2]], dtype=np.float32)
 for largest in [0, 1]:
     one("TopK", {"x": ties}, {"k": i(4)}, name=f"TopK_ties_{largest}", outputs=("y", "places"), largest=largest)
 
+# Known places that are the same in each part of a dim: rows of each sample, and windows that overlap; and those of parts that lie inside others.
+steps = np.arange(4)
+strided = lambda *strides: sum(np.ix_(*[range(count) for count in (4, 3, 4, 2)])[at] * stride for at, stride in enumerate(strides))
+for name, places in {"rows": steps[:, None] * 6, "some": (steps[:, None] * 6 + [4, 1, 4]).reshape(2, 6), "windows": strided(24, 6, 2, 1) % 96,
+                     "inside": strided(2, 16, 8, 1), "turned": np.arange(96).reshape(8, 12).T}.items():
+    x = f(24, 3) if name in ("rows", "some") else f(96)
+    one("Gather", {"x": x}, {"places": places.astype(np.int64)}, name=f"Gather_of_each_{name}")
+    one("Gather", {"x": np.stack([x, -x])}, {"places": places.astype(np.int64)}, name=f"Gather_of_each_{name}_behind", axis=1)
+
 folder = pathlib.Path(__file__).parent
 lines = ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases)
 (folder / "form_cases.json").write_text(f"[\n{lines}\n]\n")

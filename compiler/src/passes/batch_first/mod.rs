@@ -10,7 +10,11 @@
 //! ops are computed on what is viewed, and views that cancel leave nothing. A reader that needs the value as it is
 //! makes it.
 //!
+//! Where that is not enough, slices that take rows of several samples are made anew, as far as they need not (`slices.rs`).
+//!
 //! A tensor whose dims are then not those of the model is called `NAME.batch_first`.
+
+mod slices;
 
 use graphc_ir::decompose::decompose_graph;
 use graphc_ir::graph::{Graph, Node};
@@ -23,10 +27,12 @@ use crate::passes::error::PassError;
 use crate::passes::rates::assign_rates;
 use crate::passes::views::{Purpose, rewrite_views};
 
+use slices::free_slices;
+
 const PASS: &str = "batch_first";
 
 /// The part of a graph that can be computed from parts of the batch, from little to much.
-#[derive(Clone, Copy, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum BatchCut {
     Nothing,
     /// The forward pass; gradients of matrices merge samples with what stands before them.
@@ -42,7 +48,15 @@ pub(crate) fn batch_first(graph: Graph, options: &CompileOptions) -> Result<Grap
     let moves = graph.nodes.iter().any(|node| match &node.op {
         Op::Input(input) => input.samples_dim().is_some_and(|dim| dim > 0),
         // Samples of several inputs behind each other are merged, too.
-        op => matches!(op, Op::Transpose(_) | Op::Concat(Concat { axis: 0 })),
+        Op::Transpose(_) | Op::Concat(Concat { axis: 0 }) => true,
+        // So are those of which some rows are taken.
+        Op::Slice(slice) => {
+            let extent = graph.value(node.operands[0]).ty.shape.first();
+            extent.is_some_and(|&extent| {
+                (slice.starts[0], slice.ends[0], slice.steps[0]) != (0, extent, 1)
+            })
+        }
+        _ => false,
     });
     let Some(parts) = moves.then(|| find_batch_parts(&graph)).flatten() else { return Ok(graph) };
     let wanted = if options.differentiates_loss() { BatchCut::All } else { BatchCut::Forward };
@@ -50,9 +64,20 @@ pub(crate) fn batch_first(graph: Graph, options: &CompileOptions) -> Result<Grap
     if as_written >= wanted {
         return Ok(graph);
     }
-    let rewritten = rewrite_views(&graph, options, Purpose::Samples);
-    let rewritten = rewritten.map_err(|error| PassError::Op { pass: PASS, error })?;
-    Ok(if find_batch_cut(&rewritten, parts) > as_written { rewritten } else { graph })
+    let op_error = |error| PassError::Op { pass: PASS, error };
+    let rewritten = rewrite_views(&graph, options, Purpose::Samples).map_err(op_error)?;
+    let found = find_batch_cut(&rewritten, parts);
+    if found < wanted
+        && let Some(freed) = free_slices(&graph, options).map_err(op_error)?
+    {
+        let moved = rewrite_views(&freed, options, Purpose::Samples).map_err(op_error)?;
+        for better in [freed, moved] {
+            if find_batch_cut(&better, parts) > found.max(as_written) {
+                return Ok(better);
+            }
+        }
+    }
+    Ok(if found > as_written { rewritten } else { graph })
 }
 
 /// The least number of parts that the batch can be cut in: a divisor of the samples of every input.

@@ -282,6 +282,34 @@ fn layers_that_are_unrolled_are_cut_along_the_samples() {
     assert_same(&graph, &rewritten);
 }
 
+/// A class token before the patches of each frame, of which the first `samples` rows are taken for the samples, as in TimeSformer; and the first
+/// frame of each sample.
+#[test]
+fn rows_that_all_samples_have_alike_are_cut_along_the_samples() {
+    let [samples, frames, width] = [4, 3, 6];
+    let rows = samples * frames;
+    let g = GraphBuilder::new("video");
+    let x = g.input("x", DType::F32, [samples, frames, 5, width]).reshape(&[rows, 5, width]);
+    let x = x.matmul(&add_weight(&g, "w", &[width, width]));
+    let class = add_weight(&g, "class", &[1, width]).reshape(&[1, 1, width]);
+    let class = class.expand(&[1, rows, width]).reshape(&[rows, 1, width]);
+    let all = g.concat(&[class, x], 1).add(&add_weight(&g, "positions", &[1, 6, width]));
+    let first = all.slice(0, 0..samples).slice(1, 0..1);
+    let frames_of = all.slice(1, 1..6).reshape(&[samples, frames * 5, width]);
+    let every =
+        all.reshape(&[rows, 6 * width]).slice_all(&[0, 0], &[rows, 6 * width], &[frames, 1]);
+    let every = every.reshape(&[samples, 6, width]);
+    g.output("y", &g.concat(&[first, frames_of, every], 1).transpose(&[0, 2, 1]).tanh());
+    let graph = g.finish().expect("fits");
+    is_cut_otherwise(&graph);
+    // What is cut of the patches meets other samples.
+    let g = GraphBuilder::new("others");
+    let x = g.input("x", DType::F32, [samples, frames, width]).reshape(&[rows, width]);
+    g.output("y", &x.slice(0, 0..samples).transpose(&[1, 0]));
+    let graph = g.finish().expect("fits");
+    assert_eq!(batch_first(graph.clone(), &trained()).expect("fits"), graph);
+}
+
 /// Positions that every sample has alike, time before samples, with a weight of their own, as in XLNet.
 #[test]
 fn what_is_repeated_for_samples_behind_time_is_cut_along_the_samples() {
