@@ -46,7 +46,7 @@ fn divide_by_scales(
         let reason = format!("sizes {:?} and {:?} of a product", of_rows.shape, of_columns.shape);
         KernelError::bad_call("matmul", reason)
     };
-    if out.len() == 0 {
+    if out.is_empty() {
         return Ok(());
     }
     let (batch, [rows, columns]) = split_batch(out.shape);
