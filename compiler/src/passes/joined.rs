@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use graphc_ir::graph::{Graph, Node};
+use graphc_ir::graph::{Graph, Node, Output};
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Op, OpError};
 use graphc_ir::ops::{Init, Reshape};
@@ -88,6 +88,49 @@ pub(super) fn still_needed(old: &Graph, roots: &BTreeMap<NodeId, Vec<ValueId>>) 
         }
     }
     needed
+}
+
+/// Gives the new value of an old one.
+pub(super) type NewValues<'a> = dyn Fn(&ValueId) -> ValueId + 'a;
+
+/// Returns the graph anew, where `push` appends what stands for the nodes of `roots`, of one result each, which then reads these values. What only such
+/// nodes have read is left out.
+///
+/// # Errors
+/// Returns an error if an op does not take its operands.
+pub(super) fn replace_nodes(
+    old: &Graph,
+    roots: &BTreeMap<NodeId, Vec<ValueId>>,
+    push: &dyn Fn(&mut Graph, NodeId, &NewValues<'_>) -> Result<ValueId, OpError>,
+) -> Result<Graph, OpError> {
+    let needed = still_needed(old, roots);
+    let mut graph = old.clone_empty();
+    let mut values: Vec<Option<ValueId>> = vec![None; old.values.len()];
+    for (id, node) in old.iter().filter(|(id, _)| needed[id.index()]) {
+        let made = |value: &ValueId| values[value.index()].expect("operands stand before readers");
+        let first = graph.values.len();
+        let results = if roots.contains_key(&id) {
+            vec![push(&mut graph, id, &made)?]
+        } else {
+            let operands = node.operands.iter().map(made).collect();
+            graph.push_like(node.op.clone(), operands, node)?
+        };
+        for (&from, &to) in node.results.iter().zip(&results) {
+            let (old, new) = (old.value(from), &mut graph.values[to.index()]);
+            // What stands for a node may be a value that was there, which has a name of its own.
+            if to.index() >= first {
+                new.name.clone_from(&old.name);
+                new.pin.clone_from(&old.pin);
+            }
+            values[from.index()] = Some(to);
+        }
+    }
+    let output = |output: &Output| Output {
+        name: output.name.clone(),
+        value: values[output.value.index()].expect("outputs are needed"),
+    };
+    graph.outputs = old.outputs.iter().map(output).collect();
+    Ok(graph)
 }
 
 /// Appends a reshape of a value.

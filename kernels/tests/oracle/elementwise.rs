@@ -39,6 +39,15 @@ pub const BINARY: [BinaryFunction; 13] = [
     BinaryFunction::GreaterEqual,
 ];
 
+/// Reductions of floating-point numbers.
+pub const REDUCTIONS: [ReduceFunction; 5] = [
+    ReduceFunction::Sum,
+    ReduceFunction::Mean,
+    ReduceFunction::Max,
+    ReduceFunction::Min,
+    ReduceFunction::MaxAbs,
+];
+
 /// Shapes that broadcast to one shape, each dim missing, 1 or whole.
 fn broadcast(random: &mut Random, count: usize) -> Vec<Vec<usize>> {
     let rank = random.below(5);
@@ -176,13 +185,7 @@ fn reductions_over_any_dims() {
         let rank = 1 + random.below(4);
         let shape = random.shape(rank);
         let axes: Vec<usize> = (0..rank).filter(|_| random.below(2) == 0).collect();
-        for function in [
-            ReduceFunction::Sum,
-            ReduceFunction::Mean,
-            ReduceFunction::Max,
-            ReduceFunction::Min,
-            ReduceFunction::MaxAbs,
-        ] {
+        for function in REDUCTIONS {
             let reduce = Reduce { function, axes: axes.clone(), keep_dims: random.below(2) == 0 };
             Case::random(Op::Reduce(reduce.clone()), &[f32s(&shape)], random, &mut ordinary)
                 .check(5e-5);

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::common::{Case, Random, ordinary};
 use crate::drawn::f32s;
-use crate::elementwise::BINARY;
+use crate::elementwise::{BINARY, REDUCTIONS};
 use graphc_ir::op::Op;
 use graphc_ir::ops::*;
 use graphc_ir::scalar::Scalar;
@@ -216,13 +216,7 @@ fn elementwise(to: &mut Examples<'_>) {
 fn reductions(to: &mut Examples<'_>) {
     let shape = to.random.shape(3);
     for axes in [vec![0], vec![1], vec![2], vec![0, 1], vec![1, 2], vec![0, 2], vec![0, 1, 2]] {
-        for function in [
-            ReduceFunction::Sum,
-            ReduceFunction::Mean,
-            ReduceFunction::Max,
-            ReduceFunction::Min,
-            ReduceFunction::MaxAbs,
-        ] {
+        for function in REDUCTIONS {
             let op = Reduce { function, axes: axes.clone(), keep_dims: to.random.below(2) == 0 };
             to.add(Op::Reduce(op), &[to.ty(&shape)], 5e-5);
         }

@@ -6,13 +6,13 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use graphc_ir::graph::{Graph, Node, Output};
+use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Op, OpError};
 use graphc_ir::ops::{Concat, Expand, Reshape, Slice, Transpose};
 use graphc_ir::plan::CompileOptions;
 
-use crate::passes::joined::{push_reshape, still_needed};
+use crate::passes::joined::{NewValues, push_reshape, replace_nodes};
 use crate::passes::pins::pin_of;
 
 /// The most values through which a slice is followed.
@@ -41,35 +41,10 @@ pub(super) fn free_slices(old: &Graph, options: &CompileOptions) -> Result<Optio
         return Ok(None);
     }
     let roots = found.iter().map(|(&id, piece)| (id, piece.roots())).collect();
-    let needed = still_needed(old, &roots);
-    let mut graph = old.clone_empty();
-    let mut values: Vec<Option<ValueId>> = vec![None; old.values.len()];
-    for (id, node) in old.iter().filter(|(id, _)| needed[id.index()]) {
-        let made = |value: &ValueId| values[value.index()].expect("operands stand before readers");
-        let first = graph.values.len();
-        let results = match found.get(&id) {
-            Some(piece) => vec![push_piece(&mut graph, piece, &made, node)?],
-            None => {
-                let operands = node.operands.iter().map(made).collect();
-                graph.push_like(node.op.clone(), operands, node)?
-            }
-        };
-        for (&from, &to) in node.results.iter().zip(&results) {
-            let (from_value, to_value) = (old.value(from), &mut graph.values[to.index()]);
-            // What stands for a slice may be a value of the model, which has a name of its own.
-            if to.index() >= first {
-                to_value.name.clone_from(&from_value.name);
-                to_value.pin.clone_from(&from_value.pin);
-            }
-            values[from.index()] = Some(to);
-        }
-    }
-    let output = |output: &Output| Output {
-        name: output.name.clone(),
-        value: values[output.value.index()].expect("outputs are needed"),
+    let push = |graph: &mut Graph, id: NodeId, made: &NewValues<'_>| {
+        push_piece(graph, &found[&id], made, old.node(id))
     };
-    graph.outputs = old.outputs.iter().map(output).collect();
-    Ok(Some(graph))
+    replace_nodes(old, &roots, &push).map(Some)
 }
 
 /// Tells of each value whether it is computed from an input.
@@ -252,7 +227,7 @@ fn row_of_each(graph: &Graph, node: &Node, slice: &Slice) -> Option<Piece> {
 fn push_piece(
     graph: &mut Graph,
     piece: &Piece,
-    made: &dyn Fn(&ValueId) -> ValueId,
+    made: &NewValues<'_>,
     like: &Node,
 ) -> Result<ValueId, OpError> {
     match piece {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use graphc_ir::graph::{Graph, Node, Output};
+use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Op, OpError};
 use graphc_ir::ops::{Binary, BinaryFunction, Cast, Full, Unary, UnaryFunction, Where};
@@ -11,41 +11,19 @@ use graphc_ir::types::{DType, TensorType};
 
 use super::rows::are_rows;
 use super::{FoundFunction, FunctionInParts};
-use crate::passes::joined::{push_reshape, still_needed};
+use crate::passes::joined::{NewValues, push_reshape, replace_nodes};
 
 /// The graph anew. What only parts of functions have read is left out with them.
 pub(super) fn rewrite_functions(old: &Graph, places: &[FunctionInParts]) -> Result<Graph, OpError> {
     let found: BTreeMap<NodeId, &FoundFunction> =
         places.iter().map(|place| (place.last, &place.found)).collect();
     let roots = found.iter().map(|(&last, found)| (last, found.operands.clone())).collect();
-    let needed = still_needed(old, &roots);
-    let mut graph = old.clone_empty();
-    let mut values: Vec<Option<ValueId>> = vec![None; old.values.len()];
-    for (id, node) in old.iter().filter(|(id, _)| needed[id.index()]) {
-        let made = |value: &ValueId| values[value.index()].expect("operands stand before readers");
-        let results = match found.get(&id) {
-            Some(function) => {
-                let operands = function.operands.iter().map(made).collect();
-                vec![push_function(&mut graph, &function.op, operands, node, old)?]
-            }
-            None => {
-                let operands = node.operands.iter().map(made).collect();
-                graph.push_like(node.op.clone(), operands, node)?
-            }
-        };
-        for (&from, &to) in node.results.iter().zip(&results) {
-            let (old, new) = (old.value(from), &mut graph.values[to.index()]);
-            new.name.clone_from(&old.name);
-            new.pin.clone_from(&old.pin);
-            values[from.index()] = Some(to);
-        }
-    }
-    let output = |output: &Output| Output {
-        name: output.name.clone(),
-        value: values[output.value.index()].expect("outputs are needed"),
+    let push = |graph: &mut Graph, id: NodeId, made: &NewValues<'_>| {
+        let function = found[&id];
+        let operands = function.operands.iter().map(made).collect();
+        push_function(graph, &function.op, operands, old.node(id), old)
     };
-    graph.outputs = old.outputs.iter().map(output).collect();
-    Ok(graph)
+    replace_nodes(old, &roots, &push)
 }
 
 /// Appends what stands for a function that ended in a node.
