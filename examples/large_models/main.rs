@@ -1,6 +1,6 @@
 //! Writes models of real size as texts without weights: `cargo run --example large_models -- DIR` (`examples/models` has two of
-//! them: Llama 3 8B and GPT-3 175B; Llama 3 70B and Llama 3.1 405B, Llama 3 8B over sequences of 131,072 tokens, MPT-70B and
-//! Mixtral 8x7B are written besides).
+//! them: Llama 3 8B and GPT-3 175B; Llama 3 70B and Llama 3.1 405B, Llama 3 8B over sequences of 131,072 tokens, MPT-70B,
+//! Mixtral 8x7B, Qwen3-235B-A22B and DeepSeek-V3 are written besides).
 //! With a number after DIR: models of that many layers, for measurements, named with it.
 //!
 //! Weights are bfloat16 and begin by distributions that the text names; the batch is a symbol. Then, for example:
@@ -15,10 +15,10 @@ use graphc::ir::text::print_for_any_batch;
 use graphc::prelude::*;
 use nn::{Gpt, GptConfig, Llama, LlamaConfig, Module};
 
-use mixtral::{Mixtral, MixtralConfig};
+use mixture::{MixtureModel, MixtureModelConfig};
 use mpt::{Mpt, MptConfig};
 
-mod mixtral;
+mod mixture;
 mod mpt;
 
 /// A model of bfloat16 weights from tokens `[batch, sequence]` to logits.
@@ -56,16 +56,22 @@ fn main() -> Result<()> {
         |config: LlamaConfig| LlamaConfig { layers: layers.unwrap_or(config.layers), ..config };
     let llama_70b = larger(LlamaConfig::llama3_70b());
     let llama_405b = larger(LlamaConfig::llama3_405b());
-    let (mut mpt, mut mixtral) = (MptConfig::mpt_70b(), MixtralConfig::mixtral_8x7b());
+    let mut mpt = MptConfig::mpt_70b();
     mpt.layers = layers.unwrap_or(mpt.layers);
-    mixtral.layers = layers.unwrap_or(mixtral.layers);
+    let mixture = |name: &str, config: MixtureModelConfig| {
+        let layers = layers.unwrap_or(config.layers);
+        let config = MixtureModelConfig { layers, ..config };
+        model(name, 4096, |g| MixtureModel::new(g, &config))
+    };
     let models = [
         ("llama3_8b", model("llama3_8b", 8192, |g| Llama::new(g, &llama))?),
         ("llama3_70b", model("llama3_70b", 8192, |g| Llama::new(g, &llama_70b))?),
         ("llama3_405b", model("llama3_405b", 8192, |g| Llama::new(g, &llama_405b))?),
         ("llama3_8b_131072_tokens", model("llama3_8b", 131_072, |g| Llama::new(g, &llama))?),
         ("mpt_70b", model("mpt_70b", mpt.sequence, |g| Mpt::new(g, &mpt))?),
-        ("mixtral_8x7b", model("mixtral_8x7b", 4096, |g| Mixtral::new(g, &mixtral))?),
+        ("mixtral_8x7b", mixture("mixtral_8x7b", MixtureModelConfig::mixtral_8x7b())?),
+        ("qwen3_235b_a22b", mixture("qwen3_235b_a22b", MixtureModelConfig::qwen3_235b_a22b())?),
+        ("deepseek_v3", mixture("deepseek_v3", MixtureModelConfig::deepseek_v3())?),
         ("gpt3_175b", model("gpt3_175b", 2048, |g| Gpt::new(g, &gpt))?),
     ];
     std::fs::create_dir_all(&directory)

@@ -138,6 +138,12 @@ pub enum Op {
     Combine(Combine),
     /// Gradient of the weights of [`Op::Combine`].
     CombineWeightsGrad(CombineWeightsGrad),
+    /// Product of runs of places with the matrices of experts.
+    #[serde(rename = "grouped_matmul")]
+    GroupedMatMul(GroupedMatMul),
+    /// Gradient of the matrices of [`Op::GroupedMatMul`].
+    #[serde(rename = "grouped_matmul_grad")]
+    GroupedMatMulGrad(GroupedMatMulGrad),
     /// Dropout: random zeros, the rest scaled.
     Dropout(DropoutOp),
     /// The lower or upper triangle.
@@ -235,6 +241,8 @@ impl Op {
             Op::Dispatch(op) => op,
             Op::Combine(op) => op,
             Op::CombineWeightsGrad(op) => op,
+            Op::GroupedMatMul(op) => op,
+            Op::GroupedMatMulGrad(op) => op,
             Op::Dropout(op) => op,
             Op::Triangle(op) => op,
             Op::SgdUpdate(op) => op,

@@ -1,7 +1,7 @@
 //! Tokens to experts and back: the places of tokens are found first, from the choices alone; then rows are copied.
 
 use graphc_ir::op::Op;
-use graphc_ir::ops::hand_out_places;
+use graphc_ir::ops::{ExpertPlaces, hand_out_places};
 
 use crate::context::KernelContext;
 use crate::error::KernelError;
@@ -31,21 +31,21 @@ pub(crate) fn dispatch_tokens<T: Float>(
     let pool = cx.pool.filter(|_| parallel::count_parts(cx, y.len()) > 1);
     let parts = if pool.is_some() { cx.threads.max(1) } else { 1 };
     let room = T::scratch_len(2 * space.width);
-    let (slots, rooms) = space.assign_slots(chosen, [op.experts, op.capacity], parts * room, cx)?;
-    let of_expert = space.groups * space.room * space.width;
-    if of_expert == 0 || y.is_empty() {
+    let (slots, rooms) = space.assign_slots(chosen, op.places(), parts * room, cx)?;
+    let of_block = space.groups * space.room * space.width;
+    if of_block == 0 || y.is_empty() {
         return Ok(());
     }
-    let each = space.experts.div_ceil(parts);
-    let pieces = parallel::with_rooms(y.chunks_mut(each * of_expert).enumerate(), rooms, room);
+    let each = space.blocks.div_ceil(parts);
+    let pieces = parallel::with_rooms(y.chunks_mut(each * of_block).enumerate(), rooms, room);
     parallel::run_parts(pool, pieces, &|((piece, y), room)| {
         let [of_x, of_y] = parts_of(room);
         y.fill(T::default());
-        let held = piece * each..piece * each + y.len() / of_expert;
+        let held = piece * each..piece * each + y.len() / of_block;
         for row in 0..space.groups * space.tokens {
-            space.places_of(slots, &weights, row, |expert, place, weight| {
-                if held.contains(&expert) {
-                    let to = (expert - held.start) * space.groups + row / space.tokens;
+            space.places_of(slots, &weights, row, |block, place, weight| {
+                if held.contains(&block) {
+                    let to = (block - held.start) * space.groups + row / space.tokens;
                     let to = &mut y[(to * space.room + place) * space.width..][..space.width];
                     let x = T::read_values(&x[row * space.width..][..space.width], of_x);
                     // A place is one token's.
@@ -67,7 +67,7 @@ pub(crate) fn combine_experts<T: Float>(
     results: &mut [ViewMut<'_>],
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
-    let (Op::Combine(_), [y, chosen, weights @ ..], [x]) = (op, operands, results) else {
+    let (Op::Combine(op), [y, chosen, weights @ ..], [x]) = (op, operands, results) else {
         return Err(KernelError::bad_call(
             "combine",
             "takes two or three operands, gives one result",
@@ -75,13 +75,13 @@ pub(crate) fn combine_experts<T: Float>(
     };
     let space = ExpertExtents::new("combine", x.shape, x.origin, chosen, (y.shape, y.origin))?;
     let weights = ExpertWeights::<T>::new("combine", weights.first(), &space)?;
-    let sizes = [y.global[0], y.global[2]];
+    let places = ExpertPlaces::of_shape(y.global, op.experts);
     let (y, x) = (y.as_slice::<T>()?, x.as_mut_slice::<T>()?);
     let of_y = T::scratch_len(space.width);
-    space.each_token(chosen, sizes, cx, (x, space.width, of_y), |slots, row, x, of_y| {
+    space.each_token(chosen, places, cx, (x, space.width, of_y), |slots, row, x, of_y| {
         x.fill(0.0);
-        space.places_of(slots, &weights, row, |expert, place, weight| {
-            add_scaled(T::read_values(space.row_of(y, row, expert, place), of_y), weight, x);
+        space.places_of(slots, &weights, row, |block, place, weight| {
+            add_scaled(T::read_values(space.row_of(y, row, block, place), of_y), weight, x);
         });
     })
 }
@@ -93,7 +93,7 @@ pub(crate) fn weights_grad<T: Float>(
     results: &mut [ViewMut<'_>],
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
-    let (Op::CombineWeightsGrad(_), [y, chosen, x], [out]) = (op, operands, results) else {
+    let (Op::CombineWeightsGrad(op), [y, chosen, x], [out]) = (op, operands, results) else {
         let reason = "takes three operands and gives one result";
         return Err(KernelError::bad_call("combine_weights_grad", reason));
     };
@@ -106,15 +106,15 @@ pub(crate) fn weights_grad<T: Float>(
         return Err(KernelError::bad_call("combine_weights_grad", "tokens of another rank"));
     }
     let first = out.origin[2];
-    let sizes = [y.global[0], y.global[2]];
+    let places = ExpertPlaces::of_shape(y.global, op.experts);
     let (y, x) = (y.as_slice::<T>()?, x.as_slice::<T>()?);
     let result = (out.as_mut_slice::<T>()?, choices, T::scratch_len(2 * space.width));
-    space.each_token(chosen, sizes, cx, result, |slots, row, out, room| {
+    space.each_token(chosen, places, cx, result, |slots, row, out, room| {
         let [of_x, of_y] = parts_of(room);
         let x = T::read_values(&x[row * space.width..][..space.width], of_x);
         for (choice, out) in out.iter_mut().enumerate() {
-            *out = space.place(slots, row, first + choice).map_or(0.0, |(expert, place)| {
-                dot_product(T::read_values(space.row_of(y, row, expert, place), of_y), x)
+            *out = space.place(slots, row, first + choice).map_or(0.0, |(block, place)| {
+                dot_product(T::read_values(space.row_of(y, row, block, place), of_y), x)
             });
         }
     })
@@ -129,8 +129,8 @@ struct ExpertExtents {
     /// Tokens of a whole group, and choices of each.
     all_tokens: usize,
     choices: usize,
-    experts: usize,
-    first_expert: usize,
+    blocks: usize,
+    first_block: usize,
     room: usize,
     first_place: usize,
 }
@@ -149,7 +149,7 @@ impl ExpertExtents {
         else {
             return Err(misfit());
         };
-        let &[experts, of_places, room, elements] = places else { return Err(misfit()) };
+        let &[blocks, of_places, room, elements] = places else { return Err(misfit()) };
         if [of_chosen, of_places, elements] != [groups, groups, width]
             || chosen.shape[1..] != chosen.global[1..]
         {
@@ -162,50 +162,53 @@ impl ExpertExtents {
             first_token: origin[1],
             all_tokens,
             choices,
-            experts,
-            first_expert: at[0],
+            blocks,
+            first_block: at[0],
             room,
             first_place: at[2],
         })
     }
 
-    /// Numbers the slot of each choice of each group: `expert * capacity + place`, or -1 where the choice is dropped. Also returns room for
+    /// Numbers the slot of each choice of each group: `block * capacity + place`, or -1 where the choice is dropped. Also returns room for
     /// as many `f32`.
     fn assign_slots<'a>(
         &self,
         chosen: &View<'_>,
-        [experts, capacity]: [usize; 2],
+        places: ExpertPlaces,
         room: usize,
         cx: &'a mut KernelContext<'_>,
     ) -> Result<(Slots<'a>, &'a mut [f32]), KernelError> {
+        let ExpertPlaces { experts, capacity, .. } = places;
         let indices = IndexView::new("expert", chosen, experts, None)?;
         (0..indices.len()).try_for_each(|position| indices.index_at(position).map(drop))?;
         let chosen = chosen.as_slice::<i64>()?;
         let (slots, room) = cx.scratch.take_both::<i64, f32>([chosen.len() + experts, room]);
         let (slots, count) = slots.split_at_mut(chosen.len());
         let each = (self.all_tokens * self.choices).max(1);
+        let of_block = places.experts_of_block() as i64;
         for (chosen, slots) in chosen.chunks(each).zip(slots.chunks_mut(each)) {
             let extents = [self.all_tokens, self.choices];
-            hand_out_places(chosen, extents, capacity, count, |token, choice, place| {
+            hand_out_places(chosen, extents, places, count, |token, choice, place| {
                 let index = token * self.choices + choice;
-                let slot = |place: usize| chosen[index] * capacity as i64 + place as i64;
+                let block = chosen[index] / of_block;
+                let slot = |place: usize| block * capacity as i64 + place as i64;
                 slots[index] = place.map_or(-1, slot);
             });
         }
         Ok((Slots { all: slots, capacity }, room))
     }
 
-    /// The expert and place of a choice, within the shard of places; `row` counts the shard's tokens of all groups.
+    /// The block and place of a choice, within the shard of places; `row` counts the shard's tokens of all groups.
     fn place(&self, slots: Slots<'_>, row: usize, choice: usize) -> Option<(usize, usize)> {
         let (group, token) = (row / self.tokens, self.first_token + row % self.tokens);
         let slot = slots.all[(group * self.all_tokens + token) * self.choices + choice];
         let slot = usize::try_from(slot).ok()?;
-        let expert = (slot / slots.capacity).checked_sub(self.first_expert)?;
+        let block = (slot / slots.capacity).checked_sub(self.first_block)?;
         let place = (slot % slots.capacity).checked_sub(self.first_place)?;
-        (expert < self.experts && place < self.room).then_some((expert, place))
+        (block < self.blocks && place < self.room).then_some((block, place))
     }
 
-    /// Calls `body(expert, place, weight)` for the choices of a token that have places in the shard, and weights.
+    /// Calls `body(block, place, weight)` for the choices of a token that have places in the shard, and weights.
     fn places_of<T: Float>(
         &self,
         slots: Slots<'_>,
@@ -214,17 +217,17 @@ impl ExpertExtents {
         mut body: impl FnMut(usize, usize, f32),
     ) {
         for choice in weights.first..weights.first + weights.choices {
-            if let Some((expert, place)) = self.place(slots, row, choice) {
+            if let Some((block, place)) = self.place(slots, row, choice) {
                 let weight = row * weights.choices + choice - weights.first;
-                body(expert, place, weights.all.map_or(1.0, |all| all[weight].value()));
+                body(block, place, weights.all.map_or(1.0, |all| all[weight].value()));
             }
         }
     }
 
     /// The row of a place of the group of a token.
-    fn row_of<'a, T>(&self, y: &'a [T], row: usize, expert: usize, place: usize) -> &'a [T] {
+    fn row_of<'a, T>(&self, y: &'a [T], row: usize, block: usize, place: usize) -> &'a [T] {
         let group = row / self.tokens;
-        &y[((expert * self.groups + group) * self.room + place) * self.width..][..self.width]
+        &y[((block * self.groups + group) * self.room + place) * self.width..][..self.width]
     }
 
     /// Calls `work(slots, token, its part of the result, room)` for each token of the shard, shared among threads. Of the
@@ -232,14 +235,14 @@ impl ExpertExtents {
     fn each_token<T: Float>(
         &self,
         chosen: &View<'_>,
-        sizes: [usize; 2],
+        places: ExpertPlaces,
         cx: &mut KernelContext<'_>,
         (result, size, room): (&mut [T], usize, usize),
         work: impl Fn(Slots<'_>, usize, &mut [f32], &mut [f32]) + Send + Sync,
     ) -> Result<(), KernelError> {
         let parts = parallel::count_parts(cx, self.groups * self.tokens * self.width);
         let (pool, all) = (cx.pool, T::scratch_len(size) + room);
-        let (slots, rooms) = self.assign_slots(chosen, sizes, parts * all, cx)?;
+        let (slots, rooms) = self.assign_slots(chosen, places, parts * all, cx)?;
         if result.is_empty() {
             return Ok(());
         }
@@ -256,7 +259,7 @@ impl ExpertExtents {
     }
 }
 
-/// The slot of each choice of each group: `expert * capacity + place`, or -1 where the choice is dropped.
+/// The slot of each choice of each group: `block * capacity + place`, or -1 where the choice is dropped.
 #[derive(Clone, Copy)]
 struct Slots<'a> {
     all: &'a [i64],

@@ -26,6 +26,7 @@ mod error;
 mod experts;
 mod explore;
 mod gather;
+mod grouped;
 mod indices;
 mod lookup;
 mod loss;

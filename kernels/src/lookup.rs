@@ -7,9 +7,9 @@ use half::{bf16, f16};
 use crate::context::Kernel;
 use crate::update::UpdateTensors;
 use crate::{
-    attention, clipping, convolution, cumulative, embedding, experts, gather, loss, matmul,
-    movement, normalize, pool, recurrence, reduce, resize, rotary, scaling, scatter, softmax,
-    source, top_k, update,
+    attention, clipping, convolution, cumulative, embedding, experts, gather, grouped, loss,
+    matmul, movement, normalize, pool, recurrence, reduce, resize, rotary, scaling, scatter,
+    softmax, source, top_k, update,
 };
 
 /// A kernel that is generic over a floating-point element type, for this one.
@@ -102,6 +102,8 @@ pub(crate) fn find_cpu_kernel(op: &Op, operands: &[DType], results: &[DType]) ->
         Op::Dispatch(_) => float!(first, experts::dispatch_tokens),
         Op::Combine(_) => float!(first, experts::combine_experts),
         Op::CombineWeightsGrad(_) => float!(first, experts::weights_grad),
+        Op::GroupedMatMul(_) => float!(first, grouped::grouped_matmul),
+        Op::GroupedMatMulGrad(_) => float!(first, grouped::grouped_matmul_grad),
         Op::Dropout(_) => float!(first, source::dropout),
         Op::SgdUpdate(_) => update!(first, second, update::sgd_update),
         Op::AdamUpdate(_) => update!(first, second, update::adam_update),

@@ -155,7 +155,13 @@ fn large_cases() -> Vec<Case> {
         add(Op::Reduce(sizes), std::slice::from_ref(&x), random);
     }
     let tokens = [f32s(&[2, 300, 130]), TensorType::new(DType::I64, [2, 300, 2])];
-    add(Op::Dispatch(Dispatch { experts: 100, capacity: 5 }), &tokens, random);
+    add(Op::Dispatch(Dispatch { experts: 100, capacity: 5, blocks: None }), &tokens, random);
+    let [places, others] = [f32s(&[4, 2, 200, 33]), f32s(&[4, 2, 200, 70])];
+    let (matrices, chosen) = (f32s(&[100, 33, 70]), TensorType::new(DType::I64, [2, 300, 2]));
+    let op = Op::GroupedMatMul(GroupedMatMul { transpose_b: false });
+    add(op, &[places.clone(), matrices, chosen.clone()], random);
+    let op = Op::GroupedMatMulGrad(GroupedMatMulGrad { experts: 100 });
+    add(op, &[places, others, chosen], random);
     cases
 }
 

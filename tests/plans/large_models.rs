@@ -12,13 +12,16 @@ use graphc::ir::types::TensorType;
 use graphc::prelude::*;
 
 /// Models that are written besides the committed ones, and their parameters: of Llama by Dubey et al. (arXiv 2407.21783), of Mixtral
-/// by Jiang et al. (arXiv 2401.04088), of MPT 12 w^2 + 2 w for each of 80 blocks of width w = 8192, and (50368 + 2048 + 1) w.
-const LARGER: [(&str, usize); 5] = [
+/// by Jiang et al. (arXiv 2401.04088), of Qwen3-235B-A22B by its published files, of DeepSeek-V3 (arXiv 2412.19437: 671 billion) by its
+/// sizes, with the 256 biases of 58 routers, of MPT 12 w^2 + 2 w for each of 80 blocks of width w = 8192, and (50368 + 2048 + 1) w.
+const LARGER: [(&str, usize); 7] = [
     ("llama3_70b", 70_553_706_496),
     ("llama3_405b", 405_853_388_800),
     ("llama3_8b_131072_tokens", 8_030_261_248),
     ("mpt_70b", 80 * (12 * 8192 * 8192 + 2 * 8192) + (50368 + 2048 + 1) * 8192),
     ("mixtral_8x7b", 46_702_792_704),
+    ("qwen3_235b_a22b", 235_093_634_560),
+    ("deepseek_v3", 671_026_404_352 + 58 * 256),
 ];
 
 fn committed(model: &str) -> PathBuf {

@@ -32,7 +32,11 @@ fn why_untried(op: &Op) -> Option<&'static str> {
         Op::Convolution(_) | Op::ConvolutionInputGrad(_) | Op::ConvolutionKernelGrad(_) => None,
         Op::MaxPool(_) | Op::MaxPoolGrad(_) | Op::AveragePool(_) | Op::AveragePoolGrad(_) => None,
         Op::Resize(_) | Op::ResizeGrad(_) => None,
-        Op::Dispatch(_) | Op::Combine(_) | Op::CombineWeightsGrad(_) => None,
+        Op::Dispatch(_)
+        | Op::Combine(_)
+        | Op::CombineWeightsGrad(_)
+        | Op::GroupedMatMul(_)
+        | Op::GroupedMatMulGrad(_) => None,
         Op::SgdUpdate(_) | Op::AdamUpdate(_) | Op::RmspropUpdate(_) => None,
         Op::LambDirection(_) | Op::LambUpdate(_) | Op::Blend(_) => None,
         Op::SquareSum(_) | Op::ClipFactor(_) | Op::NonFinite(_) => None,

@@ -49,7 +49,9 @@ enum CastClass {
 /// The class of each op. It holds for f16 and bf16 alike, as PyTorch's lists for CUDA do.
 fn classify_op(op: &Op) -> CastClass {
     match op {
-        Op::MatMul(_) | Op::Convolution(_) | Op::Attention(_) => CastClass::Region,
+        Op::MatMul(_) | Op::GroupedMatMul(_) | Op::Convolution(_) | Op::Attention(_) => {
+            CastClass::Region
+        }
         Op::Unary(op) => of_unary(op.function),
         Op::Binary(op) if op.function == BinaryFunction::Pow => CastClass::Single,
         Op::Binary(_)
@@ -85,6 +87,7 @@ fn classify_op(op: &Op) -> CastClass {
         | Op::AveragePoolGrad(_)
         | Op::ResizeGrad(_)
         | Op::CombineWeightsGrad(_)
+        | Op::GroupedMatMulGrad(_)
         | Op::Custom(_) => CastClass::Single,
         Op::SgdUpdate(_)
         | Op::AdamUpdate(_)

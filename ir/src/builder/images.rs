@@ -2,7 +2,10 @@
 
 use super::Tensor;
 use crate::op::Op;
-use crate::ops::{AveragePool, BatchNorm, Combine, Convolution, Dispatch, MaxPool, Window};
+use crate::ops::{
+    AveragePool, BatchNorm, Combine, Convolution, Dispatch, ExpertPlaces, GroupedMatMul, MaxPool,
+    Window,
+};
 
 /// Images: `[n, channels, h, w]`.
 impl Tensor {
@@ -62,13 +65,40 @@ impl Tensor {
     /// one expert the first have its places.
     #[track_caller]
     pub fn dispatch(&self, chosen: &Tensor, experts: usize, capacity: usize) -> Tensor {
-        self.builder.apply(Op::Dispatch(Dispatch { experts, capacity }), &[self, chosen])
+        let op = Dispatch { experts, capacity, blocks: None };
+        self.builder.apply(Op::Dispatch(op), &[self, chosen])
     }
 
     /// Brings tokens back from the places of experts: the sum over a token's choices, times their weights.
     #[track_caller]
     pub fn combine(&self, chosen: &Tensor, weights: Option<&Tensor>) -> Tensor {
         let operands: Vec<&Tensor> = [self, chosen].into_iter().chain(weights).collect();
-        self.builder.apply(Op::Combine(Combine {}), &operands)
+        self.builder.apply(Op::Combine(Combine::default()), &operands)
+    }
+
+    /// Tokens at places `[blocks, groups, capacity, width]` that several experts share: behind the tokens of each expert come those of the next.
+    #[track_caller]
+    pub fn dispatch_to(&self, chosen: &Tensor, places: ExpertPlaces) -> Tensor {
+        self.builder.apply(Op::Dispatch(Dispatch::to_places(places)), &[self, chosen])
+    }
+
+    /// Brings tokens back from places that several experts share: the sum over a token's choices, times their weights.
+    #[track_caller]
+    pub fn combine_from(
+        &self,
+        chosen: &Tensor,
+        places: ExpertPlaces,
+        weights: Option<&Tensor>,
+    ) -> Tensor {
+        let operands: Vec<&Tensor> = [self, chosen].into_iter().chain(weights).collect();
+        self.builder.apply(Op::Combine(Combine::from_places(places)), &operands)
+    }
+
+    /// Multiplies places that several experts share: each by the matrix of its expert, of `[experts, width, columns]`, or, `transposed`,
+    /// of `[experts, columns, width]`.
+    #[track_caller]
+    pub fn grouped_matmul(&self, matrices: &Tensor, chosen: &Tensor, transposed: bool) -> Tensor {
+        let op = GroupedMatMul { transpose_b: transposed };
+        self.builder.apply(Op::GroupedMatMul(op), &[self, matrices, chosen])
     }
 }

@@ -18,6 +18,7 @@ mod dropout;
 mod embedding;
 mod experts;
 mod gather;
+mod grouped;
 mod layout;
 mod loss;
 mod matmul;
@@ -121,6 +122,8 @@ pub fn write_gradients(op: &Op, node: &GradientNode<'_>) -> Vec<Option<Tensor>> 
         Op::Dispatch(op) => op,
         Op::Combine(op) => op,
         Op::CombineWeightsGrad(op) => op,
+        Op::GroupedMatMul(op) => op,
+        Op::GroupedMatMulGrad(op) => op,
         Op::Dropout(op) => op,
         Op::Triangle(op) => op,
         Op::ToGlobal(op) => op,

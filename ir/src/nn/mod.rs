@@ -22,7 +22,7 @@ mod transformer;
 pub use attention::{CausalSelfAttention, Mlp, TransformerBlock};
 pub use containers::{Function, ModuleList, Sequential};
 pub use convolution::{Conv1d, Conv2d, ConvConfig, ConvTranspose2d};
-pub use experts::{SwitchConfig, SwitchFeedForward};
+pub use experts::{MixtureConfig, MixtureFeedForward, Routing, SwitchConfig, SwitchFeedForward};
 pub use gpt::{Gpt, GptConfig};
 pub use layers::{Embedding, LayerNorm, Linear, RmsNorm};
 pub use llama::{GroupedQueryAttention, Llama, LlamaBlock, LlamaConfig, SwiGlu};

@@ -1,6 +1,6 @@
 //! Tokens to experts and back: the places of tokens are found first, from the choices alone; then rows are copied.
 
-use graphc_ir::ops::Dispatch;
+use graphc_ir::ops::{Combine, CombineWeightsGrad, Dispatch, ExpertPlaces};
 
 use super::Shard;
 use super::call::{Argument, Call, CallRegister, Launch};
@@ -21,8 +21,7 @@ pub(super) fn prepare_dispatch(
 ) -> Result<Call, KernelError> {
     let (tokens, places) =
         ((CallRegister::Operand(0), &operands[0]), (CallRegister::Result(0), &results[0]));
-    let space =
-        CudaExpertExtents::new(operands, tokens, places, [op.experts, op.capacity], Some(2))?;
+    let space = CudaExpertExtents::new(operands, tokens, places, op.places(), Some(2))?;
     let mut arguments = vec![Argument::operand(0), space.weights, space.owners()];
     arguments.extend([Argument::result(0), space.first_token, space.first_choice]);
     let kernel = (include_str!("cu/dispatch.cu"), "dispatch");
@@ -30,11 +29,20 @@ pub(super) fn prepare_dispatch(
 }
 
 /// Prepares the call of a `Combine` op.
-pub(super) fn prepare_combine(operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
+pub(super) fn prepare_combine(
+    op: &Combine,
+    operands: &[Shard],
+    results: &[Shard],
+) -> Result<Call, KernelError> {
     let (tokens, places) =
         ((CallRegister::Result(0), &results[0]), (CallRegister::Operand(0), &operands[0]));
-    let space =
-        CudaExpertExtents::new(operands, tokens, places, expert_sizes(&operands[0])?, Some(2))?;
+    let space = CudaExpertExtents::new(
+        operands,
+        tokens,
+        places,
+        ExpertPlaces::of_shape(&operands[0].global, op.experts),
+        Some(2),
+    )?;
     let mut arguments = vec![Argument::operand(0), space.weights, Argument::scratch(0)];
     arguments.push(Argument::result(0));
     arguments.extend(space.origins());
@@ -43,11 +51,20 @@ pub(super) fn prepare_combine(operands: &[Shard], results: &[Shard]) -> Result<C
 }
 
 /// Prepares the call of a `CombineWeightsGrad` op.
-pub(super) fn weights_grad(operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
+pub(super) fn weights_grad(
+    op: &CombineWeightsGrad,
+    operands: &[Shard],
+    results: &[Shard],
+) -> Result<Call, KernelError> {
     let (tokens, places) =
         ((CallRegister::Operand(2), &operands[2]), (CallRegister::Operand(0), &operands[0]));
-    let mut space =
-        CudaExpertExtents::new(operands, tokens, places, expert_sizes(&operands[0])?, None)?;
+    let mut space = CudaExpertExtents::new(
+        operands,
+        tokens,
+        places,
+        ExpertPlaces::of_shape(&operands[0].global, op.experts),
+        None,
+    )?;
     let &[_, _, choices] = results[0].shape() else {
         return Err(KernelError::bad_call("combine_weights_grad", "a result of other rank than 3"));
     };
@@ -67,14 +84,6 @@ pub(super) fn weights_grad(operands: &[Shard], results: &[Shard]) -> Result<Call
     Ok(space.prepare_call((elements > 0).then_some(launch)))
 }
 
-/// Experts, and the places of each for a group, of whole places.
-fn expert_sizes(places: &Shard) -> Result<[usize; 2], KernelError> {
-    match *places.global {
-        [experts, _, capacity, _] => Ok([experts, capacity]),
-        _ => Err(KernelError::bad_call("combine", format!("places {:?}", places.global))),
-    }
-}
-
 /// Extents of the shards of tokens and of places, and where they lie.
 struct CudaExpertExtents {
     groups: usize,
@@ -84,9 +93,8 @@ struct CudaExpertExtents {
     choices: usize,
     /// Elements of a token.
     size: usize,
-    experts: usize,
-    capacity: usize,
-    /// Experts and places of the shard of places.
+    whole: ExpertPlaces,
+    /// Blocks and places of the shard of places.
     held: usize,
     room: usize,
     own_choices: usize,
@@ -94,7 +102,7 @@ struct CudaExpertExtents {
     weights: Argument,
     first_token: Argument,
     first_choice: Argument,
-    first_expert: Argument,
+    first_block: Argument,
     first_place: Argument,
     indices: IndexShard,
 }
@@ -105,7 +113,7 @@ impl CudaExpertExtents {
         operands: &[Shard],
         (token_slot, of_tokens): (CallRegister, &Shard),
         (place_slot, of_places): (CallRegister, &Shard),
-        [experts, capacity]: [usize; 2],
+        whole: ExpertPlaces,
         weights: Option<usize>,
     ) -> Result<Self, KernelError> {
         let (own, places, chosen) = (of_tokens.shape(), of_places.shape(), operands[1].shape());
@@ -124,8 +132,7 @@ impl CudaExpertExtents {
             tokens,
             choices,
             size,
-            experts,
-            capacity,
+            whole,
             held,
             room,
             own_choices: weights.map_or(choices, |weights| operands[weights].shape()[2]),
@@ -133,14 +140,14 @@ impl CudaExpertExtents {
             weights: Argument::Address(super::LaunchMemory::Slot(slot)),
             first_token: Argument::Origin(token_slot, 1),
             first_choice: Argument::Origin(slot, 2),
-            first_expert: Argument::Origin(place_slot, 0),
+            first_block: Argument::Origin(place_slot, 0),
             first_place: Argument::Origin(place_slot, 2),
-            indices: IndexShard::new("expert", operands, 1, experts, None),
+            indices: IndexShard::new("expert", operands, 1, whole.experts, None),
         })
     }
 
     fn origins(&self) -> [Argument; 4] {
-        [self.first_token, self.first_choice, self.first_expert, self.first_place]
+        [self.first_token, self.first_choice, self.first_block, self.first_place]
     }
 
     /// Bytes of the places of choices, which the scratch begins with.
@@ -159,7 +166,7 @@ impl CudaExpertExtents {
             .define("OWN_TOKENS", self.own_tokens)
             .define("TOKENS", self.tokens)
             .define("CHOICES", self.choices)
-            .define("CAPACITY", self.capacity)
+            .define("CAPACITY", self.whole.capacity)
             .define("HELD", self.held)
             .define("ROOM", self.room)
             .define("OWN_CHOICES", self.own_choices)
@@ -189,23 +196,28 @@ impl CudaExpertExtents {
 
     /// The launch behind that which finds the places.
     fn prepare_call(self, launch: Option<Launch>) -> Call {
-        if self.experts == 0 || self.groups == 0 || launch.is_none() {
+        if self.whole.experts == 0 || self.groups == 0 || launch.is_none() {
             return self.indices.prepare_check();
         }
         let source = self
             .indices
-            .build_source(include_str!("cu/places.cu"))
+            .build_source(concat!(
+                include_str!("cu/choices.cuh"),
+                "\n",
+                include_str!("cu/places.cu")
+            ))
             .define("GROUPS", self.groups)
             .define("TOKENS", self.tokens)
             .define("CHOICES", self.choices)
-            .define("EXPERTS", self.experts)
-            .define("CAPACITY", self.capacity)
+            .define("EXPERTS", self.whole.experts)
+            .define("EACH", self.whole.experts_of_block())
+            .define("CAPACITY", self.whole.capacity)
             .define("HELD", self.held)
             .define("ROOM", self.room);
         let mut arguments = vec![Argument::operand(1), Argument::scratch(0), self.owners()];
-        arguments.extend([self.first_expert, self.first_place]);
+        arguments.extend([self.first_block, self.first_place]);
         arguments.extend(IndexShard::fault_arguments());
-        let blocks = self.experts * self.groups;
+        let blocks = self.whole.experts * self.groups;
         let places = Launch::kernel(source, "places", blocks, THREADS, arguments);
         let scratch = self.of_slots() + 8 * self.held * self.groups * self.room;
         let mut call = self.indices.prepare_call([places].into_iter().chain(launch).collect());

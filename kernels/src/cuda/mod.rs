@@ -23,6 +23,7 @@ mod epilogue;
 mod experts;
 mod fill;
 mod gather;
+mod grouped;
 mod headed;
 mod indices;
 mod loss;
@@ -147,8 +148,10 @@ pub fn prepare_op(op: &Op, operands: &[Shard], results: &[Shard]) -> Result<Call
         Op::Scatter(op) => Some(gather::prepare_scatter(op, operands, results)?),
         Op::Rotary(op) => Some(rotary::prepare_rotary(op, operands)?),
         Op::Dispatch(op) => Some(experts::prepare_dispatch(op, operands, results)?),
-        Op::Combine(_) => Some(experts::prepare_combine(operands, results)?),
-        Op::CombineWeightsGrad(_) => Some(experts::weights_grad(operands, results)?),
+        Op::Combine(op) => Some(experts::prepare_combine(op, operands, results)?),
+        Op::CombineWeightsGrad(op) => Some(experts::weights_grad(op, operands, results)?),
+        Op::GroupedMatMul(op) => Some(grouped::prepare_product(op, operands, results)?),
+        Op::GroupedMatMulGrad(op) => Some(grouped::prepare_gradient(op, operands, results)?),
         Op::SgdUpdate(op) => Some(update::prepare_sgd(op, operands)),
         Op::AdamUpdate(op) => Some(update::prepare_adam(op, operands)),
         Op::RmspropUpdate(op) => Some(update::prepare_rmsprop(op, operands)),

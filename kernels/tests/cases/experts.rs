@@ -17,6 +17,44 @@ pub fn examples() -> Vec<Example> {
     std::mem::take(&mut to.all)
 }
 
+/// Blocks of places that several experts share, and products of these.
+pub fn shared_blocks() -> Vec<Example> {
+    let to = &mut Examples::new(2);
+    // Experts that nobody chooses, a full block, and free places.
+    shared(to, DType::F32, [2, 150, 2, 6, 2, 170], [5, 7]);
+    shared(to, DType::F32, [1, 40, 2, 3, 1, 80], [70, 33]);
+    for dtype in [DType::BF16, DType::F16] {
+        shared(to, dtype, [2, 7, 1, 4, 2, 6], [16, 8]);
+    }
+    shared(to, DType::F32, [0, 7, 1, 4, 2, 3], [16, 8]);
+    std::mem::take(&mut to.all)
+}
+
+fn shared(to: &mut Examples, dtype: DType, extents: [usize; 6], [width, columns]: [usize; 2]) {
+    let [groups, tokens, choices, experts, blocks, capacity] = extents;
+    let places = ExpertPlaces { experts, blocks, capacity };
+    let x = ty(dtype, &[groups, tokens, width]);
+    let y = |width: usize| ty(dtype, &[blocks, groups, capacity, width]);
+    let chosen = ty(DType::I64, &[groups, tokens, choices]);
+    let weights = ty(dtype, &chosen.shape);
+    let matrices = |of: [usize; 2]| ty(dtype, &[experts, of[0], of[1]]);
+    let fill = &mut indices(1, experts, None);
+    let op = Op::Dispatch(Dispatch::to_places(places));
+    to.both_filled(op, &[x.clone(), chosen.clone(), weights.clone()], 1e-6, fill);
+    let op = Op::Combine(Combine::from_places(places));
+    to.both_filled(op, &[y(width), chosen.clone(), weights], 4e-6, fill);
+    let op = Op::CombineWeightsGrad(CombineWeightsGrad::of_places(places));
+    to.both_filled(op, &[y(width), chosen.clone(), x], 1e-5, fill);
+    let fill = &mut indices(2, experts, None);
+    for transpose_b in [false, true] {
+        let of = if transpose_b { [columns, width] } else { [width, columns] };
+        let op = Op::GroupedMatMul(GroupedMatMul { transpose_b });
+        to.both_filled(op, &[y(width), matrices(of), chosen.clone()], 1e-5, fill);
+    }
+    let op = Op::GroupedMatMulGrad(GroupedMatMulGrad { experts });
+    to.both_filled(op, &[y(width), y(columns), chosen], 1e-5, fill);
+}
+
 fn of(to: &mut Examples, dtype: DType, extents: [usize; 5], width: usize) {
     let [groups, tokens, choices, experts, capacity] = extents;
     let x = ty(dtype, &[groups, tokens, width]);
@@ -24,11 +62,16 @@ fn of(to: &mut Examples, dtype: DType, extents: [usize; 5], width: usize) {
     let chosen = ty(DType::I64, &[groups, tokens, choices]);
     let weights = ty(dtype, &chosen.shape);
     let fill = &mut indices(1, experts, None);
-    let op = Op::Dispatch(Dispatch { experts, capacity });
+    let op = Op::Dispatch(Dispatch { experts, capacity, blocks: None });
     to.both_filled(op.clone(), &[x.clone(), chosen.clone()], 1e-6, fill);
     to.both_filled(op, &[x.clone(), chosen.clone(), weights.clone()], 1e-6, fill);
-    let op = Op::Combine(Combine {});
+    let op = Op::Combine(Combine::default());
     to.both_filled(op.clone(), &[y.clone(), chosen.clone()], 4e-6, fill);
     to.both_filled(op, &[y.clone(), chosen.clone(), weights], 4e-6, fill);
-    to.both_filled(Op::CombineWeightsGrad(CombineWeightsGrad {}), &[y, chosen, x], 1e-5, fill);
+    to.both_filled(
+        Op::CombineWeightsGrad(CombineWeightsGrad::default()),
+        &[y, chosen, x],
+        1e-5,
+        fill,
+    );
 }

@@ -102,6 +102,7 @@ pub fn all() -> Vec<Example> {
         sources::examples,
         sums::examples,
         updates::examples,
+        experts::shared_blocks,
     ];
     rooms.into_iter().flat_map(|examples| examples()).collect()
 }

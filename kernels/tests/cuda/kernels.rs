@@ -32,6 +32,11 @@ fn tokens_go_to_experts_and_back() {
 }
 
 #[test]
+fn experts_share_blocks_of_places() {
+    check(&cases::experts::shared_blocks());
+}
+
+#[test]
 fn losses_of_labels() {
     check(&cases::losses::examples());
 }
@@ -140,9 +145,15 @@ fn beyond() -> Vec<(Case, &'static str)> {
             "index",
         ),
         (
-            Op::Dispatch(Dispatch { experts: 4, capacity: 2 }),
+            Op::Dispatch(Dispatch { experts: 4, capacity: 2, blocks: None }),
             vec![f32s(&[1, 5, 2]), ty(DType::I64, &[1, 5, 1])],
             1,
+            "expert",
+        ),
+        (
+            Op::GroupedMatMul(GroupedMatMul::default()),
+            vec![f32s(&[2, 1, 4, 2]), f32s(&[4, 2, 3]), ty(DType::I64, &[1, 5, 1])],
+            2,
             "expert",
         ),
     ];

@@ -12,7 +12,7 @@ use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 
 /// The number of variants of [`Op`].
-const OPS: usize = 71;
+const OPS: usize = 73;
 
 /// The number of an op's variant, from 0 to `OPS - 1`: who adds a variant adds its number, and examples below.
 fn number(op: &Op) -> usize {
@@ -63,6 +63,8 @@ fn number(op: &Op) -> usize {
         Op::Dispatch(_) => 43,
         Op::Combine(_) => 44,
         Op::CombineWeightsGrad(_) => 45,
+        Op::GroupedMatMul(_) => 71,
+        Op::GroupedMatMulGrad(_) => 72,
         Op::Dropout(_) => 46,
         Op::Triangle(_) => 47,
         Op::SgdUpdate(_) => 48,
@@ -369,13 +371,19 @@ fn layers(to: &mut Examples<'_>) {
     let (x, chosen) = (to.ty(&[2, 5, 3]), TensorType::new(DType::I64, [2, 5, 2]));
     let (y, weights) = (to.ty(&[4, 2, 3, 3]), to.ty(&[2, 5, 2]));
     let types = [x.clone(), chosen.clone(), weights.clone()];
-    let op = Op::Dispatch(Dispatch { experts: 4, capacity: 3 });
+    let op = Op::Dispatch(Dispatch { experts: 4, capacity: 3, blocks: None });
     to.filled(op.clone(), &types[..2], 0.0, indices(1, 4));
     to.filled(op, &types, 1e-6, indices(1, 4));
     let types = [y.clone(), chosen.clone(), weights];
-    to.filled(Op::Combine(Combine {}), &types, 4e-6, indices(1, 4));
-    let op = Op::CombineWeightsGrad(CombineWeightsGrad {});
-    to.filled(op, &[y, chosen, x], 1e-5, indices(1, 4));
+    to.filled(Op::Combine(Combine::default()), &types, 4e-6, indices(1, 4));
+    let op = Op::CombineWeightsGrad(CombineWeightsGrad::default());
+    to.filled(op, &[y, chosen.clone(), x], 1e-5, indices(1, 4));
+    let (places, matrices) = (to.ty(&[2, 2, 9, 3]), to.ty(&[4, 3, 5]));
+    let op = Op::GroupedMatMul(GroupedMatMul { transpose_b: false });
+    to.filled(op, &[places.clone(), matrices, chosen.clone()], 1e-5, indices(2, 4));
+    let op = Op::GroupedMatMulGrad(GroupedMatMulGrad { experts: 4 });
+    let other = to.ty(&[2, 2, 9, 5]);
+    to.filled(op, &[places, other, chosen], 1e-5, indices(2, 4));
 }
 
 fn recurrences(to: &mut Examples<'_>) {

@@ -325,11 +325,45 @@ fn experts_and_back() {
             types.extend(weighted.then(|| weights.clone()));
             types
         };
-        let op = Op::Dispatch(Dispatch { experts, capacity });
+        let op = Op::Dispatch(Dispatch { experts, capacity, blocks: None });
         Case::random(op, &types(&x), random, &mut of()).check(1e-6);
-        Case::random(Op::Combine(Combine {}), &types(&y), random, &mut of()).check(1e-6);
-        let op = Op::CombineWeightsGrad(CombineWeightsGrad {});
+        Case::random(Op::Combine(Combine::default()), &types(&y), random, &mut of()).check(1e-6);
+        let op = Op::CombineWeightsGrad(CombineWeightsGrad::default());
         Case::random(op, &[y, chosen.clone(), x], random, &mut of()).check(1e-5);
+    });
+}
+
+#[test]
+fn products_of_experts() {
+    repeat(60, |random| {
+        let [groups, tokens] = [random.below(4), 1 + random.below(20)];
+        let [width, columns] = [random.extent(), random.extent()];
+        let (choices, each, blocks) =
+            (1 + random.below(2), 1 + random.below(3), 1 + random.below(3));
+        let experts = each * blocks;
+        let places = ExpertPlaces { experts, blocks, capacity: 1 + random.below(24) };
+        let y = |width: usize| f32s(&[blocks, groups, places.capacity, width]);
+        let x = f32s(&[groups, tokens, width]);
+        let chosen = ty(DType::I64, &[groups, tokens, choices]);
+        let of = |place: usize| {
+            move |random: &mut Random, operand: usize, dtype: DType| match operand {
+                _ if operand == place => random.below(experts) as f64,
+                _ => ordinary(random, operand, dtype),
+            }
+        };
+        let transpose_b = random.below(2) == 0;
+        let of_matrix = if transpose_b { [columns, width] } else { [width, columns] };
+        let matrices = f32s(&[experts, of_matrix[0], of_matrix[1]]);
+        let op = Op::GroupedMatMul(GroupedMatMul { transpose_b });
+        Case::random(op, &[y(width), matrices, chosen.clone()], random, &mut of(2)).check(2e-5);
+        let op = Op::GroupedMatMulGrad(GroupedMatMulGrad { experts });
+        Case::random(op, &[y(width), y(columns), chosen.clone()], random, &mut of(2)).check(2e-5);
+        let op = Op::Dispatch(Dispatch::to_places(places));
+        Case::random(op, &[x.clone(), chosen.clone()], random, &mut of(1)).check(1e-6);
+        let op = Op::Combine(Combine::from_places(places));
+        Case::random(op, &[y(width), chosen.clone()], random, &mut of(1)).check(1e-6);
+        let op = Op::CombineWeightsGrad(CombineWeightsGrad::of_places(places));
+        Case::random(op, &[y(width), chosen, x], random, &mut of(1)).check(1e-5);
     });
 }
 

@@ -1,17 +1,19 @@
 //! The mixture of experts of Mixtral (arXiv 2401.04088, section 2.1). Each token goes through the experts for which its router scores most, and takes
 //! the sum of what they give, by weights that sum to 1.
 //!
-//! No token is dropped. Every expert is computed for every token, and what a token did not choose has the weight 0. So shapes are known before a step,
-//! and a step computes as many products as there are experts, whatever tokens choose.
+//! No token is dropped: there are as many places as choices, and the tokens of each expert are behind those of the one before. A product with an
+//! expert's matrix takes as many rows as tokens chose it ([`Tensor::grouped_matmul`]). In files each expert has matrices of its own, which a step
+//! joins first.
 
 use graphc_ir::builder::Tensor;
+use graphc_ir::ops::ExpertPlaces;
 use graphc_ir::types::DType;
 
 use super::super::ImportError;
 use super::config::{HuggingFaceConfig, PerceptronActivation};
 use super::parts::HuggingFaceParts;
 
-/// The most experts of a layer, as each has nodes of its own.
+/// The most experts of a layer, as each has variables of its own.
 const MOST_EXPERTS: usize = 256;
 
 /// A layer of experts, as a configuration describes it.
@@ -48,35 +50,47 @@ impl Experts {
         name: &str,
         (hidden, activation): (usize, &PerceptronActivation),
     ) -> Tensor {
-        let width = x.shape().last().copied().unwrap_or(0);
-        let shares = self.build_shares(parts, x, &format!("{name}.gate"), width);
-        let weighted = |expert: usize| {
-            let linear = |part: &str, x: &Tensor, sizes: [usize; 2]| {
-                parts.linear(x, &format!("{name}.experts.{expert}.{part}"), sizes, false)
-            };
-            let gate = activation.apply(&linear("w1", x, [width, hidden]));
-            let both = gate.mul(&linear("w3", x, [width, hidden]));
-            let result = linear("w2", &both, [hidden, width]);
-            let share = shares.slice(2, expert..expert + 1);
-            result.cast(DType::F32).mul(&share).cast(x.ty().dtype)
-        };
-        let first = weighted(0);
-        (1..self.count).fold(first, |sum, expert| sum.add(&weighted(expert)))
+        let [_, time, width] = x.shape()[..] else { return x.clone() };
+        let (chosen, weights) = self.choose(parts, x, &format!("{name}.gate"), width);
+        let [gate, up, down] = self.join_matrices(parts, name, [width, hidden]);
+        let capacity = time * self.chosen;
+        let places = ExpertPlaces { experts: self.count, blocks: 1, capacity };
+        let taken = x.dispatch_to(&chosen, places);
+        let product = |x: &Tensor, matrices| x.grouped_matmul(matrices, &chosen, true);
+        let both = activation.apply(&product(&taken, &gate)).mul(&product(&taken, &up));
+        let weights = weights.cast(x.ty().dtype);
+        product(&both, &down).combine_from(&chosen, places, Some(&weights))
     }
 
-    /// Computes the share that each expert has of each token's result, `[batch, time, experts]` of f32. Those of a token sum to 1.
-    fn build_shares(
+    /// Returns the matrices w1, w3 and w2 of all experts, `[experts, outputs, inputs]`.
+    fn join_matrices(
+        &self,
+        parts: &HuggingFaceParts<'_>,
+        name: &str,
+        [width, hidden]: [usize; 2],
+    ) -> [Tensor; 3] {
+        let kinds = [("w1", [hidden, width]), ("w3", [hidden, width]), ("w2", [width, hidden])];
+        let mut matrices: [Vec<Tensor>; 3] = Default::default();
+        for expert in 0..self.count {
+            for ((kind, shape), matrices) in kinds.iter().zip(&mut matrices) {
+                let name = format!("{name}.experts.{expert}.{kind}.weight");
+                matrices.push(parts.add_weight(&name, shape).unsqueeze(0));
+            }
+        }
+        matrices.map(|matrices| matrices[0].builder().concat(&matrices, 0))
+    }
+
+    /// Returns the experts that each token goes through, and what it takes of each, both `[batch, time, chosen]`. The shares of a token sum to 1.
+    fn choose(
         &self,
         parts: &HuggingFaceParts<'_>,
         x: &Tensor,
         name: &str,
         width: usize,
-    ) -> Tensor {
+    ) -> (Tensor, Tensor) {
         let scores = parts.linear(x, name, [width, self.count], false);
-        let (best, places) = scores.cast(DType::F32).softmax(2).top_k(self.chosen, 2);
-        let best = best.div(&best.sum(&[2], true));
-        let each = x.builder().iota(DType::I64, [self.count], 0);
-        let is_chosen = places.unsqueeze(3).equal(&each).cast(DType::F32);
-        is_chosen.mul(&best.unsqueeze(3)).sum(&[2], false)
+        let (best, chosen) = scores.cast(DType::F32).softmax(2).top_k(self.chosen, 2);
+        let sum = best.sum(&[2], true);
+        (chosen, best.div(&sum))
     }
 }

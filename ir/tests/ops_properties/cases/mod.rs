@@ -247,6 +247,8 @@ pub fn is_differentiable(op: &Op) -> bool {
         | Op::Dispatch(_)
         | Op::Combine(_)
         | Op::CombineWeightsGrad(_)
+        | Op::GroupedMatMul(_)
+        | Op::GroupedMatMulGrad(_)
         | Op::Dropout(_)
         | Op::Triangle(_)
         | Op::ToGlobal(_)

@@ -3,11 +3,11 @@
 // Macros: those of experts; T; ELEMENTS of the result; SIZE, elements of a token.
 
 extern "C" __global__ void __launch_bounds__(256) combine_weights_grad(
-    const T* y, const i64* slots, const T* x, T* out, i64 first_token, i64 first_choice, i64 first_expert, i64 first_place) {
+    const T* y, const i64* slots, const T* x, T* out, i64 first_token, i64 first_choice, i64 first_block, i64 first_place) {
   u64 i = (u64)blockIdx.x * 8 + threadIdx.x / 32;
   if (i >= ELEMENTS) return;
   u64 row = i / OWN_CHOICES, group = row / OWN_TOKENS, token = first_token + row % OWN_TOKENS;
-  i64 place = place_of(slots, group, token, first_choice + i % OWN_CHOICES, first_expert, first_place);
+  i64 place = place_of(slots, group, token, first_choice + i % OWN_CHOICES, first_block, first_place);
   float sum = 0.0f;
   for (u32 at = threadIdx.x % 32; place >= 0 && at < SIZE; at += 32) {
     sum += load(y[(u64)place * SIZE + at]) * load(x[row * SIZE + at]);

@@ -1,0 +1,241 @@
+//! Products of experts with the places of the tokens that chose them: a product for each run of places, as long as the run is.
+
+use std::ops::Range;
+
+use graphc_ir::op::Op;
+use graphc_ir::ops::{ExpertPlaces, hand_out_places, places_of_expert};
+
+use crate::context::KernelContext;
+use crate::error::KernelError;
+use crate::indices::IndexView;
+use crate::parallel;
+use crate::product::{Hands, Layout, Number, Write, multiply, room, threads_for};
+use crate::view::{View, ViewMut};
+
+/// The kernel of [`Op::GroupedMatMul`].
+pub(crate) fn grouped_matmul<T: Number>(
+    op: &Op,
+    operands: &[View<'_>],
+    results: &mut [ViewMut<'_>],
+    cx: &mut KernelContext<'_>,
+) -> Result<(), KernelError> {
+    let name = "grouped_matmul";
+    let (Op::GroupedMatMul(op), [x, matrices, chosen], [y]) = (op, operands, results) else {
+        return Err(KernelError::bad_call(name, "takes three operands and gives one result"));
+    };
+    let runs = ExpertRuns::new(name, x, chosen, matrices.global[0])?;
+    let misfit = || {
+        let shapes = (x.shape, matrices.shape, y.shape);
+        KernelError::bad_call(
+            name,
+            format!("{:?} and {:?} do not give {:?}", shapes.0, shapes.1, shapes.2),
+        )
+    };
+    let &[held, first, second] = matrices.shape else { return Err(misfit()) };
+    let (inner, columns, layout) = match op.transpose_b {
+        true => (second, first, Layout { row: 1, column: second }),
+        false => (first, second, Layout::rows(second)),
+    };
+    let fits = inner == x.shape[3] && held == runs.blocks * runs.experts_of_block();
+    if !fits || *y.shape != [runs.blocks, runs.groups, runs.held_places, columns] {
+        return Err(misfit());
+    }
+    let (x, matrices) = (x.as_slice::<T>()?, matrices.as_slice::<T>()?);
+    let y = y.as_mut_slice::<T>()?;
+    if y.is_empty() || inner == 0 {
+        y.fill(T::default());
+        return Ok(());
+    }
+    let (of_x, of_y) = (runs.held_places * inner, runs.held_places * columns);
+    let work = |index: usize, y: &mut [T], (pool, threads, room): Workers<'_, '_>| {
+        let x = &x[index * of_x..][..of_x];
+        let mut taken = 0;
+        for (expert, run) in runs.of_block(index / runs.groups, index % runs.groups) {
+            let a = (&x[run.start * inner..run.end * inner], Layout::rows(inner));
+            let b = (&matrices[expert * inner * columns..], layout);
+            let to = (&mut y[run.start * columns..run.end * columns], Layout::rows(columns));
+            let hands = Hands { pool, threads, room: &mut *room };
+            multiply([run.len(), inner, columns], 1.0, a, b, to, Write::Replace, hands);
+            taken = run.end;
+        }
+        y[taken * columns..].fill(T::default());
+    };
+    let room = |threads| {
+        let lengths = runs.lengths();
+        lengths.map(|rows| room::<T, T, T>([rows, inner, columns], threads)).max().unwrap_or(0)
+    };
+    share_out(y, of_y, runs.taken * inner * columns, (&room, &work), cx)
+}
+
+/// The kernel of [`Op::GroupedMatMulGrad`].
+pub(crate) fn grouped_matmul_grad<T: Number>(
+    op: &Op,
+    operands: &[View<'_>],
+    results: &mut [ViewMut<'_>],
+    cx: &mut KernelContext<'_>,
+) -> Result<(), KernelError> {
+    let name = "grouped_matmul_grad";
+    let (Op::GroupedMatMulGrad(op), [x, y, chosen], [out]) = (op, operands, results) else {
+        return Err(KernelError::bad_call(name, "takes three operands and gives one result"));
+    };
+    let runs = ExpertRuns::new(name, x, chosen, op.experts)?;
+    let misfit = || {
+        let shapes = (x.shape, y.shape, out.shape);
+        KernelError::bad_call(
+            name,
+            format!("{:?} and {:?} do not give {:?}", shapes.0, shapes.1, shapes.2),
+        )
+    };
+    let (&[held, rows, columns], &[.., of_y]) = (out.shape, y.shape) else { return Err(misfit()) };
+    let of_experts = held == runs.blocks * runs.experts_of_block();
+    if !of_experts || [rows, columns] != [x.shape[3], of_y] || x.shape[..3] != y.shape[..3] {
+        return Err(misfit());
+    }
+    let (x, y) = (x.as_slice::<T>()?, y.as_slice::<T>()?);
+    let out = out.as_mut_slice::<T>()?;
+    let size = rows * columns;
+    // Sums over groups are f32, whatever the type of the factors.
+    let of_sums = T::scratch_len(size);
+    let work = |index: usize, out: &mut [T], (pool, threads, room): Workers<'_, '_>| {
+        let (of_sums, room) = room.split_at_mut(of_sums);
+        T::write_values(out, of_sums, |sums| {
+            let mut write = Write::Replace;
+            for group in 0..runs.groups {
+                let (block, run) = runs.of_expert(index, group);
+                if run.is_empty() {
+                    continue;
+                }
+                let first = (block * runs.groups + group) * runs.held_places;
+                let places = first + run.start..first + run.end;
+                let a = (&x[places.start * rows..places.end * rows], Layout::rows(rows).t());
+                let b = (&y[places.start * columns..places.end * columns], Layout::rows(columns));
+                let to = (&mut *sums, Layout::rows(columns));
+                let hands = Hands { pool, threads, room: &mut *room };
+                multiply([rows, run.len(), columns], 1.0, a, b, to, write, hands);
+                write = Write::Add;
+            }
+            if write == Write::Replace {
+                sums.fill(0.0);
+            }
+        });
+    };
+    let room = |threads| {
+        let lengths = runs.lengths();
+        let of_run = lengths.map(|inner| room::<T, T, f32>([rows, inner, columns], threads));
+        of_sums + of_run.max().unwrap_or(0)
+    };
+    share_out(out, size, runs.taken * size, (&room, &work), cx)
+}
+
+/// Those who multiply: the threads, how many they are, and memory to work in.
+type Workers<'a, 'b> = (Option<&'a crate::threads::ThreadPool>, usize, &'b mut [f32]);
+
+/// Calls `work` with the index and the elements of each piece of `size` elements of a result: of several pieces threads take some each, and
+/// one piece is shared by all. `room` says how many `f32` so many threads work in.
+fn share_out<T: Number>(
+    result: &mut [T],
+    size: usize,
+    multiplications: usize,
+    (room, work): (
+        &dyn Fn(usize) -> usize,
+        &(dyn Fn(usize, &mut [T], Workers<'_, '_>) + Send + Sync),
+    ),
+    cx: &mut KernelContext<'_>,
+) -> Result<(), KernelError> {
+    if result.is_empty() {
+        return Ok(());
+    }
+    let threads = threads_for(cx, multiplications);
+    let pool = cx.pool.filter(|_| threads > 1);
+    let count = result.len() / size;
+    if pool.is_none() || count < threads {
+        let memory = cx.scratch.take::<f32>(room(threads));
+        for (index, piece) in result.chunks_mut(size).enumerate() {
+            work(index, piece, (pool, threads, &mut *memory));
+        }
+        return Ok(());
+    }
+    let (each, own) = (count.div_ceil(threads), room(1));
+    let memory = cx.scratch.take::<f32>(own * threads);
+    let pieces = result.chunks_mut(each * size).enumerate();
+    let pieces = parallel::with_rooms(pieces, memory, own);
+    parallel::run_parts(pool, pieces, &|((part, pieces), memory)| {
+        for (index, piece) in pieces.chunks_mut(size).enumerate() {
+            work(part * each + index, piece, (None, 1, &mut *memory));
+        }
+        Ok(())
+    })
+}
+
+/// The runs of places that the experts of a shard have.
+struct ExpertRuns {
+    places: ExpertPlaces,
+    /// For each group the end of each expert's run, of all experts.
+    ends: Vec<i64>,
+    groups: usize,
+    blocks: usize,
+    first_block: usize,
+    held_places: usize,
+    first_place: usize,
+    /// The places of all runs of the shard.
+    taken: usize,
+}
+
+impl ExpertRuns {
+    fn new(
+        op: &'static str,
+        x: &View<'_>,
+        chosen: &View<'_>,
+        experts: usize,
+    ) -> Result<Self, KernelError> {
+        let (&[blocks, groups, held_places, _], &[of_chosen, tokens, choices]) =
+            (x.shape, chosen.shape)
+        else {
+            return Err(KernelError::bad_call(op, "places of another rank than 4"));
+        };
+        if of_chosen != groups || chosen.shape[1..] != chosen.global[1..] {
+            return Err(KernelError::bad_call(op, format!("choices {:?}", chosen.shape)));
+        }
+        let indices = IndexView::new("expert", chosen, experts, None)?;
+        (0..indices.len()).try_for_each(|position| indices.index_at(position).map(drop))?;
+        let places = ExpertPlaces { experts, blocks: x.global[0], capacity: x.global[2] };
+        let mut ends = vec![0; groups * experts];
+        let each = (tokens * choices).max(1);
+        let chosen = chosen.as_slice::<i64>()?.chunks(each);
+        for (chosen, ends) in chosen.zip(ends.chunks_mut(experts.max(1))) {
+            hand_out_places(chosen, [tokens, choices], places, ends, |_, _, _| {});
+        }
+        let (first_block, first_place) = (x.origin[0], x.origin[2]);
+        let mut runs =
+            Self { places, ends, groups, blocks, first_block, held_places, first_place, taken: 0 };
+        runs.taken = runs.lengths().sum();
+        Ok(runs)
+    }
+
+    fn experts_of_block(&self) -> usize {
+        self.places.experts_of_block()
+    }
+
+    /// The places of an expert that the shard has, counted from its first one. `expert` counts the shard's experts.
+    fn of_expert(&self, expert: usize, group: usize) -> (usize, Range<usize>) {
+        let ends = &self.ends[group * self.places.experts..][..self.places.experts];
+        let whole = self.first_block * self.experts_of_block() + expert;
+        let run = places_of_expert(self.places, ends, whole);
+        let local = |place: usize| place.saturating_sub(self.first_place).min(self.held_places);
+        (expert / self.experts_of_block(), local(run.start)..local(run.end))
+    }
+
+    /// The experts of a block of the shard that have places of a group there, with these.
+    fn of_block(&self, block: usize, group: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
+        let each = self.experts_of_block();
+        (block * each..(block + 1) * each)
+            .map(move |expert| (expert, self.of_expert(expert, group).1))
+            .filter(|(_, run)| !run.is_empty())
+    }
+
+    /// The lengths of all runs of the shard that have places.
+    fn lengths(&self) -> impl Iterator<Item = usize> {
+        let of_block = |index: usize| self.of_block(index / self.groups, index % self.groups);
+        (0..self.blocks * self.groups).flat_map(of_block).map(|(_, run)| run.len())
+    }
+}
