@@ -185,7 +185,26 @@ def _fill_diagonal(x: Tensor, value: float, wrap: bool = False) -> Tensor:
     return x.masked_fill_(torch.eye(*x.shape, dtype=torch.bool, device=x.device), value)
 
 
-OTHERWISE: dict[Any, Any] = {Tensor.fill_diagonal_: _fill_diagonal, torch.nn.functional.ctc_loss: ctc_loss}
+def _take(x: Tensor, index: Any) -> Any:
+    """PyTorch's own way reads the number that an index without dims holds."""
+    whole = index if isinstance(index, tuple) else (index,)
+    if sum(part is Ellipsis for part in whole) == 1:
+        place = next(place for place, part in enumerate(whole) if part is Ellipsis)
+        whole = (*whole[:place], *([slice(None)] * (x.dim() - len(whole) + 1)), *whole[place + 1 :])
+    at = next((place for place, part in enumerate(whole) if _is_number(part)), None)
+    # With others of the same kind beside it a number is broadcast, as PyTorch itself does.
+    if at is None or not all(isinstance(part, slice) for part in (*whole[:at], *whole[at + 1 :])):
+        return x[index]
+    return torch.index_select(x[(*whole[:at], slice(None), *whole[at + 1 :])], at, whole[at].reshape(1)).squeeze(at)
+
+
+def _is_number(part: Any) -> bool:
+    return isinstance(part, Tensor) and part.dim() == 0 and part.dtype in (torch.int64, torch.int32)
+
+
+OTHERWISE: dict[Any, Any] = {
+    Tensor.fill_diagonal_: _fill_diagonal, Tensor.__getitem__: _take, torch.nn.functional.ctc_loss: ctc_loss,
+}  # fmt: skip
 """What is written with other ops."""
 
 
