@@ -362,6 +362,29 @@ def test_a_buffer_may_be_a_parameter() -> None:
     assert isinstance(model.scale, nn.Parameter)
 
 
+class Strided(nn.Module):
+    """It computes extents of a buffer that is saved nowhere, and may count in it."""
+
+    def __init__(self, counts: bool) -> None:
+        super().__init__()
+        self.layer, self.counts = nn.Linear(4, 4), counts
+        self.register_buffer("stride", torch.tensor(3), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        width = int(torch.ceil(x.shape[-1] / self.stride).to(torch.int64)) * 3
+        if self.counts:
+            self.stride += 1
+        return F.pad(self.layer(x), (0, width - 4)).square().mean()
+
+
+def test_a_buffer_that_is_saved_nowhere_is_known() -> None:
+    torch.manual_seed(0)
+    check_losses(Strided(counts=False))
+    model = Strided(counts=True)
+    with pytest.raises(graphc.Error, match="the model branches on a buffer, and changes one"):
+        graphc.parallelize(model, BATCH, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+
+
 class Converting(nn.Module):
     """It converts a part while it computes, to the type that the part has."""
 
