@@ -371,7 +371,8 @@ class Strided(nn.Module):
         self.register_buffer("stride", torch.tensor(3), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        width = int(torch.ceil(x.shape[-1] / self.stride).to(torch.int64)) * 3
+        width = torch.ceil(x.shape[-1] / self.stride).to(torch.int64) * 3
+        x = x + 0.01 * float(width)
         if self.counts:
             self.stride += 1
         return F.pad(self.layer(x), (0, width - 4)).square().mean()

@@ -80,6 +80,8 @@ class Known(TorchFunctionMode):
             Error: where a branch depends on random numbers.
         """
         options = options or {}
+        if function is torch.nn.functional.pad:
+            arguments = (arguments[0], *(self._numbers(part) for part in arguments[1:]))
         if function in READ:
             return self._read(function, arguments, options)
         if self._selected.takes(function, arguments, options, self._contents.__contains__):
@@ -104,6 +106,12 @@ class Known(TorchFunctionMode):
         else:
             self._note(found, function, arguments, options)
         return found
+
+    def _numbers(self, given: Any) -> Any:
+        """Numbers in a list, of which some may be tensors that are known."""
+        if not isinstance(given, list | tuple):
+            return given
+        return type(given)(self._read(Tensor.__int__, (part,), {}) if isinstance(part, Tensor) else part for part in given)
 
     def _read(self, function: Any, arguments: Any, options: Mapping[str, Any]) -> Any:
         operands = _tensors((arguments, options))
