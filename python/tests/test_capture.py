@@ -251,6 +251,10 @@ def branches_on_weights(x: Tensor) -> Tensor:
     return x.mean() if x.sum() > 0 else x.square().mean()
 
 
+def rolls_by_data(x: Tensor) -> Tensor:
+    return (x.roll(int(x.argmax()), 1) * x).mean()
+
+
 def gives_complex_numbers(x: Tensor) -> Tensor:
     return torch.fft.fft(x).angle().mean()
 
@@ -311,7 +315,14 @@ def puts_rows_elsewhere(x: Tensor) -> Tensor:
         (puts_rows_elsewhere, "`index_add` is computed of rows that a condition selects"),
         (leaves_layers_out_at_times, r"the model branches on a random number.*: set that probability \(`layerdrop`\) to 0"),
         (draws_by_python, "the model draws random numbers by `random` or numpy, and they would be the same at each step"),
-        (branches_on_weights, r"a branch, or a shape, depends on what a tensor holds.*: use torch\.where \(.*test_capture\.py, line \d+\)"),
+        (
+            branches_on_weights,
+            r"a branch, a shape, .* depends on what a tensor holds.*: use torch\.where, .* \(.*test_capture\.py, line \d+\)",
+        ),
+        (
+            rolls_by_data,
+            r"a number as `int\(x\)` gives it, .*: use torch\.where, or torch\.gather at the places .*test_capture\.py, line \d+",
+        ),
         (gives_complex_numbers, r"aten\.angle\.default \(.*\) has no translation of complex numbers"),
     ],
 )

@@ -348,7 +348,8 @@ def _reason(error: Exception) -> str:
     text = str(error).strip()
     first = text.split("\n")[0] or type(error).__name__
     if isinstance(error, GuardOnDataDependentSymNode):
-        first = "a branch, or a shape, depends on what a tensor holds, which is not known before a step: use torch.where"
+        what = "a branch, a shape, or a number as `int(x)` gives it, depends on what a tensor holds, which is not known before a step"
+        first = f"{what}: use torch.where, or torch.gather at the places that the tensor holds"
     if isinstance(error, UncapturedHigherOrderOpError):
         first = "this is a branch or a loop that depends on data, which graphc has not: leave it out of the model"
     called = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
