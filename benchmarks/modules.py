@@ -197,6 +197,25 @@ def masked_text() -> Batch:
     return text(attention_mask=lambda: torch.ones(ROWS, TIME, dtype=torch.int64))
 
 
+def film() -> Batch:
+    return {"pixel_values": torch.randn(ROWS, 4, 3, 32, 32), "labels": classes()}
+
+
+def flow() -> nn.Module:
+    """RAFT of pairs of pictures, in two updates."""
+    own = importlib.import_module("torchvision.models.optical_flow").raft_small()
+
+    class Flow(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.own = own
+
+        def forward(self, x: Tensor) -> Any:
+            return self.own(x[:, 0], x[:, 1], num_flow_updates=2)
+
+    return Flow()
+
+
 def detected(output: Any, batch: Any) -> Tensor:
     """A loss of a detector whose first box is the one that is looked for."""
     return F.cross_entropy(output.logits[:, 0], batch["pixel_values"][:, 0, 0, :3].argmax(1)) + output.pred_boxes.square().mean()
@@ -353,6 +372,60 @@ MODULES = {
     "PatchTST": hugging("PatchTSTConfig", "PatchTSTForPrediction", curves, **PATCHED_SERIES),
     "YOLOS": hugging("YolosConfig", "YolosForObjectDetection", lambda: {"pixel_values": images(32)}, detected,
                      **{**PATCHES, "image_size": [32, 32], **DRY}, num_detection_tokens=5, num_labels=CLASSES),
+    "R(2+1)D": filming("r2plus1d_18"),
+    "LR-ASPP": segmenting("lraspp_mobilenet_v3_large"),
+    "RAFT": Module("torchvision", flow, lambda: (torch.rand(ROWS, 2, 3, 128, 128), classes()), lambda output, _: sum(
+                   (part.abs().mean() for part in output), torch.zeros(()))),
+    "Twins": timm("twins_svt_small", 224),
+    "NFNet": timm("nfnet_l0"),
+    "FastViT": timm("fastvit_t8"),
+    "DaViT": timm("davit_tiny", 224),
+    "InceptionNeXt": timm("inception_next_atto"),
+    "CAFormer": timm("caformer_s18"),
+    "TinyNet": timm("tinynet_e"),
+    "LCNet": timm("lcnet_050"),
+    "GhostNet v2": timm("ghostnetv2_100", drop_rate=0.0),
+    "MambaOut": timm("mambaout_femto"),
+    "TinyViT": timm("tiny_vit_5m_224", 224),
+    "SwiftFormer": timm("swiftformer_xs"),
+    "StarNet": timm("starnet_s1"),
+    "PiT": timm("pit_ti_224", 224),
+    "mT5": hugging("MT5Config", "MT5ForConditionalGeneration", **T5),
+    "UniSpeech": hugging("UniSpeechConfig", "UniSpeechForSequenceClassification", waves, **WAVES),
+    "Data2Vec": hugging("Data2VecAudioConfig", "Data2VecAudioForCTC", spoken, **{**WAVES, "num_conv_pos_embeddings": 2},
+                        conv_pos_kernel_size=5, pad_token_id=0),
+    "ConvNeXt v2": hugging("ConvNextV2Config", "ConvNextV2ForImageClassification", picture, **POOL),
+    "GLPN": hugging("GLPNConfig", "GLPNForDepthEstimation",
+                    lambda: {"pixel_values": images(), "labels": torch.rand(ROWS, SIDE, SIDE) + 0.1}, **SEGFORMER),
+    "ViT-MAE": hugging("ViTMAEConfig", "ViTMAEForPreTraining", lambda: {"pixel_values": images(32), "noise": torch.rand(ROWS, 16)},
+                       **{**PATCHES, **DRY}, decoder_hidden_size=32, decoder_num_hidden_layers=1, decoder_num_attention_heads=4,
+                       decoder_intermediate_size=32),
+    "ViViT": hugging("VivitConfig", "VivitForVideoClassification", film, **{**PATCHES, **DRY}, num_labels=CLASSES, num_frames=4,
+                     tubelet_size=[2, 8, 8]),
+    "Informer": hugging("InformerConfig", "InformerForPrediction", series, **SERIES),
+    "PatchTSMixer": hugging("PatchTSMixerConfig", "PatchTSMixerForPrediction", curves, context_length=32, prediction_length=8,
+                            patch_length=8, patch_stride=8, num_input_channels=3, d_model=16, num_layers=2, dropout=0.0, head_dropout=0.0),
+    "DBRX": hugging("DbrxConfig", "DbrxForCausalLM", d_model=32, n_heads=4, n_layers=2, max_seq_len=32, vocab_size=WORDS, pad_token_id=0,
+                    attn_config={"kv_n_heads": 2, "clip_qkv": 8, "rope_theta": 10000.0},
+                    ffn_config={"ffn_hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2, "hidden_size": 32}),
+    "Qwen 2 MoE": hugging("Qwen2MoeConfig", "Qwen2MoeForCausalLM", **LLAMA, num_experts=4, num_experts_per_tok=2,
+                          moe_intermediate_size=32, shared_expert_intermediate_size=32),
+    "Zamba": hugging("ZambaConfig", "ZambaForCausalLM", **{**LLAMA, "num_hidden_layers": 5}, attention_hidden_size=64,
+                     attention_head_dim=16, mamba_d_state=4, mamba_dt_rank=4, n_mamba_heads=2, attn_layer_period=2, attn_layer_offset=1,
+                     use_mamba_kernels=False),
+    "CANINE": hugging("CanineConfig", "CanineForSequenceClassification", lambda: {"input_ids": words(time_=16), "labels": classes()},
+                      **{name: value for name, value in BERT.items() if name != "vocab_size"}, num_hash_buckets=64,
+                      local_transformer_stride=4, downsampling_rate=4),
+    "EnCodec": hugging("EncodecConfig", "EncodecModel", lambda: {"input_values": torch.randn(ROWS, 1, 640)},
+                       lambda output, _: output.audio_values.square().mean(), num_filters=4, hidden_size=16, codebook_size=16,
+                       codebook_dim=16, upsampling_ratios=[4, 2], num_lstm_layers=1),
+    "TAPAS": hugging("TapasConfig", "TapasForMaskedLM", lambda: text(token_type_ids=lambda: torch.zeros(ROWS, TIME, 7, dtype=torch.int64)),
+                     **BERT, type_vocab_sizes=[3, 8, 8, 2, 8, 8, 4]),
+    "MiniMax": hugging("MiniMaxConfig", "MiniMaxForCausalLM", **LLAMA, num_local_experts=4, block_size=4, head_dim=8,
+                       layer_types=["linear_attention", "full_attention"]),
+    "Chameleon": hugging("ChameleonConfig", "ChameleonForConditionalGeneration", **LLAMA, vocabulary_map={"<image>": 4},
+                         vq_config={"embed_dim": 16, "num_embeddings": 8, "base_channels": 32, "channel_multiplier": [1, 1],
+                                    "num_res_blocks": 1, "latent_channels": 16, "resolution": 32}),
 }  # fmt: skip
 
 

@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .wording import in_python
+
 
 class Error(Exception):
-    """What graphc says is wrong, in its own words."""
+    """What graphc says is wrong."""
 
 
 def run(*arguments: object) -> str:
@@ -104,5 +106,5 @@ def _wait(process: subprocess.Popen[str]) -> tuple[str, str]:
 
 def _reason(wrong: str, status: int) -> str:
     """What an exit status and a text of error say."""
-    text = wrong.strip().removeprefix("error: ")
+    text = in_python(wrong.strip().removeprefix("error: "))
     return text or f"graphc ended with exit status {status}, and says nothing"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,9 @@ class Rows(lightning.LightningDataModule):
     def val_dataloader(self) -> DataLoader[Any]:
         return self._loader(16)
 
+    def test_dataloader(self) -> DataLoader[Any]:
+        return self._loader(20)
+
     def _loader(self, count: int) -> DataLoader[Any]:
         generator = torch.Generator().manual_seed(count)
         rows = TensorDataset(torch.randn(count, 12, generator=generator), torch.randint(5, (count,), generator=generator))
@@ -44,6 +48,7 @@ class Classifier(lightning.LightningModule):
         self.layers = nn.Sequential(nn.Linear(12, 32, bias=False), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 5))
         self.accuracy = MulticlassAccuracy(5, average="micro")
         self.seen: list[float] = []
+        self.evaluated = 0
 
     def plain(self) -> Classifier:
         """Without batch norm, which depends on what makes a batch."""
@@ -66,7 +71,16 @@ class Classifier(lightning.LightningModule):
             assert outputs["best"].shape[0] % batch[0].shape[0] == 0
 
     def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
+        self.evaluated += 1
         self.log("val_loss", nn.functional.cross_entropy(self.layers(batch[0]), batch[1]), sync_dist=True)
+
+    def test_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        self.evaluated += 1
+        scores = self.layers(batch[0])
+        self.accuracy(scores, batch[1])
+        self.log("test_accuracy", self.accuracy)
+        self.log("test_loss", nn.functional.cross_entropy(scores, batch[1]), sync_dist=True)
+        return scores
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.AdamW(self.parameters(), lr=1e-2, weight_decay=0.1)
@@ -74,20 +88,40 @@ class Classifier(lightning.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
+def trainer_of(folder: Path, engine: str, world: int, **options: Any) -> lightning.Trainer:
+    """A trainer that says nothing."""
+    strategy = {"strategy": GraphcStrategy()} if engine == "graphc" else {}
+    return lightning.Trainer(
+        accelerator="cpu", devices=world, default_root_dir=folder, enable_progress_bar=False, enable_model_summary=False,
+        use_distributed_sampler=False, **strategy, **options,
+    )  # fmt: skip
+
+
 def fit(folder: Path, engine: str, resume: Path | None = None, module: Callable[[Classifier], Any] | None = None, **options: Any) -> Any:
     """Losses of the steps, what was logged, and the sum of the weights in the module."""
     torch.manual_seed(0)
     world = torch.distributed.get_world_size() if torch.distributed.is_initialized() else int(options.pop("world", 1))
     model = Classifier() if module is None else module(Classifier())
-    strategy = {"strategy": GraphcStrategy()} if engine == "graphc" else {}
     callbacks = [LearningRateMonitor(), ModelCheckpoint(folder, "epoch{epoch}", auto_insert_metric_name=False, save_top_k=-1)]
     settings = {"max_epochs": 2, "gradient_clip_val": 0.5, "log_every_n_steps": 1, **options}
-    trainer = lightning.Trainer(
-        accelerator="cpu", devices=world, logger=CSVLogger(folder, "", ""), callbacks=callbacks, enable_progress_bar=False,
-        enable_model_summary=False, use_distributed_sampler=False, **strategy, **settings,
-    )  # fmt: skip
+    trainer = trainer_of(folder, engine, world, logger=CSVLogger(folder, "", ""), callbacks=callbacks, **settings)
     trainer.fit(model, datamodule=Rows(), ckpt_path=resume)
     return model.seen, logged(folder) if trainer.is_global_zero else [], [float(part.sum()) for part in model.state_dict().values()]
+
+
+def evaluate(folder: Path, engine: str, world: int, module: Callable[[Classifier], Any] | None = None) -> Any:
+    """What evaluations before, in and behind a training log, how often the module's own methods ran, and warnings that there is no plan."""
+    torch.manual_seed(0)
+    model = Classifier() if module is None else module(Classifier())
+    trainer = trainer_of(folder, engine, world, max_epochs=2, logger=False, enable_checkpointing=False)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found = trainer.validate(model, datamodule=Rows(), verbose=False)
+        trainer.fit(model, datamodule=Rows())
+        found.append({"val_loss": float(trainer.callback_metrics["val_loss"])})
+        found += trainer.test(model, datamodule=Rows(), verbose=False)
+    lines = [{name: float(value) for name, value in line.items()} for line in found]
+    return lines, model.evaluated, [str(one.message) for one in said if "no plan" in str(one.message)]
 
 
 def logged(folder: Path) -> list[dict[str, float]]:

@@ -122,7 +122,8 @@ def loops_over_experts(x: Tensor) -> Tensor:
     for expert in torch.greater(mask.sum((-1, -2)), 0).nonzero():
         place, row = torch.where(mask[expert].squeeze(0))
         factor = float(f"{expert[0]}") + 1.0
-        rows = torch.tanh(F.linear(x[None, row].reshape(-1, 4), torch.eye(4).flip(0) * factor))
+        weight = (x.detach()[:, :, None] * x.detach()[:, None])[expert[0]]
+        rows = torch.tanh(F.linear(x[None, row].reshape(-1, 4), torch.eye(4).flip(0) * factor).matmul(weight.t()))
         found.index_add_(0, row, rows * scores[row, place, None])
     return found.square().mean()
 
@@ -131,6 +132,12 @@ def selects_rows(x: Tensor) -> Tensor:
     (row,) = torch.where(x[:, 0] > 0)
     (column,) = torch.where(x[0] > 0)
     return (x.index_add(0, row, 2.0 * x[row]) * x.index_add(0, column, x.t()[column] / 2)).square().mean()
+
+
+def multiplies_rows(x: Tensor) -> Tensor:
+    (row,) = torch.where(x[:, 0] > 0)
+    found = torch.tanh(x[row].matmul(x.detach() * 0.5)) @ torch.eye(4).flip(0)
+    return x.index_add(0, row, torch.mm(found, torch.eye(4))).square().mean()
 
 
 def classifies_in_time(x: Tensor) -> Tensor:
@@ -159,11 +166,52 @@ def splits_by_experts(x: Tensor) -> Tensor:
     return torch.zeros_like(x).index_add(0, order, found).square().mean()
 
 
+def has_the_mean_of_rows(x: Tensor) -> Tensor:
+    return x[torch.where(x[:, 0] > 0)[0]].mean() + x.square().mean()
+
+
+def has_losses_of_what_a_mask_takes(x: Tensor) -> Tensor:
+    """Logarithms of what the mask leaves out would be no numbers."""
+    mask, rows = x.detach() > 0, x.detach()[:, 0] > -0.5
+    difference = torch.log(x[mask]) - x.detach()[mask]
+    found = torch.sqrt(difference.pow(2).mean() + 1.0) + difference.sum() + x[rows].mean(0).sum() + F.mse_loss(x[rows], x.sin()[rows])
+    labels = torch.tensor([0, 3, 1, 2])
+    return found + F.cross_entropy(x[rows], labels[rows]) + F.l1_loss(x[mask], x.detach()[mask] * 2.0, reduction="sum")
+
+
+def joins_at_places(x: Tensor) -> Tensor:
+    """With what was there, and without."""
+    places, found = torch.tensor([[0, 1, 0, 1], [2, 2, 2, 2], [0, 0, 0, 0], [3, 1, 3, 0]]), x.sum()
+    for reduce in ("sum", "prod", "amax", "amin", "mean"):
+        for include_self in (False, True) if reduce == "mean" else (False,):
+            joined = torch.scatter_reduce(x * 0.5, 1, places, x, reduce, include_self=include_self)
+            found = found + (joined * torch.arange(1.0, 5.0)).square().mean()
+    whole = torch.scatter_reduce(torch.zeros(4, dtype=torch.int64), 0, places[0], (x.detach()[0] * 4).long(), "amax", include_self=False)
+    return found + whole.sum()
+
+
+def samples_a_grid(x: Tensor) -> Tensor:
+    image, grid = (x @ x.t()).reshape(1, 1, 4, 4), x.reshape(1, 2, 4, 2) * 1.5
+    corners = F.grid_sample(image, grid, align_corners=True) + F.grid_sample(image, grid, "bilinear", "border", False)
+    return (corners + F.grid_sample(image, grid, "nearest", "zeros", False)).square().mean() * 0.05
+
+
+def takes_at_a_place_of_data(x: Tensor) -> Tensor:
+    place = x.detach().sum(0).topk(2).indices
+    return (x[:, place[0]] * x[place[1]] * x[..., place[1]]).mean() + x.square().mean()
+
+
 @pytest.mark.parametrize(
     "function",
     [
+        has_the_mean_of_rows,
+        has_losses_of_what_a_mask_takes,
+        joins_at_places,
+        samples_a_grid,
+        takes_at_a_place_of_data,
         loops_over_experts,
         selects_rows,
+        multiplies_rows,
         classifies_in_time,
         sorts,
         splits_by_experts,
@@ -183,6 +231,14 @@ def test_losses_are_those_of_pytorch(function: Callable[[Tensor], Tensor]) -> No
     check_losses(begun(function))
 
 
+def test_integers_are_drawn_anew_at_each_step() -> None:
+    model = begun(lambda x: (0.0 * x).mean() + torch.randint(2, 5, (400,)).float().mean() + 10.0 * torch.randint(3, (1, 40)).amax())
+    parallel = graphc.parallelize(model, BATCH, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    means = [float(parallel.step(BATCH)) - 20.0 for _ in range(4)]
+    assert means == pytest.approx([3.0] * 4, abs=0.2)
+    assert len(set(means)) > 1
+
+
 def leaves_layers_out_at_times(x: Tensor) -> Tensor:
     return x.mean() if torch.rand([]) < 0.1 else x.square().mean()
 
@@ -195,12 +251,20 @@ def branches_on_weights(x: Tensor) -> Tensor:
     return x.mean() if x.sum() > 0 else x.square().mean()
 
 
+def rolls_by_data(x: Tensor) -> Tensor:
+    return (x.roll(int(x.argmax()), 1) * x).mean()
+
+
 def gives_complex_numbers(x: Tensor) -> Tensor:
     return torch.fft.fft(x).angle().mean()
 
 
-def has_the_mean_of_rows(x: Tensor) -> Tensor:
-    return x[torch.where(x[:, 0] > 0)[0]].mean()
+def has_the_greatest_of_rows(x: Tensor) -> Tensor:
+    return x[torch.where(x[:, 0] > 0)[0]].amax()
+
+
+def compares_rows_of_two_masks(x: Tensor) -> Tensor:
+    return F.mse_loss(x[x > 0], x[x < 0])
 
 
 def counts_rows(x: Tensor) -> Tensor:
@@ -240,7 +304,8 @@ def puts_rows_elsewhere(x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (has_the_mean_of_rows, "`mean` is computed of rows that a condition selects, and how many these are depends on data: compute all"),
+        (has_the_greatest_of_rows, "`amax` is computed of rows that a condition selects, and how many these are depends on data: compute"),
+        (compares_rows_of_two_masks, "`mse_loss` is computed of rows that a condition selects"),
         (counts_rows, "`shape` is computed of rows that a condition selects"),
         (lists_rows, "a branch or a number is made of rows that a condition selects"),
         (adds_for_each_row, "`add` is computed of rows that a condition selects"),
@@ -250,7 +315,14 @@ def puts_rows_elsewhere(x: Tensor) -> Tensor:
         (puts_rows_elsewhere, "`index_add` is computed of rows that a condition selects"),
         (leaves_layers_out_at_times, r"the model branches on a random number.*: set that probability \(`layerdrop`\) to 0"),
         (draws_by_python, "the model draws random numbers by `random` or numpy, and they would be the same at each step"),
-        (branches_on_weights, r"a branch, or a shape, depends on what a tensor holds.*: use torch\.where \(.*test_capture\.py, line \d+\)"),
+        (
+            branches_on_weights,
+            r"a branch, a shape, .* depends on what a tensor holds.*: use torch\.where, .* \(.*test_capture\.py, line \d+\)",
+        ),
+        (
+            rolls_by_data,
+            r"a number as `int\(x\)` gives it, .*: use torch\.where, or torch\.gather at the places .*test_capture\.py, line \d+",
+        ),
         (gives_complex_numbers, r"aten\.angle\.default \(.*\) has no translation of complex numbers"),
     ],
 )
@@ -299,6 +371,30 @@ def test_a_buffer_may_be_a_parameter() -> None:
     model = Frozen()
     check_losses(model)
     assert isinstance(model.scale, nn.Parameter)
+
+
+class Strided(nn.Module):
+    """It computes extents of a buffer that is saved nowhere, and may count in it."""
+
+    def __init__(self, counts: bool) -> None:
+        super().__init__()
+        self.layer, self.counts = nn.Linear(4, 4), counts
+        self.register_buffer("stride", torch.tensor(3), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        width = torch.ceil(x.shape[-1] / self.stride).to(torch.int64) * 3
+        x = x + 0.01 * float(width)
+        if self.counts:
+            self.stride += 1
+        return F.pad(self.layer(x), (0, width - 4)).square().mean()
+
+
+def test_a_buffer_that_is_saved_nowhere_is_known() -> None:
+    torch.manual_seed(0)
+    check_losses(Strided(counts=False))
+    model = Strided(counts=True)
+    with pytest.raises(graphc.Error, match="the model branches on a buffer, and changes one"):
+        graphc.parallelize(model, BATCH, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
 
 
 class Converting(nn.Module):

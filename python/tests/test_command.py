@@ -13,6 +13,7 @@ from conftest import built
 from world import root
 
 import graphc
+from graphc.wording import in_python
 
 GRAPH = """graph @linear {
   %x = input "x" : f32[8, 20]
@@ -73,8 +74,9 @@ def test_options_are_those_of_the_command() -> None:
     [
         ("nowhere.onnx", {}, "cannot read the model nowhere.onnx"),
         (GRAPH.replace("matmul", "matmull"), {}, "there is no op `matmull`"),
-        (GRAPH, {"mesh": (0,)}, "--mesh"),
-        (GRAPH, {"optimiser": "sgd"}, "--optimiser"),
+        (GRAPH, {"mesh": (0,)}, "for `mesh`: "),
+        (GRAPH, {"optimiser": "sgd"}, "`optimiser`"),
+        (GRAPH, {"lr": 0.1}, "lr is a number of an optimizer: say which with optimizer$"),
         (GRAPH, {"pin": {"w": "S"}}, "`S` is no SBP"),
     ],
 )
@@ -82,6 +84,29 @@ def test_errors_are_graphcs_words(model: str, options: dict[str, object], said: 
     with pytest.raises(graphc.Error, match=said) as caught:
         graphc.compile(model, **options)
     assert not str(caught.value).startswith("error: ")
+    assert " --" not in str(caught.value).replace(" -->", "")
+
+
+@pytest.mark.parametrize(
+    ("of_command", "of_python"),
+    [
+        (
+            "invalid value '3x' for '--mesh <MESH>': write a mesh as 4 or 2x4\n\nFor more information, try '--help'.",
+            "invalid value '3x' for `mesh`: write a mesh as 4 or 2x4",
+        ),
+        (
+            "unexpected argument '--lrr' found\n\n  tip: a similar argument exists: '--lr'\n\nUsage: graphc compile --lr <LR> <MODEL>",
+            "unexpected argument `lrr` found\n\n  tip: a similar argument exists: `lr`",
+        ),
+        ("take a larger batch, or `--recompute auto`", 'take a larger batch, or `recompute="auto"`'),
+        ("add --warmup or --clip-norm 1.5, or skip with --on-nan skip", 'add warmup or clip_norm=1.5, or skip with on_nan="skip"'),
+        ("give it with --dim time=VALUE; --mesh has 4 ranks", 'give it with dim={"time": VALUE}; mesh has 4 ranks'),
+        ("ask with --loss output:loss; it is at `a--b`", 'ask with loss="output:loss"; it is at `a--b`'),
+        ("`graphc compile --help` lists them", "`graphc compile --help` lists them"),
+    ],
+)
+def test_options_are_said_as_arguments(of_command: str, of_python: str) -> None:
+    assert in_python(of_command) == of_python
 
 
 def test_a_command_that_is_none_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

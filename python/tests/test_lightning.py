@@ -73,6 +73,44 @@ def test_lightning_goes_on_from_checkpoints_of_either(tmp_path: Path) -> None:
         assert found[2] == pytest.approx(expected[2], abs=1e-4)
 
 
+def by_number(module: Any) -> Any:
+    """Its ``validation_step`` looks at the number of the batch."""
+    own = module.validation_step
+    module.validation_step = lambda batch, batch_idx: own(batch, batch_idx + 0)
+    return module
+
+
+def check_evaluations(world: int, folder: Path, engine: str, **options: Any) -> Any:
+    """Checks what evaluations log; how often the module's own methods ran on each process, and the first one's warnings."""
+    pytest.importorskip("lightning")
+    from lightning_job import evaluate
+
+    expected = run(1, lambda rank: evaluate(folder, "lightning", 1, **options))[0][0]
+    assert [sorted(line) for line in expected] == [["val_loss"], ["val_loss"], ["test_accuracy", "test_loss"]]
+    found = run(world, lambda rank: evaluate(folder, engine, world, **options))
+    assert [one["error"] for one in found if isinstance(one, dict)] == []
+    for line, wanted in zip(found[0][0], expected, strict=True):
+        assert line == pytest.approx(wanted, abs=1e-4)
+    return [count for _, count, _ in found], found[0][2]
+
+
+@pytest.mark.slow
+def test_lightning_evaluates_by_plans(tmp_path: Path) -> None:
+    assert check_evaluations(1, tmp_path, "lightning") == ([2 + 2 + 2 * 2 + 3], [])
+    for world in (1, 2):
+        # What a method leaves in the module while it is captured is undone.
+        assert check_evaluations(world, tmp_path, "graphc") == ([0] * world, [])
+
+
+@pytest.mark.slow
+def test_what_has_no_plan_lightning_evaluates_itself_and_says_so(tmp_path: Path) -> None:
+    ran, said = check_evaluations(1, tmp_path, "graphc", module=by_number)
+    assert ran == [2 + 2 + 2 * 2]
+    assert len(said) == 2
+    for text in said:
+        assert text.startswith("the module runs validation_step itself, as it has no plan: validation_step reads its argument 2")
+
+
 def branching(module: Any) -> Any:
     """Its ``training_step`` looks at the number of the batch."""
     module.training_step = lambda batch, batch_idx: module.layers(batch[0]).mean() * (1.0 if batch_idx else 2.0)

@@ -67,19 +67,36 @@ def _(x: Tensor) -> Tensor:
     return torch.empty_like(x)
 
 
+class FixedBuffers:
+    """What a model's integers hold that are saved nowhere, so that they are part of what it is."""
+
+    def __init__(self, model: nn.Module) -> None:
+        """Those of a model before it is captured."""
+        saved = model.state_dict(keep_vars=True)
+        self.contents = {
+            name: buffer.detach().cpu()
+            for name, buffer in model.named_buffers()
+            if name not in saved and not buffer.is_meta and not buffer.dtype.is_floating_point and not buffer.is_complex()
+        }
+
+    def beside(self, model: nn.Module) -> list[tuple[Tensor, Tensor]]:
+        """The buffers as they are while it is captured, and their contents."""
+        return [(buffer, self.contents[name]) for name, buffer in model.named_buffers() if name in self.contents]
+
+
 class Traced(nn.Module):
     """A model and its loss."""
 
     def __init__(self, model: nn.Module, loss: Loss | None, call: Forward, keep: Callable[[Any], None]) -> None:
         """Both; without a loss the model's output has one. The form of what the loss has beside it is given away."""
         super().__init__()
-        self.model, self.keep = model, keep
+        self.model, self.keep, self.fixed = model, keep, FixedBuffers(model)
         # In a list it is no part of the module, and its buffers are known values.
         self.losses, self.call = [loss], call
 
     def forward(self, batch: Any) -> tuple[Tensor, ...]:
         """The loss of a batch, and the tensors of what stands beside it."""
-        with Known() as known, _drawn_by_torch():
+        with Known(self.fixed.beside(self.model)) as known, _drawn_by_torch():
             found, beside = self._loss(batch)
         form, tensors = take_apart(beside)
         known.check([found, *tensors])
@@ -108,11 +125,11 @@ class Predicted(nn.Module):
     def __init__(self, model: nn.Module, call: Forward, keep: Callable[[Any], None]) -> None:
         """Of a model; the form of its output is given away, as PyTorch undoes what a module says of itself while it is captured."""
         super().__init__()
-        self.model, self.call, self.keep = model, call, keep
+        self.model, self.call, self.keep, self.fixed = model, call, keep, FixedBuffers(model)
 
     def forward(self, batch: Any) -> tuple[Tensor, ...]:
         """The tensors of the output."""
-        with Known() as known, _drawn_by_torch():
+        with Known(self.fixed.beside(self.model)) as known, _drawn_by_torch():
             output = self.call(self.model, batch)
         form, tensors = take_apart(output)
         known.check(tensors)
@@ -331,7 +348,8 @@ def _reason(error: Exception) -> str:
     text = str(error).strip()
     first = text.split("\n")[0] or type(error).__name__
     if isinstance(error, GuardOnDataDependentSymNode):
-        first = "a branch, or a shape, depends on what a tensor holds, which is not known before a step: use torch.where"
+        what = "a branch, a shape, or a number as `int(x)` gives it, depends on what a tensor holds, which is not known before a step"
+        first = f"{what}: use torch.where, or torch.gather at the places that the tensor holds"
     if isinstance(error, UncapturedHigherOrderOpError):
         first = "this is a branch or a loop that depends on data, which graphc has not: leave it out of the model"
     called = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]

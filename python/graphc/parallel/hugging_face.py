@@ -40,6 +40,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         if self.args.gradient_accumulation_steps != 1:
             raise Error("gradient_accumulation_steps is no part of plans: take larger batches, and plan={'microbatches': N}")
         self.args.dataloader_drop_last = True
+        _leave_processors_unnumbered(self.args)
 
     def create_accelerator_and_postprocess(self) -> None:
         """The accelerator, which leaves the model as it is."""
@@ -96,3 +97,9 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             optimizer.load_state_dict(self.parallel.optimizer_state_dict())
         super()._save_optimizer_and_scheduler(output_dir)
         optimizer.state.clear()
+
+
+def _leave_processors_unnumbered(arguments: Any) -> None:
+    """Lets a processor be ``cpu``: accelerate calls that of the second process ``cpu:1``, where ``torch.load`` puts nothing."""
+    if arguments.device.type == "cpu":
+        vars(arguments)["_setup_devices"] = torch.device("cpu")

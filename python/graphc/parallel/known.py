@@ -1,4 +1,4 @@
-"""What tensors hold that depend on neither weights nor batches, while a model is captured.
+"""What tensors hold that depend on neither weights nor batches, while a model is captured: those that it makes, and fixed buffers.
 
 Models branch on such tensors: whether all places of a mask are seen, whether a first position is 0, whether a random number is below a
 probability of 0. These branches go the same way at each step, and so they are no branches of the graph.
@@ -58,10 +58,17 @@ FAILED = object()
 class Known(TorchFunctionMode):
     """Keeps what tensors hold while it is entered, and says it to whoever branches on it."""
 
-    def __init__(self) -> None:
-        """Nothing is known."""
+    def __init__(self, buffers: Iterable[tuple[Tensor, Tensor]] = ()) -> None:
+        """What buffers hold is known, each of which stands beside its content, and nothing else."""
         super().__init__()
         self._contents: Any = WeakIdKeyDictionary()
+        self._buffers = list(buffers)
+        self._of_buffers: Any = WeakIdKeyDictionary()
+        """What depends on a buffer."""
+        self._relies_on_buffers = False
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
+            for buffer, content in self._buffers:
+                self._contents[buffer], self._of_buffers[buffer] = content.clone(), True
         self._random: Any = WeakIdKeyDictionary()
         """Random numbers; ``False`` stands at comparisons with them that may hold or not."""
         self._selected = Selected()
@@ -73,6 +80,8 @@ class Known(TorchFunctionMode):
             Error: where a branch depends on random numbers.
         """
         options = options or {}
+        if function is torch.nn.functional.pad:
+            arguments = (arguments[0], *(self._numbers(part) for part in arguments[1:]))
         if function in READ:
             return self._read(function, arguments, options)
         if self._selected.takes(function, arguments, options, self._contents.__contains__):
@@ -83,9 +92,12 @@ class Known(TorchFunctionMode):
         """Checks what a capture gives.
 
         Raises:
-            Error: where it depends on how many rows a condition selects.
+            Error: where it depends on how many rows a condition selects, or on a buffer that the model changes.
         """
         self._selected.check(outputs)
+        changed = [content for buffer, content in self._buffers if not _is_same(self._contents.get(buffer), content)]
+        if changed and self._relies_on_buffers:
+            raise Error("the model branches on a buffer, and changes one: let what it branches on be a number, or part of the batch")
 
     def _computed(self, function: Any, arguments: Any, options: Mapping[str, Any]) -> Any:
         found = OTHERWISE.get(function, function)(*arguments, **options)
@@ -95,10 +107,17 @@ class Known(TorchFunctionMode):
             self._note(found, function, arguments, options)
         return found
 
+    def _numbers(self, given: Any) -> Any:
+        """Numbers in a list, of which some may be tensors that are known."""
+        if not isinstance(given, list | tuple):
+            return given
+        return type(given)(self._read(Tensor.__int__, (part,), {}) if isinstance(part, Tensor) else part for part in given)
+
     def _read(self, function: Any, arguments: Any, options: Mapping[str, Any]) -> Any:
         operands = _tensors((arguments, options))
         self._selected.check_read(function, operands)
         if all(operand in self._contents for operand in operands):
+            self._relies_on_buffers = self._relies_on_buffers or any(operand in self._of_buffers for operand in operands)
             return self._apart(function, arguments, options)
         passed = _passed_check(sys._getframe(2))
         if passed is not None and function in (Tensor.__bool__, Tensor.item):
@@ -124,6 +143,8 @@ class Known(TorchFunctionMode):
                     # By `to` the one may be a copy where the other is none.
                     same = any(content is self._contents.get(operand) and result is not operand for operand in operands)
                     self._contents[result] = content.clone() if same else content
+                    if any(operand in self._of_buffers for operand in operands):
+                        self._of_buffers[result] = True
 
     def _is_known(self, function: Any, operands: list[Tensor]) -> bool:
         if not operands:
@@ -185,7 +206,26 @@ def _fill_diagonal(x: Tensor, value: float, wrap: bool = False) -> Tensor:
     return x.masked_fill_(torch.eye(*x.shape, dtype=torch.bool, device=x.device), value)
 
 
-OTHERWISE: dict[Any, Any] = {Tensor.fill_diagonal_: _fill_diagonal, torch.nn.functional.ctc_loss: ctc_loss}
+def _take(x: Tensor, index: Any) -> Any:
+    """PyTorch's own way reads the number that an index without dims holds."""
+    whole = index if isinstance(index, tuple) else (index,)
+    if sum(part is Ellipsis for part in whole) == 1:
+        place = next(place for place, part in enumerate(whole) if part is Ellipsis)
+        whole = (*whole[:place], *([slice(None)] * (x.dim() - len(whole) + 1)), *whole[place + 1 :])
+    at = next((place for place, part in enumerate(whole) if _is_number(part)), None)
+    # With others of the same kind beside it a number is broadcast, as PyTorch itself does.
+    if at is None or not all(isinstance(part, slice) for part in (*whole[:at], *whole[at + 1 :])):
+        return x[index]
+    return torch.index_select(x[(*whole[:at], slice(None), *whole[at + 1 :])], at, whole[at].reshape(1)).squeeze(at)
+
+
+def _is_number(part: Any) -> bool:
+    return isinstance(part, Tensor) and part.dim() == 0 and part.dtype in (torch.int64, torch.int32)
+
+
+OTHERWISE: dict[Any, Any] = {
+    Tensor.fill_diagonal_: _fill_diagonal, Tensor.__getitem__: _take, torch.nn.functional.ctc_loss: ctc_loss,
+}  # fmt: skip
 """What is written with other ops."""
 
 
@@ -209,6 +249,11 @@ def _is_of_a_list(frame: Any) -> bool:
     """Whether PyTorch reads all elements of a tensor one by one, for ``tolist``."""
     frames = (frame, frame.f_back)
     return any(one is not None and one.f_code.co_name == "tolist" and one.f_code.co_filename.endswith("fake_tensor.py") for one in frames)
+
+
+def _is_same(held: Tensor | None, content: Tensor) -> bool:
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        return held is not None and torch.equal(held, content)
 
 
 def _tensors(given: Any) -> list[Tensor]:

@@ -1,7 +1,8 @@
 """A strategy of Lightning's Trainer, whose steps are those of a plan. It needs lightning.
 
 Lightning runs its loops, hooks, loggers and checkpoints as ever. ``training_step`` is captured with the first batch; after that a step of
-the plan stands in its place, and in that of the gradients, clipping and update behind it.
+the plan stands in its place, and in that of the gradients, clipping and update behind it. So are ``validation_step`` and ``test_step``,
+of which each shape of batches has a plan; where they cannot be captured the module runs them itself, and a warning says why.
 """
 
 from __future__ import annotations
@@ -15,14 +16,21 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import BaseFinetuning, ModelPruning, StochasticWeightAveraging
 from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
+from graphc_torch.session import join_job
+
 from ..command import Error
 from .batch import plain
+from .evaluation import Evaluator
+from .job import Job
 from .model import Parallel, parallelize
+from .names import names_of, tensors_of
 from .planning import Mesh
 from .recorded import Unknown, make, recorded, replaced
+from .tensors import from_first, in_own_words
 
 CONSTANT = {
     "world_size", "num_nodes", "num_devices", "max_epochs", "max_steps", "num_training_batches", "estimated_stepping_batches",
@@ -60,6 +68,8 @@ class GraphcStrategy(DDPStrategy):  # type: ignore[misc]
         self._saved: Mapping[str, Any] | None = None
         self._is_behind = False
         """Whether the module's weights are older than the plan's."""
+        self._evaluators: dict[tuple[str, int], Evaluator | None] = {}
+        """What evaluates by each method, with so many arguments; ``None`` where the module does it itself."""
 
     @property
     def handles_gradient_accumulation(self) -> bool:
@@ -76,6 +86,7 @@ class GraphcStrategy(DDPStrategy):  # type: ignore[misc]
         # Batch norms are those of the whole batch in any case.
         self._layer_sync = None
         self.parallel, self._saved, self._is_behind, self._batches = None, None, False, []
+        self._evaluators = {}
         super().setup(trainer)
 
     def configure_ddp(self) -> None:
@@ -104,8 +115,16 @@ class GraphcStrategy(DDPStrategy):  # type: ignore[misc]
         """Nothing is left to do: the step was made with the loss."""
         return closure_loss.detach()
 
+    def validation_step(self, *arguments: Any, **options: Any) -> Any:
+        """The same of a plan, with the weights of now."""
+        return self._evaluate("validation_step", arguments, options)
+
+    def test_step(self, *arguments: Any, **options: Any) -> Any:
+        """The same of a plan, with the weights of now."""
+        return self._evaluate("test_step", arguments, options)
+
     def on_validation_start(self) -> None:
-        """Writes the weights into the module, which is evaluated as it stands."""
+        """Writes the weights into the module, whose hooks may look at them."""
         self._update_module()
 
     def on_train_end(self) -> None:
@@ -133,14 +152,60 @@ class GraphcStrategy(DDPStrategy):  # type: ignore[misc]
         """Plans a module with its first batch."""
         optimizer = self.optimizers[0]
         parallel = parallelize(
-            self.lightning_module, batch, forward=lambda module, batch: _run(module, batch, count), loss=_both, optimizer=optimizer,
-            accumulate=trainer.accumulate_grad_batches, max_norm=trainer.gradient_clip_val or None, device=self.root_device, **self.options,
+            self.lightning_module, batch, forward=lambda module, batch: _run(module, "training_step", batch, count), loss=_both,
+            optimizer=optimizer, accumulate=trainer.accumulate_grad_batches, max_norm=trainer.gradient_clip_val or None,
+            device=self.root_device, **self.options,
         )  # fmt: skip
         if self._saved is not None:
             parallel.load_optimizer_state_dict(self._saved)
             self._saved = None
         optimizer.state.clear()
         return parallel
+
+    def _evaluate(self, step: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """What a method that evaluates gives, by a plan where it has one."""
+        key = (step, len(arguments))
+        if key not in self._evaluators:
+            self._evaluators[key] = self._evaluator(step, len(arguments))
+        evaluator = self._evaluators[key]
+        if evaluator is not None:
+            try:
+                # What is made in inference mode could be changed nowhere else.
+                with torch.inference_mode(False), torch.no_grad():
+                    found = evaluator.prediction(plain(arguments[0]), self._version, whole=False)
+            except Error as reason:
+                rank_zero_warn(f"the module runs {step} itself, as it has no plan: {reason}")
+                self._evaluators[key] = None
+            else:
+                make(found["calls"], self.lightning_module)
+                return found["output"]
+        return getattr(super(), step)(*arguments, **options)
+
+    def _evaluator(self, step: str, count: int) -> Evaluator | None:
+        """What plans for a method of so many arguments, in full precision."""
+        module = self.lightning_module
+        if module.trainer.precision != "32-true" or count == 0:
+            return None
+        options = dict(self.options)
+        mesh, timeout = options.pop("mesh"), options.pop("timeout")
+        with in_own_words():
+            rank = join_job(self.root_device, timeout)
+        job = Job(
+            module, names_of(module), None, lambda module, batch: _run(module, step, batch, count), rank, self.world_size, self.root_device,
+            timeout, mesh, options,
+        )  # fmt: skip
+        return Evaluator(job, self._content)
+
+    def _content(self, name: str) -> Tensor:
+        """What a tensor of the module holds by now, on the first process."""
+        if self.parallel is not None:
+            return self.parallel._content(name)
+        return from_first(tensors_of(self.lightning_module)[name].detach(), self.world_size, self.root_device)
+
+    @property
+    def _version(self) -> int:
+        """How often the weights have changed."""
+        return 0 if self.parallel is None else 1 + self.parallel._version
 
     def _update_module(self) -> None:
         if self.parallel is not None and self._is_behind:
@@ -173,15 +238,15 @@ def _check(trainer: pl.Trainer, module: Any) -> None:
                 raise Error(f"{type(part).__name__} has {hook}, and a plan does not show gradients: {advice}")
 
 
-def _run(module: Any, batch: Any, count: int) -> Any:
-    """What ``training_step`` gives, and what it says beside it."""
-    more = [_changing(f"its argument {number + 1}, the number of the batch,") for number in range(1, count)]
-    guard = _Constants(module.trainer)
+def _run(module: Any, step: str, batch: Any, count: int) -> Any:
+    """What a method gives, and what it says beside it."""
+    more = [_changing(step, f"its argument {number + 1}, the number of the batch,") for number in range(1, count)]
+    guard = _Constants(module.trainer, step)
     parts = [part for part in module.modules() if isinstance(part, pl.LightningModule)]
-    with recorded(module) as record, ExitStack() as stack:
+    with recorded(module, step) as record, ExitStack() as stack:
         for part in parts:
             stack.enter_context(replaced(part, "_trainer", guard))
-        output = module.training_step(batch, *more)
+        output = getattr(module, step)(batch, *more)
     return {"output": output, "calls": record.calls}
 
 
@@ -195,15 +260,15 @@ def _both(found: Any, batch: Any) -> Any:
     return loss, {"output": others, "calls": found["calls"]}
 
 
-def _changing(what: str) -> Unknown:
-    return Unknown(f"training_step reads {what} and is captured once, for all steps: let the batch hold it as a tensor")
+def _changing(step: str, what: str) -> Unknown:
+    return Unknown(f"{step} reads {what} and is captured once, for all steps: let the batch hold it as a tensor")
 
 
 class _Constants:
     """A trainer of which only what never changes can be read."""
 
-    def __init__(self, trainer: Any) -> None:
-        self._of = trainer
+    def __init__(self, trainer: Any, step: str) -> None:
+        self._of, self._step = trainer, step
 
     def __getattr__(self, name: str) -> Any:
         """What the trainer has.
@@ -213,4 +278,4 @@ class _Constants:
         """
         if name in CONSTANT:
             return getattr(self._of, name)
-        return _changing(f"`trainer.{name}`,")._refuse()
+        return _changing(self._step, f"`trainer.{name}`,")._refuse()

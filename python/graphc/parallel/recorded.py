@@ -68,17 +68,18 @@ class Unknown:
 class Later(Unknown):
     """What a call will give when it is made."""
 
-    def __init__(self, number: int) -> None:
-        """Of the call of this number."""
-        super().__init__("training_step computes with what a metric gives, which is known after the step alone: give it to self.log")
+    def __init__(self, step: str, number: int) -> None:
+        """Of the call of this number, in this method."""
+        super().__init__(f"{step} computes with what a metric gives, which is known after the step alone: give it to self.log")
         self.number = number
 
 
 class Record:
     """The calls that a module makes of its own logging, and of its metrics."""
 
-    def __init__(self, module: nn.Module) -> None:
-        """Nothing yet."""
+    def __init__(self, module: nn.Module, step: str = "training_step") -> None:
+        """Nothing yet, of this method."""
+        self.step = step
         self.calls: list[Call] = []
         self._paths = {id(part): path for path, part in module.named_modules()}
 
@@ -91,7 +92,7 @@ class Record:
         where = f"self.{path}.{method}" if path else f"self.{method}"
         plain = [self._plain(part, where) for part in arguments]
         self.calls.append(Call(path, method, tuple(plain), {name: self._plain(part, where) for name, part in options.items()}))
-        return Later(len(self.calls) - 1)
+        return Later(self.step, len(self.calls) - 1)
 
     def _plain(self, given: Any, where: str) -> Any:
         if isinstance(given, Tensor):
@@ -137,13 +138,13 @@ def _restored(given: Any, module: nn.Module, results: list[Any]) -> Any:
 
 
 @contextmanager
-def recorded(module: nn.Module) -> Iterator[Record]:
-    """The record of a module's calls of ``log``, ``log_dict`` and its metrics, while it is captured.
+def recorded(module: nn.Module, step: str = "training_step") -> Iterator[Record]:
+    """The record of a module's calls of ``log``, ``log_dict`` and its metrics, while this method is captured.
 
     Raises:
         Error: where the module keeps something of the capture in an attribute.
     """
-    record = Record(module)
+    record = Record(module, step)
     with ExitStack() as stack:
         stack.enter_context(replaced(module, "log", lambda *given, **options: _log(record, *given, **options)))
         stack.enter_context(replaced(module, "log_dict", lambda *given, **options: _log_all(record, *given, **options)))
@@ -151,10 +152,10 @@ def recorded(module: nn.Module) -> Iterator[Record]:
             for method in ("forward", "update"):
                 stack.enter_context(replaced(metric, method, _writer(record, path, method)))
             for method in ("compute", "reset"):
-                stack.enter_context(replaced(metric, method, _refuser(path, method)))
+                stack.enter_context(replaced(metric, method, _refuser(step, path, method)))
         before = _kept(module)
         yield record
-        _check_kept(module, before)
+        _check_kept(module, before, step)
 
 
 def _log(record: Record, name: str, value: Any, *given: Any, **options: Any) -> None:
@@ -176,8 +177,8 @@ def _writer(record: Record, path: str, method: str) -> Callable[..., Any]:
     return lambda *given, **options: record.put_down(path, method, given, options)
 
 
-def _refuser(path: str, method: str) -> Callable[..., Any]:
-    said = f"training_step calls self.{path}.{method}(), and is run once, to be captured: give the metric to self.log"
+def _refuser(step: str, path: str, method: str) -> Callable[..., Any]:
+    said = f"{step} calls self.{path}.{method}(), and is run once, to be captured: give the metric to self.log"
     return Unknown(said)._refuse
 
 
@@ -220,8 +221,8 @@ def _kept(module: nn.Module) -> dict[str, tuple[int, int]]:
     }
 
 
-def _check_kept(module: nn.Module, before: Mapping[str, tuple[int, int]]) -> None:
+def _check_kept(module: nn.Module, before: Mapping[str, tuple[int, int]], step: str) -> None:
     for name, found in _kept(module).items():
         if before.get(name) != found:
-            advice = "self.log it, or return it beside the loss, so that on_train_batch_end has it"
-            raise Error(f"training_step writes to `self.{name}`, and is run once, to be captured: {advice}")
+            advice = "self.log it, or return it, in training beside the loss, so that the hook behind the step has it"
+            raise Error(f"{step} writes to `self.{name}`, and is run once, to be captured: {advice}")

@@ -25,8 +25,15 @@ ROW_BY_ROW = {
     "sin", "cos", "relu", "relu_", "gelu", "silu", "mish", "elu", "softplus", "hardtanh", "leaky_relu", "clamp", "to", "float", "type",
     "type_as", "contiguous", "clone", "detach", "rsub", "__rsub__", "__add__", "__radd__", "__mul__", "__rmul__", "__sub__", "__neg__",
     "__pow__", "__truediv__", "dropout", "linear",
+    "matmul", "__matmul__", "mm",
 }  # fmt: skip
 """Functions of which each row of a result depends on the same row of the operands alone, and whose rows stay the first dim."""
+
+PRODUCTS = {"linear", "matmul", "__matmul__", "mm"}
+"""Products of rows, which are those of a first operand, with a matrix."""
+
+LOSSES = {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy_with_logits"}
+"""Losses of each element by itself, which are reduced as they say."""
 
 SAID = {"__get__", "dim", "is_floating_point", "is_complex"}
 """What asks about a tensor and computes nothing."""
@@ -42,6 +49,8 @@ class Selection:
     mask: Tensor
     parts: tuple[Selection, ...] = ()
     """All parts of what was split, if this is one of them."""
+    within: Selection | None = None
+    """A condition of one element that holds where any of these does."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -87,6 +96,8 @@ class Selected:
     def __init__(self) -> None:
         """Nothing."""
         self.kept: Any = WeakIdKeyDictionary()
+        self._selections: Any = WeakIdKeyDictionary()
+        """The selection of each mask that has taken rows, and which version of it."""
 
     def takes(self, function: Any, arguments: Any, options: Mapping[str, Any], is_known: Callable[[Tensor], bool]) -> bool:
         """Whether a function selects, or is given what was selected."""
@@ -94,6 +105,8 @@ class Selected:
             return not is_known(arguments[0])
         if _name(function) == "masked_select":
             return not is_known(arguments[1])
+        if _is_mask_taken(function, arguments) and not is_known(arguments[1]):
+            return True
         if any(isinstance(leaf, Extent) for leaf in pytree.tree_leaves((arguments, dict(options)))):
             return True
         return bool(self.kept) and any(isinstance(leaf, Tensor) and leaf in self.kept for leaf in pytree.tree_leaves((arguments, options)))
@@ -106,12 +119,14 @@ class Selected:
         """
         name = _name(function)
         if name == "masked_select" and arguments[0].shape == arguments[1].shape:
-            return self._mark(run(Tensor.reshape, arguments[0], [-1]), Rows(Selection(arguments[1]), 0))
+            return self._masked(arguments[0], arguments[1], run)
         if any(isinstance(leaf, Extent) for leaf in pytree.tree_leaves((arguments, dict(options)))):
             return self._split(name, arguments, options, run)
         if name in ("where", "nonzero") and len(arguments) == 1:
             return self._select(arguments[0], name == "where" or bool(options.get("as_tuple")), run)
         marks = {id(leaf): self.kept[leaf] for leaf in pytree.tree_leaves((arguments, options)) if _is_in(leaf, self.kept)}
+        if _is_mask_taken(function, arguments) and not marks:
+            return self._masked(arguments[0], arguments[1], run)
         if name in SAID and _owner(function) != "shape":
             return function(*arguments, **options)
         if name in ("__iter__", "unbind") and isinstance(self.kept[arguments[0]], Column):
@@ -148,7 +163,7 @@ class Selected:
             mask = run(torch.logical_and, mask, number.selection.mask)
         elif number is not None:
             raise Error("a condition that selects is made of rows that another one selects: combine both before")
-        selection = Selection(mask)
+        selection = Selection(mask, within=number.selection if isinstance(number, Number) else None)
         columns = []
         for dim, extent in enumerate(condition.shape):
             view = [extent if other == dim else 1 for other in range(condition.dim())]
@@ -211,6 +226,12 @@ class Selected:
             return self._added(name, arguments, options, run)
         if not isinstance(first, Rows) and not any(isinstance(mark, Rows) for mark in marks.values()):
             return None
+        if name in ("sum", "mean") and isinstance(first, Rows):
+            return self._reduced(name, arguments[0], first, _given(("self", "dim", "keepdim"), arguments, options), run)
+        if name == "cross_entropy":
+            return self._told_apart(function, arguments, options, run)
+        if name in LOSSES:
+            return self._lost(name, function, arguments, options, run)
         if name == "cat":
             return self._joined(arguments, options, run)
         if name == "ctc_loss" and len(marks) == 1:
@@ -253,9 +274,53 @@ class Selected:
         found = run(Tensor.reshape, found, [*([1] * leading), -1, *rest, *([1] * trailing)])
         return self._mark(found, Rows(selection, leading))
 
+    def _masked(self, x: Tensor, mask: Tensor, run: Run) -> Tensor:
+        """The rows of a tensor for which a mask holds; for the others stand such as nothing goes wrong with."""
+        version, selection = self._selections.get(mask, (None, None))
+        if selection is None or version != mask._version:
+            selection = Selection(run(torch.logical_and, mask, mask))
+            self._selections[mask] = (mask._version, selection)
+        harmless = 1.0 if x.is_floating_point() else 0
+        rest = list(x.shape[mask.dim() :])
+        found = run(torch.where, run(Tensor.reshape, selection.mask, [*mask.shape, *([1] * len(rest))]), x, harmless)
+        return self._mark(run(Tensor.reshape, found, [-1, *rest]), Rows(selection, 0))
+
+    def _reduced(self, name: str, x: Tensor, rows: Rows, given: Mapping[str, Any], run: Run) -> Any:
+        """The sum or the mean of rows, of which those count that are selected."""
+        dim, whole = given.get("dim"), list(range(x.dim()))
+        dims = whole if dim in (None, (), []) else [one % x.dim() for one in (dim if isinstance(dim, list | tuple) else [dim])]
+        if rows.leading or 0 not in dims or given.keys() - {"self", "dim", "keepdim"}:
+            return None
+        mask = run(Tensor.reshape, rows.selection.mask, [-1, *([1] * (x.dim() - 1))])
+        total = run(torch.sum, run(torch.where, mask, x, 0.0 if x.is_floating_point() else 0), dims, bool(given.get("keepdim", False)))
+        if name == "sum":
+            return total
+        width = torch.Size([x.shape[one] for one in dims if one != 0]).numel()
+        return run(torch.div, total, run(torch.mul, run(torch.sum, run(Tensor.to, rows.selection.mask, x.dtype)), width))
+
+    def _lost(self, name: str, function: Any, arguments: Any, options: Mapping[str, Any], run: Run) -> Any:
+        """A loss of rows: those of each element, reduced."""
+        reduction = options.get("reduction", "mean")
+        marks = {id(part): self.kept[part] for part in arguments if _is_in(part, self.kept)}
+        if len(arguments) != 2 or len(marks) != len({id(part) for part in arguments}) or options.get("weight") is not None:
+            return None
+        each = self._row_by_row(name, function, arguments, {**options, "reduction": "none"}, marks, run)
+        return each if each is None or reduction == "none" else self._reduced(reduction, each, self.kept[each], {}, run)
+
+    def _told_apart(self, function: Any, arguments: Any, options: Mapping[str, Any], run: Run) -> Any:
+        """Cross entropy of rows: labels of those that are not selected are ignored."""
+        if len(arguments) != 2 or options.get("reduction", "mean") == "none":
+            return None
+        scores, labels = arguments
+        rows = self.kept.get(labels)
+        if not isinstance(rows, Rows) or self.kept.get(scores) != rows or rows.leading or labels.is_floating_point():
+            return None
+        mask = run(Tensor.reshape, rows.selection.mask, [-1, *([1] * (labels.dim() - 1))])
+        return run(function, scores, run(torch.where, mask, labels, options.get("ignore_index", -100)), **options)
+
     def _added(self, name: str, arguments: Any, options: Mapping[str, Any], run: Run) -> Any:
         """Rows that are added up at their places, without those that are not selected."""
-        given = dict(zip(("self", "dim", "index", "source"), arguments, strict=False)) | dict(options)
+        given = _given(("self", "dim", "index", "source"), arguments, options)
         x, dim, index, source = (given.get(key) for key in ("self", "dim", "index", "source"))
         column, rows = (self.kept.get(part) if isinstance(part, Tensor) else None for part in (index, source))
         if not (isinstance(column, Column) and isinstance(rows, Rows) and isinstance(x, Tensor) and isinstance(source, Tensor)):
@@ -289,15 +354,17 @@ class Selected:
 
     def _row_by_row(self, name: str, function: Any, arguments: Any, options: Mapping[str, Any], marks: Mapping[int, Any], run: Run) -> Any:
         tensors = [leaf for leaf in pytree.tree_leaves((arguments, options)) if isinstance(leaf, Tensor)]
+        held = {id(mark.selection.within) for mark in marks.values() if isinstance(mark, Rows)}
+        marks = {key: mark for key, mark in marks.items() if not isinstance(mark, Number) or id(mark.selection) not in held}
         rows = [marks[id(tensor)] for tensor in tensors if id(tensor) in marks]
         marked = [tensor for tensor in tensors if id(tensor) in marks]
         others = [tensor for tensor in tensors if id(tensor) not in marks]
-        if name not in ROW_BY_ROW or not all(isinstance(mark, Rows) and mark.selection is rows[0].selection for mark in rows):
+        if name not in ROW_BY_ROW | LOSSES or not all(isinstance(mark, Rows) and mark.selection is rows[0].selection for mark in rows):
             return None
         if any(mark.leading for mark in rows) or len({tensor.dim() for tensor in marked}) != 1:
             return None
-        if name == "linear":
-            if len(marked) != 1 or marked[0] is not arguments[0]:
+        if name in PRODUCTS:
+            if len(marked) != 1 or marked[0] is not arguments[0] or arguments[0].dim() < 2 or arguments[1].dim() != 2:
                 return None
         elif any(other.dim() > marked[0].dim() or (other.dim() == marked[0].dim() and other.shape[0] != 1) for other in others):
             return None
@@ -312,6 +379,19 @@ class Selected:
 def _refused(what: str) -> Error:
     advice = "how many these are depends on data: compute all of them, and use torch.where"
     return Error(f"{what} of rows that a condition selects, and {advice}")
+
+
+def _given(names: tuple[str, ...], arguments: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments by their names."""
+    return dict(zip(names, arguments, strict=False)) | dict(options)
+
+
+def _is_mask_taken(function: Any, arguments: Any) -> bool:
+    """Whether rows are taken of a tensor for which a mask holds."""
+    if _name(function) != "__getitem__" or not isinstance(arguments[1], Tensor):
+        return False
+    x, mask = arguments
+    return bool(mask.dtype == torch.bool and 0 < mask.dim() <= x.dim() and x.shape[: mask.dim()] == mask.shape)
 
 
 def _is_in(leaf: Any, kept: Any) -> bool:

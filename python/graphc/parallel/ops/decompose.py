@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._decomp import decomposition_table
 from torch.nn import functional
 
 ATEN: Any = torch.ops.aten
@@ -301,6 +302,27 @@ def _places(size: Sequence[int], stride: Sequence[int], offset: int | None, x: T
     return found.reshape(-1)
 
 
+def scatter_reduce(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Any:
+    """Elements joined at places where what was there counts for nothing, or their means; all else is left as it is."""
+    if reduce == "mean":
+        ones = torch.ones_like(x) if include_self else torch.scatter(torch.ones_like(x), dim, index, 0.0)
+        total = x if include_self else torch.scatter(x, dim, index, 0.0)
+        return torch.scatter_add(total, dim, index, source) / torch.scatter_add(ones, dim, index, torch.ones_like(source))
+    if include_self:
+        return NotImplemented
+    bare = torch.scatter(x, dim, index, _neutral(reduce, x.dtype))
+    return torch.scatter_reduce(bare, dim, index, source, reduce)
+
+
+def _neutral(reduce: str, dtype: torch.dtype) -> float:
+    """What changes nothing when it is joined in this way."""
+    if reduce in ("sum", "prod"):
+        return 0 if reduce == "sum" else 1
+    if dtype.is_floating_point:
+        return -math.inf if reduce == "amax" else math.inf
+    return torch.iinfo(dtype).min if reduce == "amax" else torch.iinfo(dtype).max
+
+
 _TABLE: dict[Any, Callable[..., Any]] = {
     ATEN.log1p.default: log1p,
     ATEN.log2.default: lambda x: torch.log(x) * (1.0 / math.log(2.0)),
@@ -343,4 +365,6 @@ _TABLE: dict[Any, Callable[..., Any]] = {
     ATEN.convolution.default: convolution,
     ATEN.as_strided.default: as_strided,
     ATEN.as_strided_scatter.default: as_strided_scatter,
+    ATEN.scatter_reduce.two: scatter_reduce,
+    ATEN.grid_sampler_2d.default: decomposition_table[ATEN.grid_sampler_2d.default],
 }

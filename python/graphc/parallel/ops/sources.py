@@ -26,6 +26,20 @@ def random(distribution: dict[str, Any], call: Call) -> Value:
     return _drawn(call, call.dtype, call.shape, distribution)
 
 
+def integers(call: Call) -> Value:
+    """Random integers of a range, new at each step."""
+    writer = call.writer
+    low, high = int(call["low"]) if "low" in call.arguments else 0, int(call["high"])
+    if high - low > MOST_INTEGERS:
+        raise Unsupported(f"graphc draws integers of a range of up to {MOST_INTEGERS}")
+    drawn = writer.scale(_drawn(call, torch.float32, call.shape, UNIFORM), float(high - low))
+    return writer.cast(writer.offset(writer.unary("floor", drawn), float(low)), call.dtype)
+
+
+MOST_INTEGERS = 1 << 24
+"""Integers of a range that a float32 tells apart."""
+
+
 def bernoulli(call: Call) -> Value:
     """1 with a probability, else 0."""
     writer, probability = call.writer, call.tensor("p") if "p" in call.arguments else call.tensor("self")
@@ -65,6 +79,7 @@ TABLE: dict[str, Callable[[Call], Result]] = {
     **{name: partial(filled, 1.0) for name in ("ones_like", "new_ones")},
     **{name: partial(random, UNIFORM) for name in ("rand", "rand_like")},
     **{name: partial(random, NORMAL) for name in ("randn", "randn_like")},
+    **{name: integers for name in ("randint", "randint_like")},
     "bernoulli": bernoulli,
     "native_dropout": dropout,
 }
