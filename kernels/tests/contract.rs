@@ -156,6 +156,12 @@ fn large_cases() -> Vec<Case> {
     }
     let tokens = [f32s(&[2, 300, 130]), TensorType::new(DType::I64, [2, 300, 2])];
     add(Op::Dispatch(Dispatch { experts: 100, capacity: 5 }), &tokens, random);
+    // Attention whose weights are dropped.
+    let dropout = Some(DropoutOp { probability: Scalar(0.2), key: 4, training: true });
+    let op = Attention { dropout, ..Attention::new(causal, scale) };
+    add(Op::Attention(op), &[query.clone(), key.clone(), key.clone()], random);
+    let types = [&query, &key, &key, &query, &row, &query].map(TensorType::clone);
+    add(Op::AttentionGrad(AttentionGrad::from_attention(op, AttentionBias::None)), &types, random);
     cases
 }
 
