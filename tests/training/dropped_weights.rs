@@ -80,11 +80,11 @@ fn a_gpt_that_drops_weights_trains_alike_on_every_mesh() {
     let expected = losses(&one);
     assert_ne!(expected, losses(&plan(0.0, CompileOptions::default())), "nothing is dropped");
     let mesh = |mesh: &[usize]| CompileOptions { mesh: mesh.to_vec(), ..CompileOptions::default() };
-    let (data, tensor) = (Strategy::Data, Strategy::Megatron);
+    let (data, sharded) = (Strategy::Data, Strategy::Zero3);
     for options in [
         CompileOptions { strategy: data, ..mesh(&[2]) },
-        CompileOptions { strategy: tensor, ..mesh(&[2]) },
-        CompileOptions { strategy: tensor, ..mesh(&[2, 2]) },
+        CompileOptions { strategy: sharded, ..mesh(&[2]) },
+        CompileOptions { strategy: sharded, ..mesh(&[2, 2]) },
         CompileOptions { stages: 2, microbatches: 4, ..mesh(&[2]) },
         CompileOptions { microbatches: 2, ..mesh(&[2, 2]) },
         CompileOptions { recompute: Recompute::Full, ..mesh(&[1]) },
