@@ -139,7 +139,7 @@ pub const PASSES: &[Pass] = &[
     },
     Pass {
         name: "attention",
-        why: "after training_mode, as attention whose weights are dropped is none that has an op; before autodiff, and before all that moves or casts its parts",
+        why: "after training_mode, which says whether weights are dropped; before autodiff, and before all that moves or casts its parts",
         scope: PassScope::Layers,
         run: PassFunction::Forward(fuse_attention),
     },

@@ -130,16 +130,16 @@ pub(crate) fn grouped_matmul_grad<T: Number>(
 /// Those who multiply: the threads, how many they are, and memory to work in.
 type Workers<'a, 'b> = (Option<&'a crate::threads::ThreadPool>, usize, &'b mut [f32]);
 
+/// Makes the piece with an index of a result, whose elements it gets.
+type MultiplyPiece<'a, T> = dyn Fn(usize, &mut [T], Workers<'_, '_>) + Send + Sync + 'a;
+
 /// Calls `work` with the index and the elements of each piece of `size` elements of a result: of several pieces threads take some each, and
 /// one piece is shared by all. `room` says how many `f32` so many threads work in.
 fn share_out<T: Number>(
     result: &mut [T],
     size: usize,
     multiplications: usize,
-    (room, work): (
-        &dyn Fn(usize) -> usize,
-        &(dyn Fn(usize, &mut [T], Workers<'_, '_>) + Send + Sync),
-    ),
+    (room, work): (&dyn Fn(usize) -> usize, &MultiplyPiece<'_, T>),
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     if result.is_empty() {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use graphc_ir::float8;
 use graphc_ir::op::Op;
-use graphc_ir::ops::{Init, Triangle};
+use graphc_ir::ops::{DropoutOp, Init, Triangle};
 use graphc_ir::random::{RandomStream, key_of};
 use graphc_ir::types::{DType, row_major_strides};
 use half::{bf16, f16};
@@ -158,11 +158,7 @@ pub(crate) fn dropout<T: Float>(
             format!("{:?} into {:?}", x.shape, out.shape),
         ));
     }
-    let mask = DropoutMask {
-        stream: RandomStream { seed: cx.seed, key: dropout.key, step: cx.step },
-        threshold: (dropout.probability.0 * 16_777_216.0).ceil() as u32,
-        kept: (1.0 - dropout.probability.0) as f32,
-    };
+    let mask = DropoutMask::new(*dropout, cx);
     let rows = ShardRows::from_shard(out.shape, out.origin, out.global);
     let parts = parallel::count_parts(cx, out.len()).min(rows.count.max(1));
     let mut rest = out.flat();
@@ -184,12 +180,30 @@ pub(crate) fn dropout<T: Float>(
 }
 
 /// The choice of the elements that dropout drops.
-struct DropoutMask {
+pub(crate) struct DropoutMask {
     stream: RandomStream,
     /// An element is dropped where the first 24 random bits are less: as `uniform() < probability`, exactly.
     threshold: u32,
     /// The probability of what is kept.
     kept: f32,
+}
+
+impl DropoutMask {
+    /// Makes the choice of a dropout in the step of a call.
+    pub(crate) fn new(op: DropoutOp, cx: &KernelContext<'_>) -> Self {
+        Self {
+            stream: RandomStream { seed: cx.seed, key: op.key, step: cx.step },
+            threshold: (op.probability.0 * 16_777_216.0).ceil() as u32,
+            kept: (1.0 - op.probability.0) as f32,
+        }
+    }
+
+    /// Returns the element x at a position of the whole tensor as dropout leaves it.
+    #[inline(always)]
+    pub(crate) fn drop_element(&self, position: u64, x: f32) -> f32 {
+        let bits = self.stream.words(position)[0] >> 8;
+        if bits < self.threshold { 0.0 } else { x / self.kept }
+    }
 }
 
 /// Drops elements of a row, block by block through the stack; `first` is the row's position in the whole tensor,
@@ -217,8 +231,7 @@ fn drop_row<T: Float>(
 vectorized! {
     fn drop_block(mask: &DropoutMask, first: u64, x: &[f32], out: &mut [f32]) {
         for ((i, out), &x) in out.iter_mut().enumerate().zip(x) {
-            let bits = mask.stream.words(first + i as u64)[0] >> 8;
-            *out = if bits < mask.threshold { 0.0 } else { x / mask.kept };
+            *out = mask.drop_element(first + i as u64, x);
         }
     }
 }

@@ -162,6 +162,12 @@ fn large_cases() -> Vec<Case> {
     add(op, &[places.clone(), matrices, chosen.clone()], random);
     let op = Op::GroupedMatMulGrad(GroupedMatMulGrad { experts: 100 });
     add(op, &[places, others, chosen], random);
+    // Attention whose weights are dropped.
+    let dropout = Some(DropoutOp { probability: Scalar(0.2), key: 4, training: true });
+    let op = Attention { dropout, ..Attention::new(causal, scale) };
+    add(Op::Attention(op), &[query.clone(), key.clone(), key.clone()], random);
+    let types = [&query, &key, &key, &query, &row, &query].map(TensorType::clone);
+    add(Op::AttentionGrad(AttentionGrad::from_attention(op, AttentionBias::None)), &types, random);
     cases
 }
 

@@ -33,17 +33,45 @@ MODEL = """graph @attention {
 """
 
 
+DROPPED = """graph @attention {
+  %x = input "x" : f32[4, 6, 16]
+  %w = variable "w" {init={"normal": {"mean": 0, "std": 0.4}}, trainable=true} : f32[16, 16]
+  %b = variable "b" {init={"normal": {"mean": 0, "std": 1}}, trainable=true} : f32[1, 4, 6, 6]
+  %p = matmul %x, %w
+  %q = reshape %p {shape=[4, 6, 4, 4]}
+  %k = slice %q {starts=[0, 0, 0, 0], ends=[4, 6, 2, 4], steps=[1, 1, 1, 1]}
+  %o, %l = attention %q, %k, %k, %b {causal=false, scale=0.5, dropout={"probability": 0.3, "key": 1, "training": true}}
+  %r, %m = attention %o, %q, %q {causal=true, scale=0.5, dropout={"probability": 0.2, "key": 2, "training": true}}
+  %y = reshape %r {shape=[4, 6, 16]}
+  return "y" = %y
+}
+"""
+
+
 @pytest.mark.parametrize("strategy", ["data", "megatron"])
 @pytest.mark.parametrize("mesh", ["1", "2"])
 def test_attention_to_other_scores_trains_as_in_graphc(graphc: Callable[..., None], tmp_path: Path, mesh: str, strategy: str) -> None:
-    model, plan, data, metrics = (tmp_path / name for name in ("model.gir", "plan.json", "data", "losses"))
-    model.write_text(MODEL)
     torch.manual_seed(0)
     seen = torch.zeros(4 * STEPS, 1, 1, 6)
     seen[::2, :, :, 3:] = torch.finfo(torch.float32).min
     seen[3] = -torch.inf
-    save_file({"x": torch.randn(4 * STEPS, 6, 16), "seen": seen, "target": torch.randn(4 * STEPS, 6, 16)}, data)
-    graphc("compile", model, "--loss", "mse", "--optimizer", "sgd", "--lr", "0.5", "--mesh", mesh, "--strategy", strategy, "-o", plan)
+    options = ["--mesh", mesh, "--strategy", strategy]
+    trains_as_in_graphc(graphc, tmp_path, MODEL, {"x": torch.randn(4 * STEPS, 6, 16), "seen": seen}, options)
+
+
+@pytest.mark.parametrize("options", ["--mesh 1", "--mesh 2 --strategy data", "--mesh 2 --strategy megatron", "--mesh 2 --microbatches 2"])
+def test_the_weights_that_graphc_drops_are_dropped(graphc: Callable[..., None], tmp_path: Path, options: str) -> None:
+    torch.manual_seed(0)
+    trains_as_in_graphc(graphc, tmp_path, DROPPED, {"x": torch.randn(4 * STEPS, 6, 16)}, options.split())
+
+
+def trains_as_in_graphc(
+    graphc: Callable[..., None], folder: Path, text: str, inputs: dict[str, torch.Tensor], options: list[str]
+) -> None:
+    model, plan, data, metrics = (folder / name for name in ("model.gir", "plan.json", "data", "losses"))
+    model.write_text(text)
+    save_file({**inputs, "target": torch.randn(4 * STEPS, 6, 16)}, data)
+    graphc("compile", model, "--loss", "mse", "--optimizer", "sgd", "--lr", "0.5", *options, "-o", plan)
     graphc("train", plan, "--data", data, "--steps", STEPS, "--metrics", metrics)
     expected = [json.loads(line)["loss"] for line in metrics.read_text().splitlines()]
 
@@ -52,5 +80,5 @@ def test_attention_to_other_scores_trains_as_in_graphc(graphc: Callable[..., Non
         batches = Batches(graphc_torch.load_tensors(data), session.inputs, session.samples)
         return [float(session.step(batches.feeds(step))["loss"]) for step in range(STEPS)]
 
-    for losses in run(int(mesh), work):
+    for losses in run(int(options[1]), work):
         assert losses == pytest.approx(expected, rel=1e-5)

@@ -7,6 +7,7 @@ mod data;
 mod data_parallel;
 mod data_parallel_training;
 mod diverged;
+mod dropped_weights;
 mod epochs;
 mod exported;
 mod fetching;

@@ -7,6 +7,7 @@ use graphc_ir::decompose::batch_norms_in_mode;
 use graphc_ir::graph::{Graph, Node, Output};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::{Op, OpError};
+use graphc_ir::ops::DropoutOp;
 use graphc_ir::plan::CompileOptions;
 use graphc_ir::scalar::Scalar;
 
@@ -28,7 +29,7 @@ pub(crate) fn set_mode(graph: Graph, options: &CompileOptions) -> Result<Graph, 
     let failed = |error| PassError::Op { pass: PASS, error };
     let mut graph = if training { graph } else { without_blends(graph).map_err(failed)? };
     for node in &mut graph.nodes {
-        if let Op::Dropout(dropout) = &mut node.op {
+        if let Some(dropout) = dropout_mut(&mut node.op) {
             dropout.training = training;
         }
     }
@@ -53,11 +54,20 @@ pub fn keep_eval(graph: &Graph) -> Result<Graph, PassError> {
     let failed = |error| PassError::Op { pass: PASS, error };
     let mut graph = batch_norms_in_mode(graph, 0, |_| true).map_err(failed)?;
     for node in &mut graph.nodes {
-        if let Op::Dropout(dropout) = &mut node.op {
+        if let Some(dropout) = dropout_mut(&mut node.op) {
             dropout.probability = Scalar(0.0);
         }
     }
     Ok(graph)
+}
+
+/// Returns the dropout that an op is or does, if any.
+fn dropout_mut(op: &mut Op) -> Option<&mut DropoutOp> {
+    match op {
+        Op::Dropout(dropout) => Some(dropout),
+        Op::Attention(attention) => attention.dropout.as_mut(),
+        _ => None,
+    }
 }
 
 /// Removes updates of states. Readers of a new state read the state itself.

@@ -72,7 +72,7 @@ mod tests {
         ];
         let found = Attentions { whole: 5, in_parts: in_parts.into() };
         let expected = "attention: 5 as one op, 4 in parts
-  in parts: `a` and 2 more: dropout of the weights
+  in parts: `a` and 2 more: weights are dropped twice
   in parts: `d`: the op `cumulative_sum` within
 ";
         assert_eq!(attention_lines(&found), expected);

@@ -15,6 +15,10 @@
 //! splits kv heads, and then the heads of a group, with keys whole. A bias is split where it has the dim; its gradient is partial where it
 //! has not.
 //!
+//! *Dropout.* Where the op drops weights, those of softmax are dropped: 0 with a probability, else larger, as [`DropoutOp`] has it. The place that tells
+//! a weight's random number is its own in the whole `[batch, heads, queries, keys]`, so softmax, dropout and a product drop the same. The
+//! log-sum-exp is that of all scores.
+//!
 //! *FLOPs.* The forward pass makes two products. The gradient makes five, because it computes the scores again; four would be the
 //! model's own. A causal mask halves all of them, and a window leaves its share. If ranks share queries under a causal mask, the last rank
 //! sees nearly all keys and has nearly twice the mean FLOPs. The op counts that rank's FLOPs ([`Operation::most_flops`]). So the planner
@@ -27,6 +31,7 @@ use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
 
+use super::dropout::DropoutOp;
 use super::shards::{fill_shard, one_float, read_element};
 use crate::array::Array;
 use crate::operation::{
@@ -48,7 +53,7 @@ pub const FLOOR: f64 = -3e4;
 
 /// (q [b, t, heads, d], k [b, s, kv, d], v [b, s, kv, d] [, bias [b|1, heads|1, t|1, s|1]]) -> (o [b, t, heads, d], l [b, t, heads] of
 /// f32): l = log(sum(exp(score))) over the keys, o = sum(exp(score - l) v), score = scale q k, or cap tanh(scale q k / cap), plus the
-/// bias, which is of the queries' element type or f32.
+/// bias, which is of the queries' element type or f32. A dropout stands between the weights exp(score - l) and v.
 ///
 /// Head h reads keys and values of head h / (heads / kv): `kv` divides `heads`. Batch, queries and heads may be split;
 /// keys are whole.
@@ -64,12 +69,20 @@ pub struct Attention {
     /// The bound of the scaled scores, by cap tanh(score / cap), before a bias is added.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub soft_cap: Option<Scalar>,
+    /// The dropout of the weights, whose whole is `[batch, heads, queries, keys]`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dropout: Option<DropoutOp>,
 }
 
 impl Attention {
-    /// Makes an op without window and soft cap.
+    /// Makes an op without window, soft cap and dropout.
     pub fn new(causal: bool, scale: Scalar) -> Self {
-        Self { causal, scale, window: None, soft_cap: None }
+        Self { causal, scale, window: None, soft_cap: None, dropout: None }
+    }
+
+    /// Returns the dropout of the weights, if any of them can be dropped.
+    pub fn weight_dropout(&self) -> Option<DropoutOp> {
+        self.dropout.filter(DropoutOp::can_drop)
     }
 
     /// Returns whether a query sees a key, by mask and window.
@@ -78,7 +91,8 @@ impl Attention {
         !self.causal || key <= query && near
     }
 
-    /// Checks that the payload is possible: a window needs a causal mask, and the soft cap is above 0.
+    /// Checks that the payload is possible: a window needs a causal mask, the soft cap is above 0, and weights are dropped by a
+    /// probability.
     fn check_payload(&self, op: &'static str, operands: &[&TensorType]) -> Result<(), OpError> {
         if self.window.is_some() && !self.causal {
             return Err(shape_error(op, operands, "a window needs a causal mask"));
@@ -86,7 +100,7 @@ impl Attention {
         if self.soft_cap.is_some_and(|cap| cap.0.is_nan() || cap.0 <= 0.0) {
             return Err(shape_error(op, operands, "the soft cap must be above 0"));
         }
-        Ok(())
+        self.dropout.map_or(Ok(()), |dropout| dropout.check_probability(op, operands))
     }
 }
 
@@ -94,7 +108,7 @@ impl Attention {
 /// then adds its part to dq.
 ///
 /// p = exp(score - l), ds = p (do v - sum(do o) + dl), which is the gradient of the bias; dq = scale ds' k, dk = scale ds'^T q,
-/// dv = p^T do, where ds' is ds times the slope of the soft cap.
+/// dv = p^T do, where ds' is ds times the slope of the soft cap. A dropout applies to do v in ds and to p in dv.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AttentionGrad {
     /// Whether query i sees keys 0..=i alone, as in [`Attention`].
@@ -107,6 +121,9 @@ pub struct AttentionGrad {
     /// The bound of the scaled scores, as in [`Attention`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub soft_cap: Option<Scalar>,
+    /// The dropout of the weights, as in [`Attention`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dropout: Option<DropoutOp>,
     /// The part of a bias, which is the last operand if there is one.
     #[serde(default, skip_serializing_if = "AttentionBias::is_none")]
     pub bias: AttentionBias,
@@ -135,19 +152,19 @@ impl AttentionBias {
 impl AttentionGrad {
     /// Makes the gradient of an attention op, with its parameters.
     pub fn from_attention(op: Attention, bias: AttentionBias) -> Self {
-        let Attention { causal, scale, window, soft_cap } = op;
-        Self { causal, scale, window, soft_cap, bias }
+        let Attention { causal, scale, window, soft_cap, dropout } = op;
+        Self { causal, scale, window, soft_cap, dropout, bias }
     }
 
-    /// Makes an op without bias, window and soft cap.
+    /// Makes an op without bias, window, soft cap and dropout.
     pub fn new(causal: bool, scale: Scalar) -> Self {
         Self::from_attention(Attention::new(causal, scale), AttentionBias::None)
     }
 
     /// Returns the attention op whose gradient it is.
     pub fn forward(&self) -> Attention {
-        let Self { causal, scale, window, soft_cap, bias: _ } = *self;
-        Attention { causal, scale, window, soft_cap }
+        let Self { causal, scale, window, soft_cap, dropout, bias: _ } = *self;
+        Attention { causal, scale, window, soft_cap, dropout }
     }
 
     /// Returns the places among the operands of the gradient of the log-sum-exp and of the bias, where they are there.
@@ -233,10 +250,10 @@ impl Operation for Attention {
         &self,
         operands: &[Operand<'_>],
         results: &[Region],
-        _cx: &EvalContext,
+        cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
         let [q, k, v] = [&operands[0], &operands[1], &operands[2]];
-        let scores = AttentionScores { q, k, bias: operands.get(3), op: *self };
+        let scores = AttentionScores { q, k, bias: operands.get(3), op: *self, cx };
         let all = |row: &[usize]| -> Vec<f64> {
             (0..k.region.global[1]).map(|key| scores.score_at(row, key)).collect()
         };
@@ -250,7 +267,8 @@ impl Operation for Attention {
             let l = log_sum_exp(&last.1);
             let value = |key| read_element(v, &[row[0], key, scores.shared_head(row[2]), index[3]]);
             let seen = last.1.iter().enumerate().filter(|(_, score)| **score > f64::NEG_INFINITY);
-            seen.map(|(key, score)| (score - l).exp() * value(key)).sum()
+            seen.map(|(key, score)| scores.kept_share(row, key) * (score - l).exp() * value(key))
+                .sum()
         });
         let l = fill_shard(&results[1], |row| log_sum_exp(&all(row)));
         Ok(vec![output, l])
@@ -342,12 +360,12 @@ impl Operation for AttentionGrad {
         &self,
         operands: &[Operand<'_>],
         results: &[Region],
-        _cx: &EvalContext,
+        cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
         let [q, k] = [&operands[0], &operands[1]];
         let (of_l, bias) = self.optional_operands(operands.len());
         let [of_l, bias] = [of_l, bias].map(|place| place.map(|place| &operands[place]));
-        let scores = AttentionScores { q, k, bias, op: self.forward() };
+        let scores = AttentionScores { q, k, bias, op: self.forward(), cx };
         let terms = GradientTerms::new(scores, operands, of_l);
         let (queries, keys) = (shard_range(q, 1), shard_range(k, 1));
         let dq = fill_shard(&results[0], |index| {
@@ -379,8 +397,9 @@ impl Operation for AttentionGrad {
         let dk = fill_shard(&results[1], |index| {
             self.scale.0 * over_rows(index, q, |term| term.of_product)
         });
-        let dv =
-            fill_shard(&results[2], |index| over_rows(index, &operands[5], |term| term.weight));
+        let dv = fill_shard(&results[2], |index| {
+            over_rows(index, &operands[5], |term| term.kept_weight)
+        });
         let of_bias = results.get(3).map(|result| {
             // All that is broadcast to is summed.
             let along = |dim: usize, of: usize, index: usize| match result.global[dim] {

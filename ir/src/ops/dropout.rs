@@ -31,6 +31,19 @@ impl DropoutOp {
         self.training && self.probability.0 > 0.0
     }
 
+    /// Checks that the probability is one of some elements that remain.
+    pub(super) fn check_probability(
+        &self,
+        op: &'static str,
+        operands: &[&TensorType],
+    ) -> Result<(), OpError> {
+        if (0.0..1.0).contains(&self.probability.0) {
+            return Ok(());
+        }
+        let reason = format!("the probability {} is not in [0, 1)", self.probability);
+        Err(dtype_error(op, operands, reason))
+    }
+
     /// Returns whether the element at a row-major position of the whole tensor is dropped.
     pub fn drops_element(&self, cx: &EvalContext, position: u64) -> bool {
         f64::from(cx.random_stream(self.key).uniform(position)) < self.probability.0
@@ -44,10 +57,7 @@ impl Operation for DropoutOp {
 
     fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
         check_arity(self.name(), operands, 1, "1")?;
-        if !(0.0..1.0).contains(&self.probability.0) {
-            let reason = format!("the probability {} is not in [0, 1)", self.probability);
-            return Err(dtype_error(self.name(), operands, reason));
-        }
+        self.check_probability(self.name(), operands)?;
         Ok(vec![one_float(self.name(), operands, &[0])?])
     }
 

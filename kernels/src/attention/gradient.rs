@@ -11,6 +11,7 @@ use graphc_ir::ops;
 use graphc_ir::types::DType;
 use half::{bf16, f16};
 
+use super::dropping::WeightDropping;
 use super::scoring::{Scoring, multiply_slopes};
 use super::weights::{LANES, weigh_scores};
 use super::{APART, AttentionExtents, KEYS, QUERIES, ScoreStrip, Strips, multiply_or_zero};
@@ -72,6 +73,7 @@ fn compute_gradients<T: Number>(
         of_o: of_o.as_slice()?,
         of_l: of_l.map(View::as_slice).transpose()?,
         scoring: Scoring::new(op.forward(), bias, space.score_extents())?,
+        dropping: WeightDropping::from_op(op.forward(), [q, k], cx),
     };
     let to = [dq.as_mut_slice()?, dk.as_mut_slice()?, dv.as_mut_slice()?];
     inputs.all_heads(to, cx)?;
@@ -91,6 +93,7 @@ pub(super) struct AttentionGradInputs<'a, T> {
     of_o: &'a [T],
     of_l: Option<&'a [f32]>,
     scoring: Scoring<'a, T>,
+    dropping: Option<WeightDropping>,
 }
 
 /// The work of one thread, and its scratch memory.
@@ -223,7 +226,7 @@ impl<T: Number> AttentionGradInputs<'_, T> {
         }
     }
 
-    /// Computes, for each query and key of a block, the attention weight, the gradient of the score and, if there is a soft cap, its slope.
+    /// Computes, for each query and key of a block, the attention weight behind the dropout, the gradient of the score and, if there is a soft cap, its slope.
     /// `rows` gives the log-sum-exp and the shift of each query.
     pub(super) fn compute_scores(
         &self,
@@ -240,7 +243,17 @@ impl<T: Number> AttentionGradInputs<'_, T> {
         space.multiply_scores(strips, 1.0, [value, of_o], of_scores, room);
         for (place, group) in strips.groups(APART) {
             let rows = rows.map(|row| &row[place..]);
-            weigh_scores(&mut weights[place..], &mut of_scores[place..], group, rows);
+            let (weights, of_scores) = (&mut weights[place..], &mut of_scores[place..]);
+            let from = (block.query(place), block.first);
+            let dropping = self.dropping.as_ref();
+            let factors = dropping.map(|dropping| dropping.factors(from, group.keys));
+            if let Some(factors) = &factors {
+                factors.apply(of_scores, group);
+            }
+            weigh_scores(weights, of_scores, group, rows);
+            if let Some(factors) = &factors {
+                factors.apply(weights, group);
+            }
         }
     }
 

@@ -5,6 +5,7 @@
 //! Scores, weights and sums are f32 whatever the element type. The scores of a key lie together, a vector for 16 queries
 //! ([`weights`]). A block that a causal mask cuts is multiplied in strips ([`strips`]).
 
+mod dropping;
 mod gradient;
 mod of_bias;
 mod scoring;
@@ -24,6 +25,7 @@ use crate::product::{Hands, Layout, Number, Write, multiply, room};
 use crate::simd::vectorized;
 use crate::view::{View, ViewMut};
 
+use dropping::WeightDropping;
 pub(crate) use gradient::attention_grad;
 use scoring::Scoring;
 use strips::{ScoreStrip, Strips};
@@ -65,6 +67,7 @@ fn compute_attention<T: Number>(
     };
     let space = AttentionExtents::new("attention", q, k, *op)?;
     let scoring = Scoring::<T>::new(*op, bias.first(), space.score_extents())?;
+    let weighing = Weighing { scoring, dropping: WeightDropping::from_op(*op, [q, k], cx) };
     if v.shape != k.shape || o.shape != q.shape || l.shape != &q.shape[..3] {
         return Err(KernelError::bad_call("attention", "operands or results of other shapes"));
     }
@@ -85,10 +88,16 @@ fn compute_attention<T: Number>(
     }
     parallel::run_parts(cx.pool, pieces, &|piece| {
         for block in piece.blocks {
-            space.attend_block(operands, &scoring, block, piece.scratch);
+            space.attend_block(operands, &weighing, block, piece.scratch);
         }
         Ok(())
     })
+}
+
+/// The steps from a scaled product of query and key to the weight of a value.
+struct Weighing<'a, T> {
+    scoring: Scoring<'a, T>,
+    dropping: Option<WeightDropping>,
 }
 
 /// The blocks that one thread computes, and the memory that it works in.
@@ -218,7 +227,7 @@ impl AttentionExtents {
     fn attend_block<T: Number>(
         &self,
         operands: [&[T]; 3],
-        scoring: &Scoring<'_, T>,
+        weighing: &Weighing<'_, T>,
         block: QueryBlock<'_, T>,
         scratch: &mut [f32],
     ) {
@@ -229,7 +238,7 @@ impl AttentionExtents {
         for head in 0..self.heads {
             let at = [batch, start, head];
             let to = [&mut *sums, &mut *greatest, &mut *total];
-            self.sum_values(operands, scoring, (at, count), to, rest);
+            self.sum_values(operands, weighing, (at, count), to, rest);
             finish_softmax(greatest, total);
             l.chunks_exact_mut(self.heads).zip(&*total).for_each(|(l, total)| l[head] = *total);
             let sums = &sums[..count * self.width];
@@ -243,7 +252,7 @@ impl AttentionExtents {
     fn sum_values<T: Number>(
         &self,
         [q, k, v]: [&[T]; 3],
-        scoring: &Scoring<'_, T>,
+        weighing: &Weighing<'_, T>,
         ([batch, start, head], count): ([usize; 3], usize),
         [sums, greatest, total]: [&mut [f32]; 3],
         scratch: &mut [f32],
@@ -262,7 +271,7 @@ impl AttentionExtents {
             let at = [batch, first, head / self.group];
             let [key, values] = [k, v].map(|x| self.of_key(x, at));
             self.multiply_scores(strips, self.scale, [key, query], scores, room);
-            scoring.apply(strips, ([batch, start, head], first), scores, &mut []);
+            weighing.scoring.apply(strips, ([batch, start, head], first), scores, &mut []);
             // Of queries that see none of these keys.
             shrink.fill(1.0);
             for (place, group) in strips.groups(APART) {
@@ -273,6 +282,10 @@ impl AttentionExtents {
                     shrink: &mut shrink[of_group],
                 };
                 absorb_scores(&mut scores[place..], group, state);
+                if let Some(dropping) = &weighing.dropping {
+                    let from = ([batch, start + place, head], first);
+                    dropping.factors(from, group.keys).apply(&mut scores[place..], group);
+                }
             }
             if first > 0 {
                 scale_rows(sums, &shrink[..count], self.width);

@@ -6,11 +6,12 @@
 //! They compute the scores twice, but no block adds to what another writes. The gradient of a bias is a third one, of `f32` arithmetic,
 //! with a block for 64 queries and 64 keys that goes over the samples and heads which have the bias in common.
 
-use graphc_ir::ops::{Attention, AttentionBias, AttentionGrad, FLOOR};
+use graphc_ir::ops::{Attention, AttentionBias, AttentionGrad, DropoutOp, FLOOR};
 use graphc_ir::types::DType;
 
 use super::Shard;
 use super::call::{Argument, Call, CallRegister, Launch, LaunchMemory};
+use super::fill::define_stream;
 use super::source::{KernelSource, index_type};
 use crate::error::KernelError;
 
@@ -111,6 +112,8 @@ struct CudaAttentionExtents {
     width: usize,
     op: Attention,
     bias: Option<BiasShard>,
+    /// Heads, queries and keys of all ranks.
+    whole: [usize; 3],
     dtype: DType,
 }
 
@@ -166,16 +169,21 @@ impl CudaAttentionExtents {
                 .ok_or_else(|| mismatch_error(op, "a bias of another shape"))
         };
         let bias = bias.map(fitting).transpose()?;
+        let whole = [q.global[2], q.global[1], k.global[1]];
         let dtype = q.dtype();
-        Ok(Self { batch, queries, keys, heads, shared, width, op: payload, bias, dtype })
+        Ok(Self { batch, queries, keys, heads, shared, width, op: payload, bias, whole, dtype })
     }
 
-    /// The bias, if there is one, and where queries and keys begin, which a causal mask depends on.
+    /// The bias, if there is one, and where queries and keys begin, which a causal mask depends on, and a dropout as well.
     fn bias_and_origins(&self, arguments: &mut Vec<Argument>) {
         arguments.extend(self.bias.as_ref().map(|bias| Argument::operand(bias.place)));
-        if self.op.causal {
-            arguments.push(Argument::Origin(CallRegister::Operand(0), 1));
-            arguments.push(Argument::Origin(CallRegister::Operand(1), 1));
+        let origin = |operand, dim| Argument::Origin(CallRegister::Operand(operand), dim);
+        let drops = self.op.weight_dropout().is_some();
+        if self.op.causal || drops {
+            arguments.extend([origin(0, 1), origin(1, 1)]);
+        }
+        if drops {
+            arguments.extend([origin(0, 0), origin(0, 2), Argument::Now]);
         }
     }
 
@@ -198,7 +206,12 @@ impl CudaAttentionExtents {
             .define_number("SCALE", self.op.scale.0 as f32)
             .define_flag("CAPPED", self.op.soft_cap.is_some())
             .define_number("SOFT_CAP", self.op.soft_cap.map_or(1.0, |cap| cap.0 as f32))
-            .define_flag("HAS_BIAS", self.bias.is_some());
+            .define_flag("HAS_BIAS", self.bias.is_some())
+            .define_flag("DROPS", self.op.weight_dropout().is_some());
+        let source = match self.op.weight_dropout() {
+            Some(dropout) => self.define_dropout(source, dropout),
+            None => source,
+        };
         match &self.bias {
             Some(bias) => ["BIAS_BATCH", "BIAS_HEAD", "BIAS_QUERY", "BIAS_KEY"]
                 .iter()
@@ -208,6 +221,14 @@ impl CudaAttentionExtents {
                 .define_number("FLOOR", FLOOR as f32),
             None => source,
         }
+    }
+
+    fn define_dropout(&self, source: KernelSource, dropout: DropoutOp) -> KernelSource {
+        let source = ["WHOLE_HEADS", "WHOLE_QUERIES", "WHOLE_KEYS"]
+            .iter()
+            .zip(self.whole)
+            .fold(source, |source, (name, extent)| source.define(name, extent));
+        define_stream(source, "DROPOUT_KEY", dropout)
     }
 
     /// Kernels of `f32`, and in how many parts rows go.

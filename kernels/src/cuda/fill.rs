@@ -166,14 +166,20 @@ pub(super) fn prepare_dropout(op: &DropoutOp, operands: &[Shard], results: &[Sha
         .define("WIDTH", width)
         .define_index(elements.max(x.global.iter().product()))
         .define("WHOLE(i)", whole.position)
-        .define("ORIGINS", whole.parameters)
-        .define("KEY", format!("{:#x}ull", op.key))
-        .define("THRESHOLD", format!("{}u", (op.probability.0 * 16_777_216.0).ceil() as u32))
-        .define("KEPT", f32_literal((1.0 - op.probability.0) as f32));
+        .define("ORIGINS", whole.parameters);
+    let source = define_stream(source, "KEY", *op);
     let mut arguments = vec![Argument::operand(0), Argument::result(0), Argument::Now];
     arguments.extend(whole.arguments);
     let blocks = elements.div_ceil(THREADS * width);
     Call::from_launches(vec![Launch::kernel(source, "dropout", blocks, THREADS, arguments)])
+}
+
+/// Defines the key of a dropout's stream by a name, THRESHOLD, below which random bits drop an element, and KEPT, the probability of what is kept.
+pub(super) fn define_stream(source: KernelSource, key: &str, op: DropoutOp) -> KernelSource {
+    source
+        .define(key, format!("{:#x}ull", op.key))
+        .define("THRESHOLD", format!("{}u", (op.probability.0 * 16_777_216.0).ceil() as u32))
+        .define("KEPT", f32_literal((1.0 - op.probability.0) as f32))
 }
 
 /// Prepares the call of a `Triangle` op, of any element type.

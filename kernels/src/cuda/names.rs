@@ -38,6 +38,7 @@ fn op_words(op: &Op, width: Option<usize>) -> Vec<String> {
             attention.causal.then(|| "causal".to_owned()),
             attention.window.map(|_| "window".to_owned()),
             attention.soft_cap.map(|_| "capped".to_owned()),
+            attention.weight_dropout().map(|_| "dropout".to_owned()),
         ];
         masked.into_iter().flatten().chain(width.map(|width| format!("d{width}")))
     };

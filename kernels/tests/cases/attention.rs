@@ -40,6 +40,7 @@ pub fn examples() -> Vec<Example> {
     let types = [[1, 130, 2, 4], [1, 130, 1, 4], [1, 130, 1, 4]].map(|s| ty(DType::F32, &s));
     to.whole(op, &types, 2e-4);
     other_scores(to);
+    dropped_weights(to);
     std::mem::take(&mut to.all)
 }
 
@@ -53,6 +54,24 @@ fn other_scores(to: &mut Examples) {
     biased(to, DType::BF16, capped(near(9)), [1, 80, 80, 1, 1, 16], None);
     biased(to, DType::BF16, capped(plain(false)), [2, 9, 20, 1, 2, 16], Some([1, 2, 9, 20]));
     biased(to, DType::F16, near(20), [1, 70, 70, 1, 1, 7], Some([1, 1, 70, 1]));
+}
+
+/// Weights that are dropped, by kernels of all kinds.
+fn dropped_weights(to: &mut Examples) {
+    let dropped = |causal: bool, key: u64| {
+        let dropout = DropoutOp { probability: Scalar(0.3), key, training: true };
+        Attention { dropout: Some(dropout), ..Attention::new(causal, Scalar(0.4)) }
+    };
+    let near = Attention { window: NonZeroU32::new(9), ..dropped(true, 5) };
+    let capped = Attention { soft_cap: Some(Scalar(0.8)), ..dropped(false, 6) };
+    biased(to, DType::F32, dropped(true, 1), [2, 140, 140, 1, 2, 12], None);
+    biased(to, DType::F32, dropped(false, 2), [2, 5, 67, 2, 1, 7], Some([2, 1, 5, 67]));
+    biased(to, DType::F32, near, [2, 66, 66, 1, 1, 4], None);
+    biased(to, DType::BF16, dropped(true, 3), [2, 70, 70, 1, 2, 16], None);
+    biased(to, DType::BF16, capped, [2, 9, 20, 1, 2, 16], Some([1, 2, 9, 20]));
+    let wide = |op: Attention, width| Attention { scale: scale(width), ..op };
+    biased(to, DType::F16, wide(dropped(true, 4), 72), [1, 66, 66, 1, 2, 72], None);
+    biased(to, DType::F16, wide(dropped(false, 7), 200), [1, 9, 40, 1, 1, 200], None);
 }
 
 /// Attention and its gradient, of such extents, with a bias of a shape.

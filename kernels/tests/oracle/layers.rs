@@ -24,42 +24,55 @@ fn attention_of_groups_of_heads() {
 /// Biases of all forms, windows and soft caps, of one rank and of several.
 #[test]
 fn attention_to_other_scores() {
-    repeat(16, |random| {
-        let (batch, queries) = (1 + random.below(2), random.of(&[1, 5, 17, 129, 145]));
-        let causal = random.below(2) == 0;
-        let keys = if causal { queries } else { random.of(&[1, 64, 130]) };
-        let (shared, group, width) = (1 + random.below(2), 1 + random.below(2), 4);
-        let window = if causal { random.of(&[0, 1, 3, 100, 140]) as u32 } else { 0 };
-        let soft_cap = (random.below(2) == 0).then_some(Scalar(0.8));
-        let op = Attention {
-            window: std::num::NonZeroU32::new(window),
-            soft_cap,
-            ..Attention::new(causal, Scalar(0.5))
-        };
-        let query = f32s(&[batch, queries, shared * group, width]);
-        let key = f32s(&[batch, keys, shared, width]);
-        let row = f32s(&query.shape[..3]);
-        let mut one = |extent: usize| if random.below(2) == 0 { 1 } else { extent };
-        let bias = [one(batch), one(shared * group), one(queries), one(keys)];
-        let whole = [bias[0], bias[1], queries, keys];
-        let (bias, whole) = (f32s(&bias), f32s(&whole));
-        let types = [query.clone(), key.clone(), key.clone(), bias.clone()];
-        Case::random(Op::Attention(op), &types, random, &mut ordinary).check(1e-5);
-        let fill = &mut |random: &mut Random, i: usize, dtype: DType| {
-            let x = ordinary(random, i, dtype) * 0.5;
-            if i == 4 { x.abs() + 3.0 } else { x }
-        };
-        for (of_bias, bias) in [
-            (AttentionBias::None, None),
-            (AttentionBias::Added, Some(bias)),
-            (AttentionBias::Learned, Some(whole)),
-        ] {
-            let grad = Op::AttentionGrad(AttentionGrad::from_attention(op, of_bias));
-            let types = [&query, &key, &key, &query, &row, &query].map(Clone::clone);
-            let types: Vec<_> = types.into_iter().chain(bias).collect();
-            Case::random(grad, &types, random, fill).check(3e-4);
-        }
+    repeat(16, |random| check_other_scores(random, None));
+}
+
+/// Weights that are dropped by the places that they have in the whole.
+#[test]
+fn attention_whose_weights_are_dropped() {
+    repeat(24, |random| {
+        let key = random.below(1000) as u64;
+        let dropout = DropoutOp { probability: Scalar(0.3), key, training: true };
+        check_other_scores(random, Some(dropout));
     });
+}
+
+fn check_other_scores(random: &mut Random, dropout: Option<DropoutOp>) {
+    let (batch, queries) = (1 + random.below(2), random.of(&[1, 5, 17, 129, 145]));
+    let causal = random.below(2) == 0;
+    let keys = if causal { queries } else { random.of(&[1, 64, 130]) };
+    let (shared, group, width) = (1 + random.below(2), 1 + random.below(2), 4);
+    let window = if causal { random.of(&[0, 1, 3, 100, 140]) as u32 } else { 0 };
+    let soft_cap = (random.below(2) == 0).then_some(Scalar(0.8));
+    let op = Attention {
+        window: std::num::NonZeroU32::new(window),
+        soft_cap,
+        dropout,
+        ..Attention::new(causal, Scalar(0.5))
+    };
+    let query = f32s(&[batch, queries, shared * group, width]);
+    let key = f32s(&[batch, keys, shared, width]);
+    let row = f32s(&query.shape[..3]);
+    let mut one = |extent: usize| if random.below(2) == 0 { 1 } else { extent };
+    let bias = [one(batch), one(shared * group), one(queries), one(keys)];
+    let whole = [bias[0], bias[1], queries, keys];
+    let (bias, whole) = (f32s(&bias), f32s(&whole));
+    let types = [query.clone(), key.clone(), key.clone(), bias.clone()];
+    Case::random(Op::Attention(op), &types, random, &mut ordinary).check(1e-5);
+    let fill = &mut |random: &mut Random, i: usize, dtype: DType| {
+        let x = ordinary(random, i, dtype) * 0.5;
+        if i == 4 { x.abs() + 3.0 } else { x }
+    };
+    for (of_bias, bias) in [
+        (AttentionBias::None, None),
+        (AttentionBias::Added, Some(bias)),
+        (AttentionBias::Learned, Some(whole)),
+    ] {
+        let grad = Op::AttentionGrad(AttentionGrad::from_attention(op, of_bias));
+        let types = [&query, &key, &key, &query, &row, &query].map(Clone::clone);
+        let types: Vec<_> = types.into_iter().chain(bias).collect();
+        Case::random(grad, &types, random, fill).check(3e-4);
+    }
 }
 
 /// If all keys of a query are hidden, the result and the gradients are 0; if low numbers hide them, all keys weigh the same.

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..plan import scalar
+from ..random import Stream, blocks, positions
 from .base import HALVES, Call, Run, into, op, wide
 from .elementwise import float8_scale
+from .sources import drop
 
 _ATEN: Any = torch.ops.aten
 
@@ -86,12 +90,13 @@ def attention(call: Call) -> Run:
             of_rows.copy_(sums.transpose(1, 2))
 
         return run
-    hidden, cap = _hidden(call), _soft_cap(call)
+    hidden, cap, dropped = _hidden(call), _soft_cap(call), _dropped(call)
 
     def plain() -> None:
         scores = _scores(_bounded(q, k, scale, cap), bias, hidden)
         sums = torch.logsumexp(scores, -1)
         weights = torch.exp(scores - _finite(sums).unsqueeze(-1))
+        weights = weights if dropped is None else weights * dropped()
         o.copy_(_merged(weights @ _heads(v, q)))
         of_rows.copy_(sums.transpose(1, 2))
 
@@ -118,7 +123,7 @@ def attention_grad(call: Call) -> Run:
                 result.copy_(gradient.transpose(1, 2))
 
         return run
-    hidden, cap = _hidden(call), _soft_cap(call)
+    hidden, cap, dropped = _hidden(call), _soft_cap(call), _dropped(call)
 
     def plain() -> None:
         bounded = _bounded(q, k, scale, cap)
@@ -126,6 +131,8 @@ def attention_grad(call: Call) -> Run:
         weights = torch.exp(_scores(bounded, bias, hidden) - _finite(sums.transpose(1, 2)).unsqueeze(-1))
         given = wide(do).transpose(1, 2)
         of_weights = given @ _heads(v, q).transpose(-1, -2)
+        factors = None if dropped is None else dropped()
+        of_weights = of_weights if factors is None else of_weights * factors
         rows = (given * wide(o).transpose(1, 2)).sum(-1)
         rows = rows if dl is None else rows - wide(dl).transpose(1, 2)
         of_scores = weights * (of_weights - rows.unsqueeze(-1))
@@ -134,6 +141,7 @@ def attention_grad(call: Call) -> Run:
         of_scores = of_scores * scale if slopes is None else of_scores * slopes * scale
         results[0].copy_(_merged(of_scores @ _heads(k, q)))
         results[1].copy_(_shared(of_scores.transpose(-1, -2) @ wide(q).transpose(1, 2), k))
+        weights = weights if factors is None else weights * factors
         results[2].copy_(_shared(weights.transpose(-1, -2) @ given, v))
 
     return plain
@@ -143,7 +151,7 @@ def _flash(call: Call, q: Tensor, k: Tensor) -> bool:
     """Whether PyTorch's kernel for processors computes the same."""
     whole = all(call.operands[index].shape[1] == call.operand(index).shape[1] for index in (0, 1))
     plain = q.shape[2] == k.shape[2] and q.numel() > 0 and k.numel() > 0 and q.dtype not in HALVES
-    of_softmax = call.op.get("window") is None and _soft_cap(call) is None
+    of_softmax = call.op.get("window") is None and _soft_cap(call) is None and _dropped(call) is None
     return q.device.type == "cpu" and whole and plain and of_softmax
 
 
@@ -161,6 +169,29 @@ def _hidden(call: Call) -> Tensor | None:
 
 def _soft_cap(call: Call) -> float | None:
     return None if call.op.get("soft_cap") is None else call.op.number("soft_cap")
+
+
+def _dropped(call: Call) -> Callable[[], Tensor] | None:
+    """The factors ``[b, heads, t, s]`` by which a dropout multiplies weights: by the places that they have in the whole."""
+    dropout = call.op.get("dropout")
+    if dropout is None or not dropout["training"] or scalar(dropout["probability"]) <= 0.0:
+        return None
+    probability, clock = scalar(dropout["probability"]), call.clock
+    q, k = call.operands[:2]
+    whole, origin, extent = (
+        (of_q[0], of_q[2], of_q[1], of_k[1])
+        for of_q, of_k in ((q.shape, k.shape), (q.origin, k.origin), (q.tensor.shape, k.tensor.shape))
+    )
+
+    def draw() -> Tensor:
+        stream, device = Stream(clock.seed, dropout["key"], clock.step), q.tensor.device
+        factors = torch.ones(extent, device=device)
+        flat = factors.view(-1)
+        for part, places in blocks(positions(whole, origin, extent, device).reshape(-1)):
+            flat[part] = drop(stream, places, probability, flat[part])
+        return factors
+
+    return draw
 
 
 def _heads(keys: Tensor, q: Tensor) -> Tensor:

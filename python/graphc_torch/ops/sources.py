@@ -80,14 +80,18 @@ def dropout(call: Call) -> Run:
     probability, key = call.op.number("probability"), call.op["key"]
     if not call.op["training"] or probability <= 0.0:
         return into(port.tensor, lambda: x)
-    # Of whole numbers below 2^24: u < p 2^24.
-    least = -int(-probability * 2**24 // 1)
     source, result = x.reshape(-1), port.tensor.view(-1)
 
     def run() -> None:
         stream = Stream(clock.seed, key, clock.step)
         for part, places in blocks(elements(port).reshape(-1)):
-            kept = stream.integers(places) >= least
-            result[part] = torch.where(kept, source[part] / (1.0 - probability), 0.0)
+            result[part] = drop(stream, places, probability, source[part])
 
     return run
+
+
+def drop(stream: Stream, places: Tensor, probability: float, x: Tensor) -> Tensor:
+    """What dropout makes of elements at these places of the whole tensor."""
+    # Of whole numbers below 2^24: u < p 2^24.
+    least = -int(-probability * 2**24 // 1)
+    return torch.where(stream.integers(places) >= least, x / (1.0 - probability), 0.0)

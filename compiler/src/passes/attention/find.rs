@@ -7,7 +7,9 @@ use graphc_ir::array::Array;
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::Op;
-use graphc_ir::ops::{Attention, Binary, BinaryFunction, MatMul, Softmax, Unary, UnaryFunction};
+use graphc_ir::ops::{
+    Attention, Binary, BinaryFunction, DropoutOp, MatMul, Softmax, Unary, UnaryFunction,
+};
 use graphc_ir::plan::CompileOptions;
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::DType;
@@ -116,6 +118,8 @@ pub(super) struct Path {
     pub of_weights: bool,
     /// Whether the weights of a row without keys are 0.
     pub zeroed: bool,
+    /// The dropout of the weights, if any of them can be dropped.
+    dropout: Option<DropoutOp>,
     /// The first reason to leave the attention in parts.
     kept: Option<Kept>,
     /// The product of all numbers by which scores are multiplied so far.
@@ -172,7 +176,7 @@ impl<'a> AttentionFinder<'a> {
                 Op::Cast(_) if self.casts_floats(node) => node.operands[0],
                 Op::Reshape(_) if self.keeps_matrices(node) => node.operands[0],
                 Op::Dropout(dropout) => {
-                    if dropout.can_drop() {
+                    if dropout.can_drop() && path.dropout.replace(*dropout).is_some() {
                         path.mark_kept(Kept::Dropout);
                     }
                     node.operands[0]
@@ -477,8 +481,8 @@ impl<'a> AttentionFinder<'a> {
         };
         let terms = terms.into_iter().map(form).collect::<Result<Vec<_>, Kept>>()?;
         let window = path.window.filter(|_| causal);
-        let op = Attention { causal, scale: Scalar(factor), window, soft_cap };
-        let Path { inside, head_scale, .. } = path;
+        let Path { inside, head_scale, dropout, .. } = path;
+        let op = Attention { causal, scale: Scalar(factor), window, soft_cap, dropout };
         Ok(FoundAttention { product, inside, op, operands, terms, head_scale })
     }
 

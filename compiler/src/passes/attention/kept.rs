@@ -15,7 +15,7 @@ pub enum Kept {
     HiddenRows,
     /// A bound of the scores by tanh that bounds a summand of theirs as well.
     SoftCap,
-    /// Dropout of weights.
+    /// Weights that are dropped twice.
     Dropout,
     /// Scores or weights that other nodes read.
     Read,
@@ -42,7 +42,7 @@ impl Kept {
             Self::Bias => "a bias between what is common and what hides keys",
             Self::HiddenRows => "a mask that may hide all keys of a query",
             Self::SoftCap => "scores are bounded by tanh after a mask or a bias, or twice",
-            Self::Dropout => "dropout of the weights",
+            Self::Dropout => "weights are dropped twice",
             Self::Read => "scores or weights are read by others",
             Self::Pinned => Held::Pinned.reason(),
             Self::Apart => Held::Apart.reason(),

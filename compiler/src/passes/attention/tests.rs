@@ -16,10 +16,11 @@ use graphc_ir::verify::verify_graph;
 use super::{Kept, find_places, fuse_attention};
 use crate::passes::autodiff::append_gradients;
 use crate::passes::loss::attach_loss;
-use crate::passes::training_mode::set_mode;
+use crate::passes::training_mode::{keep_eval, set_mode};
 use crate::passes::views::same::count_transposes;
 
 mod biases;
+mod dropped;
 mod widths;
 
 const BATCH: usize = 2;
@@ -381,7 +382,11 @@ fn what_is_no_attention_is_left_as_it_is() {
             },
             Kept::SoftCap,
         ),
-        ("dropped", |_, p| p.scores().softmax(3).dropout(0.5).matmul(&p.v), Kept::Dropout),
+        (
+            "dropped twice",
+            |_, p| p.scores().softmax(3).dropout(0.5).dropout(0.2).matmul(&p.v),
+            Kept::Dropout,
+        ),
         (
             "pinned",
             |_, p| {

@@ -3,9 +3,9 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use super::super::shards::read_element;
+use super::super::shards::{read_element, row_major_position};
 use super::{Attention, FLOOR};
-use crate::operation::Operand;
+use crate::operation::{EvalContext, Operand};
 
 /// Returns the range of a dim that an operand's shard covers.
 pub(super) fn shard_range(operand: &Operand<'_>, dim: usize) -> std::ops::Range<usize> {
@@ -29,6 +29,7 @@ pub(super) struct AttentionScores<'a> {
     pub k: &'a Operand<'a>,
     pub bias: Option<&'a Operand<'a>>,
     pub op: Attention,
+    pub cx: &'a EvalContext,
 }
 
 impl AttentionScores<'_> {
@@ -51,6 +52,15 @@ impl AttentionScores<'_> {
         if sum == f64::NEG_INFINITY { sum } else { sum.max(FLOOR) }
     }
 
+    /// Returns the factor of the weight of a query [b, t, head] and a key: 0 where it is dropped.
+    pub(super) fn kept_share(&self, row: &[usize], key: usize) -> f64 {
+        let Some(dropout) = self.op.weight_dropout() else { return 1.0 };
+        let (q, k) = (&self.q.region.global, &self.k.region.global);
+        let place = row_major_position(&[row[0], row[2], row[1], key], &[q[0], q[2], q[1], k[1]]);
+        let dropped = dropout.drops_element(self.cx, place as u64);
+        if dropped { 0.0 } else { 1.0 / (1.0 - dropout.probability.0) }
+    }
+
     /// Returns the derivative of a score with respect to the scaled product of query and key.
     pub(super) fn slope_at(&self, row: &[usize], key: usize) -> f64 {
         self.op.soft_cap.map_or(1.0, |cap| 1.0 - (self.capped_product(row, key) / cap.0).powi(2))
@@ -71,8 +81,8 @@ impl AttentionScores<'_> {
 /// The attention weight of a query and a key, and the gradient of its score.
 #[derive(Clone, Copy)]
 pub(super) struct GradientTerm {
-    /// The weight p = exp(score - l).
-    pub weight: f64,
+    /// The weight p = exp(score - l) behind the dropout.
+    pub kept_weight: f64,
     /// The gradient ds of the score that softmax reads.
     pub of_score: f64,
     /// The gradient of the scaled product of query and key.
@@ -115,9 +125,12 @@ impl<'a> GradientTerms<'a> {
         let weight =
             if hidden { 0.0 } else { (score - read_element(&self.operands[4], row)).exp() };
         let other = [row[0], key, self.scores.shared_head(row[2])];
-        let gradient = self.dot_product(5, row, 2, &other) - self.dot_product(5, row, 3, row);
+        let kept_share = self.scores.kept_share(row, key);
+        let of_weight = kept_share * self.dot_product(5, row, 2, &other);
+        let gradient = of_weight - self.dot_product(5, row, 3, row);
         let of_score = weight * (gradient + self.of_l.map_or(0.0, |of_l| read_element(of_l, row)));
-        GradientTerm { weight, of_score, of_product: of_score * self.scores.slope_at(row, key) }
+        let of_product = of_score * self.scores.slope_at(row, key);
+        GradientTerm { kept_weight: weight * kept_share, of_score, of_product }
     }
 
     /// Returns the product of the last dims of two operands.

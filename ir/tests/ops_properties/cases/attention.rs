@@ -3,12 +3,12 @@
 use std::num::NonZeroU32;
 
 use graphc_ir::op::Op;
-use graphc_ir::ops::{Attention, AttentionBias, AttentionGrad, Rotary};
+use graphc_ir::ops::{Attention, AttentionBias, AttentionGrad, DropoutOp, Rotary};
 
 use super::{Case, floats};
 
 pub fn cases() -> Vec<Case> {
-    [attention(), other_scores(), rotary()].into_iter().flatten().collect()
+    [attention(), other_scores(), rotary(), dropped_weights()].into_iter().flatten().collect()
 }
 
 /// Batch, queries, keys, heads, heads of keys and values, width.
@@ -81,6 +81,29 @@ fn other_scores() -> Vec<Case> {
         .iter()
         .flat_map(|(extents, op, bias, complete)| extents.of(*op, Some(*bias), *complete));
     without.chain(with).collect()
+}
+
+/// Weights that are dropped.
+fn dropped_weights() -> Vec<Case> {
+    let dropped = |causal: bool, key: u64| {
+        let dropout = DropoutOp { probability: 0.4.into(), key, training: true };
+        Attention { dropout: Some(dropout), ..Attention::new(causal, 0.7.into()) }
+    };
+    let near = Attention { window: NonZeroU32::new(3), ..dropped(true, 7) };
+    let capped = Attention { soft_cap: Some(1.5.into()), ..dropped(false, 8) };
+    let cases = [
+        (Extents(2, 1, 2, 1, 1, 1), dropped(false, 2), None, true),
+        (Extents(1, 1, 2, 2, 2, 1), dropped(false, 3), None, true),
+        (Extents(1, 2, 2, 1, 1, 1), dropped(true, 4), None, true),
+        (Extents(2, 4, 4, 4, 2, 3), dropped(true, 5), None, false),
+        (Extents(2, 4, 6, 4, 2, 2), dropped(false, 6), Some([2, 1, 4, 6]), false),
+        (Extents(2, 6, 6, 2, 1, 2), near, None, false),
+        (Extents(3, 2, 4, 2, 2, 1), capped, Some([1, 2, 1, 4]), false),
+    ];
+    cases
+        .iter()
+        .flat_map(|(extents, op, bias, complete)| extents.of(*op, *bias, *complete))
+        .collect()
 }
 
 impl Extents {

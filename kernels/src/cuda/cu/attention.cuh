@@ -4,7 +4,8 @@
 // Macros: INDEX, the type of positions; T, the element type; these extents; CAUSAL, whether query i of the whole tensor sees keys up to
 // i alone; WINDOW, how many of these at most, 0 for all; SCALE, which multiplies scores; SOFT_CAP, which bounds them, where CAPPED; and
 // where HAS_BIAS, B, its element type, FLOOR, and from one index to the next of each of its dims BIAS_BATCH, BIAS_HEAD, BIAS_QUERY and
-// BIAS_KEY.
+// BIAS_KEY. DROPS, whether weights are dropped; then DROPOUT_KEY of the stream, THRESHOLD and KEPT as of dropout, and WHOLE_HEADS,
+// WHOLE_QUERIES and WHOLE_KEYS, the extents of all ranks' weights.
 
 __device__ __forceinline__ INDEX query_row(u32 batch, u32 query, u32 head) {
   return ((INDEX)batch * QUERIES + query) * HEADS + head;
@@ -13,11 +14,16 @@ __device__ __forceinline__ INDEX key_row(u32 batch, u32 key, u32 shared) {
   return ((INDEX)batch * KEYS + key) * SHARED + shared;
 }
 
-#if CAUSAL
+#if DROPS
+#define ORIGINS , i64 first_query, i64 first_key, i64 first_batch, i64 first_head, const Now* now
+#elif CAUSAL
 #define ORIGINS , i64 first_query, i64 first_key
-#define AHEAD (first_query - first_key)
 #else
 #define ORIGINS
+#endif
+#if CAUSAL
+#define AHEAD (first_query - first_key)
+#else
 #define AHEAD 0
 #endif
 
@@ -95,9 +101,33 @@ __device__ __forceinline__ float biased(float score, const B* bias, u32 batch, u
 #define SCORE(product, batch, head, query, key) bounded(product)
 #endif
 
+// The choice of the weights that are dropped. A weight's random number is that of its place in the whole [batch, heads, queries, keys].
+#if DROPS
+struct Dropping {
+  u64 seed, step, first;
+
+  __device__ __forceinline__ bool drops(u32 batch, u32 head, u32 query, u32 key) const {
+    u64 place = first + (((u64)batch * WHOLE_HEADS + head) * WHOLE_QUERIES + query) * WHOLE_KEYS + key;
+    return random_words(seed, DROPOUT_KEY, step, place).at[0] >> 8 < THRESHOLD;
+  }
+  // A weight, or what is multiplied by one, as dropout leaves it.
+  __device__ __forceinline__ float keep(float x, u32 batch, u32 head, u32 query, u32 key) const {
+    return drops(batch, head, query, key) ? 0.0f : x / KEPT;
+  }
+};
+#define DROPPING \
+  {now->seed, now->step, (((u64)first_batch * WHOLE_HEADS + first_head) * WHOLE_QUERIES + first_query) * WHOLE_KEYS + first_key}
+#else
+struct Dropping {
+  __device__ __forceinline__ float keep(float x, u32, u32, u32, u32) const { return x; }
+};
+#define DROPPING {}
+#define KEPT 1.0f
+#endif
+
 // How many threads a block has. With more than a mask in its scores a kernel is told that one block of a multiprocessor is enough: left to
 // itself the compiler would keep registers in memory to have more of them.
-#if HAS_BIAS || CAPPED || WINDOW
+#if HAS_BIAS || CAPPED || WINDOW || DROPS
 #define OF_THREADS(count) __launch_bounds__(count, 1)
 #else
 #define OF_THREADS(count) __launch_bounds__(count)

@@ -13,6 +13,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) attention(const T* q, const
   u32 row = threadIdx.x / 16 * 4, column = threadIdx.x % 16 * 4;
   const T* own = q + query_row(batch, start, head) * WIDTH;
   float sums[4][COLUMNS / 16] = {}, greatest[4], total[4] = {};
+  [[maybe_unused]] const Dropping dropping = DROPPING;
 #pragma unroll
   for (int i = 0; i < 4; ++i) greatest[i] = -INFINITE;
   u32 end = seen(start + count - 1, AHEAD);
@@ -40,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) attention(const T* q, const
       for (int j = 0; j < 4; ++j) {
         u32 key = first + column + j;
         float weight = key < sees && key >= before ? expf(scores[i][j] - base) : 0.0f;
-        weights[column + j][row + i] = weight;
+        weights[column + j][row + i] = dropping.keep(weight, batch, head, start + row + i, key);
         sum += weight;
       }
 #pragma unroll

@@ -4,7 +4,7 @@
 //
 // Macros besides those of attention: COLUMNS, a multiple of 64; PARTS of a row that have so many columns.
 
-// Weights, and gradients of scores, or of scaled products, of 64 queries and 64 keys: this thread's.
+// Weights behind the dropout, and gradients of scores, or of scaled products, of 64 queries and 64 keys: this thread's.
 struct Terms {
   float weight[4][4], of_score[4][4];
 };
@@ -13,11 +13,20 @@ struct Tile {
   const T *q, *k, *v, *of_o;
   const float *l, *shifts;
   BIAS_MEMBER
+  Dropping dropping;
 
   template <bool OF_PRODUCTS> __device__ __forceinline__ void terms(Terms& found, Slab& left, Slab& right, u32 batch, u32 head, u32 start, u32 first, i64 ahead) const {
     u32 count = QUERIES - start < 64 ? QUERIES - start : 64, keys = KEYS - first < 64 ? KEYS - first : 64;
     u32 row = threadIdx.x / 16 * 4, column = threadIdx.x % 16 * 4;
     INDEX from = query_row(batch, start, head), at = key_row(batch, first, head / SHARING) * WIDTH;
+    u32 dropped = 0;
+#if DROPS
+    // A bit for each weight, one after the other: side by side the random numbers would need more registers than there are.
+#pragma unroll 1
+    for (u32 i = 0; i < 16; ++i) {
+      if (dropping.drops(batch, head, start + row + i / 4, first + column + i % 4)) dropped |= 1u << i;
+    }
+#endif
     products(found.weight, left, right, q + from * WIDTH, HEADS * WIDTH, count, k + at, SHARED * WIDTH, keys);
     products(found.of_score, left, right, of_o + from * WIDTH, HEADS * WIDTH, count, v + at, SHARED * WIDTH, keys);
 #pragma unroll
@@ -31,8 +40,9 @@ struct Tile {
         bool visible = key < sees && key >= before;
         float product = found.weight[i][j];
         float weight = visible ? expf(SCORE(product, batch, head, start + row + i, key) - of_row) : 0.0f;
-        found.weight[i][j] = weight;
-        found.of_score[i][j] = visible ? weight * (found.of_score[i][j] - shift) : 0.0f;
+        float kept = dropped >> (i * 4 + j) & 1 ? 0.0f : 1.0f / KEPT;
+        found.weight[i][j] = weight * kept;
+        found.of_score[i][j] = visible ? weight * (found.of_score[i][j] * kept - shift) : 0.0f;
         if (OF_PRODUCTS && CAPPED) found.of_score[i][j] *= slope(product);
       }
     }
@@ -52,7 +62,7 @@ extern "C" __global__ void OF_THREADS(256) of_keys(const T* q, const T* k, const
   u32 part = blockIdx.x % PARTS, tile = blockIdx.x / PARTS % ((KEYS + 63) / 64);
   u32 rest = blockIdx.x / PARTS / ((KEYS + 63) / 64), shared = rest % SHARED, batch = rest / SHARED;
   u32 first = tile * 64, row = threadIdx.x / 16 * 4, column = threadIdx.x % 16 * 4;
-  Tile all = {q, k, v, of_o, l, shifts BIAS_GIVEN};
+  Tile all = {q, k, v, of_o, l, shifts BIAS_GIVEN, DROPPING};
   float of_key[4][COLUMNS / 16] = {}, of_value[4][COLUMNS / 16] = {};
   for (u32 head = shared * SHARING; head < (shared + 1) * SHARING; ++head) {
     u32 end = behind_seeing(first + 63, AHEAD);
@@ -87,7 +97,7 @@ extern "C" __global__ void OF_THREADS(256) of_queries(const T* q, const T* k, co
   u32 rest = blockIdx.x / PARTS / ((QUERIES + 63) / 64), head = rest % HEADS, batch = rest / HEADS;
   u32 start = tile * 64, count = QUERIES - start < 64 ? QUERIES - start : 64;
   u32 row = threadIdx.x / 16 * 4, column = threadIdx.x % 16 * 4;
-  Tile all = {q, k, v, of_o, l, shifts BIAS_GIVEN};
+  Tile all = {q, k, v, of_o, l, shifts BIAS_GIVEN, DROPPING};
   float sums[4][COLUMNS / 16] = {};
   u32 end = seen(start + count - 1, AHEAD);
   for (u32 first = passed(start, AHEAD) / 64 * 64; first < end; first += 64) {
@@ -116,7 +126,7 @@ extern "C" __global__ void OF_THREADS(256) of_bias(const T* q, const T* k, const
   u32 first = blockIdx.x % tiles * 64, start = blockIdx.x / tiles % rows * 64, rest = blockIdx.x / tiles / rows;
   u32 own_head = rest % (HEADS / SHARING_BIAS), own_batch = rest / (HEADS / SHARING_BIAS);
   u32 row = threadIdx.x / 16 * 4, column = threadIdx.x % 16 * 4;
-  Tile all = {q, k, v, of_o, l, shifts BIAS_GIVEN};
+  Tile all = {q, k, v, of_o, l, shifts BIAS_GIVEN, DROPPING};
   float sums[4][4] = {};
   bool sees = seen(start + 63 < QUERIES ? start + 63 : QUERIES - 1, AHEAD) > first && passed(start, AHEAD) < first + 64;
   for (u32 batch = own_batch; sees && batch < own_batch + SAMPLES_OF_BIAS; ++batch) {

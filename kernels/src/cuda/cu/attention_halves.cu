@@ -22,6 +22,7 @@ extern "C" __global__ void OF_THREADS(128) attention(const T* q, const T* k, con
   Sums<DEPTH> sums;
   sums.clear();
   float greatest[2] = {-INFINITE, -INFINITE}, total[2] = {};
+  [[maybe_unused]] const Dropping dropping = DROPPING;
   const T *all_keys = k + key_row(batch, 0, head / SHARING) * WIDTH, *all_values = v + key_row(batch, 0, head / SHARING) * WIDTH;
   const INDEX pitch = SHARED * WIDTH;
   if (end > begin) bring<TILE_KEYS>(keys, all_keys + begin * pitch, pitch, KEYS - begin);
@@ -53,6 +54,9 @@ extern "C" __global__ void OF_THREADS(128) attention(const T* q, const T* k, con
           float& weight = scores.at[j / 2][half * 2 + j % 2];
           weight = power_of_two(fmaf(weight, FACTOR, -base));
           sum += weight;
+#if DROPS
+          weight = dropping.keep(weight, batch, head, row + half * 8, first + j / 2 * 8 + lane % 4 * 2 + j % 2);
+#endif
         }
         // Of the four lanes that have a row each keeps its own part.
         total[half] = fmaf(total[half], shrink, sum);

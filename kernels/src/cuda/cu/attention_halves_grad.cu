@@ -88,6 +88,7 @@ extern "C" __global__ void BOUNDS of_keys(const T* q, const T* k, const T* v, co
   of_key.clear();
   of_value.clear();
   u32 key = first + warp * 16 + lane / 4;
+  [[maybe_unused]] const Dropping dropping = DROPPING;
   u32 begin = first_seeing(first, AHEAD) / TILE_QUERIES * TILE_QUERIES, end = behind_seeing(first + 63, AHEAD);
   u32 steps = end > begin ? (end - begin + TILE_QUERIES - 1) / TILE_QUERIES : 0;
   auto bring_step = [&](u32 step) {
@@ -119,6 +120,10 @@ extern "C" __global__ void BOUNDS of_keys(const T* q, const T* k, const T* v, co
     finish<1>();
     weights.settled();
     [[maybe_unused]] Sums<CAPPED ? TILE_QUERIES : 16> products;
+#if DROPS
+    // A bit for each weight: whether it is dropped.
+    u32 dropped = 0;
+#endif
     auto weigh_all = [&](auto whole) {
 #pragma unroll
       for (u32 j = 0; j < TILE_QUERIES / 8; ++j) {
@@ -130,13 +135,28 @@ extern "C" __global__ void BOUNDS of_keys(const T* q, const T* k, const T* v, co
           float score = SCORE_OR_PRODUCT(weights.at[j][e], batch, head, query, own);
           if (!whole.value && (own >= seen(query, AHEAD) || own < passed(query, AHEAD))) score = -INFINITE;
           weights.at[j][e] = power_of_two(fmaf(score, FACTOR, -exponent(rows[step % BUFFERS][column + e % 2])));
+#if DROPS
+          if (dropping.drops(batch, head, query, own)) dropped |= 1u << (j * 4 + e);
+#endif
         }
       }
     };
     if (sees_all(start, TILE_QUERIES, first, 64, AHEAD)) weigh_all(Whole{});
     else weigh_all(Part{});
     u32 factor[TILE_QUERIES / 16][4], of_factor[TILE_QUERIES / 16][4];
+#if DROPS
+    static_assert(TILE_QUERIES / 8 * 4 <= 32, "a bit for each weight");
+    auto keep = [&](float x, u32 j, u32 e) { return dropped >> (j * 4 + e) & 1 ? 0.0f : x / KEPT; };
+    Sums<TILE_QUERIES> kept;
+#pragma unroll
+    for (u32 j = 0; j < TILE_QUERIES / 8; ++j) {
+#pragma unroll
+      for (u32 e = 0; e < 4; ++e) kept.at[j][e] = keep(weights.at[j][e], j, e);
+    }
+    kept.as_factor(factor);
+#else
     weights.as_factor(factor);
+#endif
     of_value.add_weighted(factor, outputs);
     finish<1>();
     of_scores.settled();
@@ -145,6 +165,9 @@ extern "C" __global__ void BOUNDS of_keys(const T* q, const T* k, const T* v, co
 #pragma unroll
       for (u32 e = 0; e < 4; ++e) {
         float shift = own_shifts[step % BUFFERS][j * 8 + lane % 4 * 2 + e % 2];
+#if DROPS
+        of_scores.at[j][e] = keep(of_scores.at[j][e], j, e);
+#endif
         of_scores.at[j][e] = of_product(weights.at[j][e], of_scores.at[j][e], shift, products.at[CAPPED ? j : 0][e]);
       }
     }
@@ -195,6 +218,7 @@ extern "C" __global__ void BOUNDS_OVER_KEYS of_queries(const T* q, const T* k, c
     of_rows[half] = there ? exponent(l[place]) : 0.0f;
     own_shifts[half] = there ? shifts[place] : 0.0f;
   }
+  [[maybe_unused]] const Dropping dropping = DROPPING;
   Sums<DEPTH> sums;
   sums.clear();
   u32 begin = passed(start, AHEAD) / TILE_KEYS * TILE_KEYS, end = seen(start + count - 1, AHEAD);
@@ -240,6 +264,10 @@ extern "C" __global__ void BOUNDS_OVER_KEYS of_queries(const T* q, const T* k, c
     for (u32 j = 0; j < TILE_KEYS / 8; ++j) {
 #pragma unroll
       for (u32 e = 0; e < 4; ++e) {
+#if DROPS
+        u32 key = first + j * 8 + lane % 4 * 2 + e % 2;
+        of_scores.at[j][e] = dropping.keep(of_scores.at[j][e], batch, head, row + e / 2 * 8, key);
+#endif
         of_scores.at[j][e] = of_product(weights.at[j][e], of_scores.at[j][e], own_shifts[e / 2], products.at[CAPPED ? j : 0][e]);
       }
     }

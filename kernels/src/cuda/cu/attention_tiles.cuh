@@ -2,6 +2,8 @@
 
 #define STEP 16
 #define PITCH 68
+// How many elements of rows are multiplied side by side. With a window more of them would need more registers than there are.
+#define ABREAST (WINDOW ? 4 : STEP)
 
 // So many elements of each of 64 rows, the elements of one behind each other.
 typedef float Slab[STEP][PITCH];
@@ -43,7 +45,7 @@ __device__ __forceinline__ void products(float (&sums)[4][4], Slab& left, Slab& 
     bring(left, a, pitch_a, count_a, from);
     bring(right, b, pitch_b, count_b, from);
     __syncthreads();
-#pragma unroll
+#pragma unroll ABREAST
     for (u32 k = 0; k < STEP; ++k) {
       Vec<float, 4> x = *(const Vec<float, 4>*)&left[k][row], y = *(const Vec<float, 4>*)&right[k][column];
 #pragma unroll
@@ -73,7 +75,7 @@ __device__ __forceinline__ void add_rows(float (&sums)[4][COLUMNS / 16], float (
     __syncthreads();
     bring_rows(room, rows + start * pitch, pitch, count - start, first);
     __syncthreads();
-#pragma unroll
+#pragma unroll ABREAST
     for (u32 k = 0; k < STEP; ++k) {
       Vec<float, 4> x = *(const Vec<float, 4>*)&weights[start + k][row];
 #pragma unroll
