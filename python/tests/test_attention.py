@@ -65,9 +65,7 @@ def test_the_weights_that_graphc_drops_are_dropped(graphc: Callable[..., None], 
     trains_as_in_graphc(graphc, tmp_path, DROPPED, {"x": torch.randn(4 * STEPS, 6, 16)}, options.split())
 
 
-def trains_as_in_graphc(
-    graphc: Callable[..., None], folder: Path, text: str, inputs: dict[str, torch.Tensor], options: list[str]
-) -> None:
+def trains_as_in_graphc(graphc: Callable[..., None], folder: Path, text: str, inputs: dict[str, torch.Tensor], options: list[str]) -> None:
     model, plan, data, metrics = (folder / name for name in ("model.gir", "plan.json", "data", "losses"))
     model.write_text(text)
     save_file({**inputs, "target": torch.randn(4 * STEPS, 6, 16)}, data)

@@ -100,7 +100,7 @@ pub fn all() -> Vec<Group> {
 /// Groups of small trials.
 pub fn few() -> Vec<Group> {
     type Make = fn() -> Vec<Example>;
-    let rooms: [(&str, Make); 12] = [
+    let rooms: [(&str, Make); 13] = [
         ("attention", cases::attention::examples),
         ("convolutions and pools", cases::images::examples),
         ("recurrences", cases::recurrences::examples),
@@ -112,6 +112,7 @@ pub fn few() -> Vec<Group> {
         ("movements", cases::movements::examples),
         ("places", cases::places::examples),
         ("experts", cases::experts::examples),
+        ("experts that share places", cases::experts::shared_blocks),
         ("sources", cases::sources::examples),
     ];
     let mut groups: Vec<Group> =

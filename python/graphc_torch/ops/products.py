@@ -179,8 +179,7 @@ def _dropped(call: Call) -> Callable[[], Tensor] | None:
     probability, clock = scalar(dropout["probability"]), call.clock
     q, k = call.operands[:2]
     whole, origin, extent = (
-        (of_q[0], of_q[2], of_q[1], of_k[1])
-        for of_q, of_k in ((q.shape, k.shape), (q.origin, k.origin), (q.tensor.shape, k.tensor.shape))
+        (of_q[0], of_q[2], of_q[1], of_k[1]) for of_q, of_k in ((q.shape, k.shape), (q.origin, k.origin), (q.tensor.shape, k.tensor.shape))
     )
 
     def draw() -> Tensor:
