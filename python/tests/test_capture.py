@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import graphc
 from graphc.parallel.known import Known
-from graphc.parallel.of_transformers import by_products
+from graphc.parallel.of_transformers import by_experts
 from graphc.parallel.ops.decompose import log_gamma
 
 pytestmark = pytest.mark.usefixtures("exporter", "command")
@@ -429,7 +429,7 @@ def test_a_mask_that_is_made_unless_compiled_is_made() -> None:
 
 @pytest.mark.parametrize("is_transposed", [False, True])
 @pytest.mark.parametrize(("has_gate", "has_bias"), [(True, False), (False, True)])
-def test_experts_are_products(is_transposed: bool, has_gate: bool, has_bias: bool) -> None:
+def test_experts_compute_the_rows_that_chose_them(is_transposed: bool, has_gate: bool, has_bias: bool) -> None:
     torch.manual_seed(0)
     experts, width, inner = 3, 4, 5
     shapes = {"gate_up_proj" if has_gate else "up_proj": (2 * inner if has_gate else inner, width), "down_proj": (width, inner)}
@@ -451,7 +451,8 @@ def test_experts_are_products(is_transposed: bool, has_gate: bool, has_bias: boo
             x = layer("gate_up_proj" if has_gate else "up_proj", expert, tokens[row])
             x = module._apply_gate(x) if has_gate else F.silu(x)
             expected[row] += shares[row, place] * layer("down_proj", expert, x)
-    torch.testing.assert_close(by_products(module, tokens, chosen, shares), expected)
+    for samples in (1, 2, 4):
+        torch.testing.assert_close(by_experts(samples, module, tokens, chosen, shares), expected)
 
 
 def test_experts_of_transformers_are_captured() -> None:
@@ -463,6 +464,21 @@ def test_experts_of_transformers_are_captured() -> None:
     )  # fmt: skip
     tokens = torch.randint(2, 31, (2, 6))
     check_losses(transformers.OlmoeForCausalLM(config).train(), {"input_ids": tokens, "labels": tokens})
+
+
+def test_experts_with_biases_are_captured() -> None:
+    transformers: Any = pytest.importorskip("transformers", minversion="5.0")
+    torch.manual_seed(0)
+    config = transformers.GptOssConfig(
+        vocab_size=31, hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2, head_dim=8,
+        num_local_experts=4, num_experts_per_tok=2, sliding_window=4, pad_token_id=0, eos_token_id=1, use_cache=False,
+    )  # fmt: skip
+    model = transformers.GptOssForCausalLM(config).train()
+    for name, parameter in model.named_parameters():
+        if name.endswith("_bias"):
+            torch.nn.init.normal_(parameter, std=0.1)
+    tokens = torch.randint(2, 31, (2, 6))
+    check_losses(model, {"input_ids": tokens, "labels": tokens})
 
 
 def test_the_logarithm_of_the_gamma_function_is_pytorchs() -> None:

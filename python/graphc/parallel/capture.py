@@ -187,7 +187,7 @@ def capture(traced: Traced | Predicted, batch: Any) -> ExportedProgram:
         table.pop(getattr(getattr(torch.ops.aten, packet), overload), None)
     table.update(decompositions())
     try:
-        with _quiet(), transformers_as_captured(), _distributions_unchecked(), _plain_buffers(traced), _conversions_to_the_same():
+        with _quiet(), transformers_as_captured(batch), _distributions_unchecked(), _plain_buffers(traced), _conversions_to_the_same():
             program: ExportedProgram = exporter(traced, (batch,), strict=False)
             for module in [part for part in program.graph_module.modules() if isinstance(part, GraphModule)]:
                 mark_detached(module)

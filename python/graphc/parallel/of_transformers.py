@@ -1,7 +1,7 @@
 """Code of transformers that takes another way while it is captured.
 
-**Experts.** Its own ways sort tokens by their experts, or look up which experts have any, and so shapes depend on data. Here each expert
-computes all tokens, and the share of those that did not choose it is 0: these are products, of which a plan cuts experts or tokens.
+**Experts.** Its own ways sort tokens by their experts, or look up which experts have any, and so shapes depend on data. Here they go to
+places of which there are as many as choices, and each expert computes the tokens that chose it (:mod:`.experts`).
 
 **Masks.** Where a batch has no mask, attention is without one in training. While transformers is traced it would make one that hides
 nothing, for which some models have no place, and which takes memory. Others make the mask that they need, but not while they believe
@@ -13,24 +13,34 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
-REPLACED = ("eager", "grouped_mm")
-"""Transformers' names of ways to compute experts that cannot be captured."""
+from .experts import combine, dispatch, grouped_matmul
+
+REPLACED = ("batched_mm", "eager", "grouped_mm")
+"""Transformers' names of ways to compute experts: their shapes depend on data, or each row has matrices of its own."""
 
 
 @contextmanager
-def transformers_as_captured() -> Iterator[None]:
-    """Lets transformers, where it is imported, compute in such ways while this is entered."""
-    with _experts_as_products(), _no_masks_where_none_is_given(), _not_compiled():
+def transformers_as_captured(batch: Any) -> Iterator[None]:
+    """Lets transformers, where it is imported, compute in such ways while this is entered and a model takes a batch."""
+    with _experts_in_groups(_samples(batch)), _no_masks_where_none_is_given(), _not_compiled():
         yield
 
 
+def _samples(batch: Any) -> int:
+    """How many samples a batch has: the rows of its first tensor."""
+    leaves: list[Any] = tree_leaves(batch)
+    return next((int(leaf.shape[0]) for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim() > 0), 1)
+
+
 @contextmanager
-def _experts_as_products() -> Iterator[None]:
+def _experts_in_groups(samples: int) -> Iterator[None]:
     package = sys.modules.get("transformers.integrations.moe")
     functions: Any = getattr(package, "ALL_EXPERTS_FUNCTIONS", None)
     own: dict[str, Any] | None = getattr(functions, "_local_mapping", None)
@@ -38,7 +48,7 @@ def _experts_as_products() -> Iterator[None]:
         yield
         return
     before = dict(own)
-    own.update({name: by_products for name in REPLACED})
+    own.update({name: partial(by_experts, samples) for name in REPLACED})
     try:
         yield
     finally:
@@ -74,18 +84,32 @@ def _not_compiled() -> Iterator[None]:
             setattr(module, name, own)
 
 
-def by_products(experts: Any, tokens: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-    """What the experts make of tokens ``[t, d]``, each of the ones that a token chose with its weight, ``[t, k]``."""
-    shares = torch.zeros(tokens.shape[0], experts.num_experts, dtype=weights.dtype, device=weights.device).scatter_add(1, chosen, weights)
-    name = "gate_up_proj" if experts.has_gate else "up_proj"
-    inner = _projected(experts, name, tokens.unsqueeze(0))
+def by_experts(samples: int, experts: Any, tokens: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+    """What the experts make of tokens ``[t, d]``, each of the ones that a token chose with its weight, ``[t, k]``.
+
+    Tokens are cut into as many equal groups as there are samples, where that is possible. A plan divides groups among ranks.
+    """
+    count, width = tokens.shape
+    groups = samples if count % max(samples, 1) == 0 else 1
+    chosen, weights = (of.reshape(groups, count // groups, of.shape[-1]) for of in (chosen, weights))
+    x = tokens.reshape(groups, count // groups, width)
+    if experts.has_bias:
+        # A bias is the matrix's row for an element that is 1 at places of tokens, and 0 at others.
+        x = torch.cat([x, torch.ones_like(x[..., :1])], -1)
+    taken = dispatch(x, chosen, experts.num_experts)
+    inner = grouped_matmul(taken, *_matrices(experts, "gate_up_proj" if experts.has_gate else "up_proj", chosen))
     inner = experts._apply_gate(inner) if experts.has_gate else experts.act_fn(inner)
-    outer = _projected(experts, "down_proj", inner)
-    return (outer * shares.t().unsqueeze(-1)).sum(0).to(tokens.dtype)
+    if experts.has_bias:
+        inner = torch.cat([inner, taken[..., -1:]], -1)
+    outer = grouped_matmul(inner, *_matrices(experts, "down_proj", chosen))
+    found: Tensor = combine(outer, chosen, weights.to(outer.dtype), experts.num_experts)
+    return found.reshape(count, found.shape[-1]).to(tokens.dtype)
 
 
-def _projected(experts: Any, name: str, x: Tensor) -> Tensor:
-    """A layer of each expert, ``[experts, t, ..]``."""
-    weight = getattr(experts, name)
-    found = torch.matmul(x, weight if experts.is_transposed else weight.transpose(-2, -1))
-    return found + getattr(experts, f"{name}_bias").unsqueeze(1) if experts.has_bias else found
+def _matrices(experts: Any, name: str, chosen: Tensor) -> tuple[Tensor, Tensor, bool]:
+    """The matrices of a layer of all experts with their biases, the choices, and whether the matrices are transposed."""
+    weight: Tensor = getattr(experts, name)
+    inner = 1 if experts.is_transposed else 2
+    if experts.has_bias:
+        weight = torch.cat([weight, getattr(experts, f"{name}_bias").unsqueeze(inner)], inner)
+    return weight, chosen, not experts.is_transposed

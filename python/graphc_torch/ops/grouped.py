@@ -1,12 +1,12 @@
 """Products of experts with the places of the tokens that chose them.
 
 Experts share blocks of places: behind the run of places of each expert comes that of the next, and free places are at the end. Which
-places an expert has follows from the choices alone.
+places an expert has follows from the choices alone. All places of an expert, of whatever group, make one product.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -15,30 +15,34 @@ from .base import Call, Run, op, wide
 from .experts import shares
 from .places import checked
 
+Sorted = Callable[[], tuple[Tensor, list[int]]]
+"""The numbers of this rank's places that tokens have, expert by expert, and how many each expert has."""
 
-def _runs(call: Call, experts: int) -> Callable[[], Iterator[tuple[int, int, int, int, int]]]:
-    """Yields block, group, expert, start and end of each run that this rank has places of, all counted from its first ones."""
+
+def _by_experts(call: Call, experts: int) -> Sorted:
     x, chosen = call.operands[0], call.operand(2)
     share = shares(experts, x.shape[0])
-    room, first_place = x.tensor.shape[2], x.origin[2]
+    held, groups, room = x.tensor.shape[:3]
+    device = chosen.device
+    numbers = torch.arange(room, device=device) + x.origin[2]
+    first = torch.arange(held, device=device).reshape(held, 1, 1) * share
 
-    def runs() -> Iterator[tuple[int, int, int, int, int]]:
-        groups = chosen.shape[0]
-        counts = torch.zeros((groups, experts), dtype=torch.int64, device=chosen.device)
+    def found() -> tuple[Tensor, list[int]]:
+        counts = torch.zeros((groups, experts), dtype=torch.int64, device=device)
         flat = chosen.reshape(groups, chosen.shape[1] * chosen.shape[2])
         counts.scatter_add_(1, flat, torch.ones_like(flat))
-        ends = counts.reshape(groups, x.shape[0], share).cumsum(-1).tolist()
-        for block in range(x.tensor.shape[0]):
-            for group in range(groups):
-                start = 0
-                for expert, end in enumerate(ends[group][x.origin[0] + block]):
-                    edges = (min(max(place - first_place, 0), room) for place in (start, end))
-                    low, high = edges
-                    if low < high:
-                        yield block, group, block * share + expert, low, high
-                    start = end
+        ends = counts.reshape(groups, x.shape[0], share).cumsum(-1)
+        ends = ends[:, x.origin[0] : x.origin[0] + held].transpose(0, 1).contiguous()
+        within = torch.searchsorted(ends, numbers.expand(held, groups, room).contiguous(), right=True)
+        expert = torch.where(within < share, within + first, held * share).flatten()
+        taken = torch.bincount(expert, minlength=held * share + 1)[:-1].tolist()
+        return expert.argsort(stable=True)[: sum(taken)], taken
 
-    return runs
+    return found
+
+
+def _rows(places: Tensor) -> Tensor:
+    return places.reshape(places.shape[0] * places.shape[1] * places.shape[2], places.shape[3])
 
 
 @op("grouped_matmul")
@@ -46,15 +50,18 @@ def grouped_matmul(call: Call) -> Run:
     """(x [blocks, g, capacity, i], w [experts, i, j], chosen [g, t, k]) -> [blocks, g, capacity, j]: places times matrices."""
     x, matrices, y = call.operand(0), call.operand(1), call.results[0].tensor
     experts = call.operands[1].shape[0]
-    check, runs = checked("expert", call.operand(2), experts), _runs(call, experts)
+    check, by_experts = checked("expert", call.operand(2), experts), _by_experts(call, experts)
     transposed = bool(call.op.get("transpose_b", False))
 
     def run() -> None:
         check()
+        places, counts = by_experts()
+        weights = matrices.transpose(1, 2) if transposed else matrices
+        parts = _rows(x)[places].split(counts)
+        found = [_product(part, weights[expert]) for expert, part in enumerate(parts) if counts[expert] > 0]
         y.zero_()
-        for block, group, expert, start, end in runs():
-            matrix = matrices[expert].t() if transposed else matrices[expert]
-            y[block, group, start:end] = _product(x[block, group, start:end], matrix).to(y.dtype)
+        if found:
+            y.copy_(_rows(y).index_copy(0, places, torch.cat(found).to(y.dtype)).reshape(y.shape))
 
     return run
 
@@ -64,15 +71,14 @@ def grouped_matmul_grad(call: Call) -> Run:
     """(x [blocks, g, capacity, i], y [blocks, g, capacity, j], chosen [g, t, k]) -> [experts, i, j]: sums of outer products over runs."""
     x, y, out = call.operand(0), call.operand(1), call.results[0].tensor
     experts = call.op["experts"]
-    check, runs = checked("expert", call.operand(2), experts), _runs(call, experts)
+    check, by_experts = checked("expert", call.operand(2), experts), _by_experts(call, experts)
 
     def run() -> None:
         check()
-        sums = torch.zeros(out.shape, dtype=torch.float32, device=out.device)
-        for block, group, expert, start, end in runs():
-            places = x[block, group, start:end].t(), y[block, group, start:end]
-            sums[expert] += _product(*places).float()
-        out.copy_(sums)
+        places, counts = by_experts()
+        parts = zip(_rows(x)[places].split(counts), _rows(y)[places].split(counts), strict=True)
+        for expert, (a, b) in enumerate(parts):
+            out[expert].copy_(_product(a.t(), b))
 
     return run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from . import complex_numbers, elementwise, fourier, images, losses, movement, normalize, products, reduce, scatter, sources
+from . import complex_numbers, elementwise, experts, fourier, images, losses, movement, normalize, products, reduce, scatter, sources
 from .call import Call, Result
 from .complex_numbers import Handler
 
@@ -13,7 +13,7 @@ from .complex_numbers import Handler
 @cache
 def table() -> dict[str, Callable[[Call], Result]]:
     """ATen's name of each op, whatever its overload, and what translates it."""
-    rooms = (elementwise, images, losses, movement, normalize, products, reduce, scatter, sources)
+    rooms = (elementwise, experts, images, losses, movement, normalize, products, reduce, scatter, sources)
     return {name: handler for room in rooms for name, handler in room.TABLE.items()}
 
 
