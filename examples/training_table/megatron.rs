@@ -88,6 +88,8 @@ pub fn options(row: &Row, layout: &Megatron) -> CompileOptions {
         recompute: Recompute::Full,
         // As those trainings did: Megatron sums gradients of fp16 in fp16.
         accumulation: Accumulation::Half,
+        // Their scores of attention were in memory.
+        keep_attention: true,
         ..CompileOptions::default()
     }
 }

@@ -189,6 +189,9 @@ fn check_graph(given: &Given<'_>, plan: &Plan, args: &SharedArgs) -> Result<()> 
     if args.keep_eval {
         given.refuse_option("--keep-eval", "", "in the mode that it has")?;
     }
+    if args.keep_attention && !plan.options.keep_attention {
+        given.refuse_option("--keep-attention", "", "with attention by one op")?;
+    }
     Ok(())
 }
 

@@ -280,10 +280,11 @@ fn advice_that_cannot_be_given_is_refused() {
     assert!(error.contains("no number of ranks that was tried has a plan"), "{error}");
     let error = fails(advise("mlp", &["--ranks", "2", "--memory", "1KiB"]));
     assert!(error.contains("no advice on"), "{error}");
-    let wrong: [(&[&str], &str); 3] = [
+    let wrong: [(&[&str], &str); 4] = [
         (&["--ranks", "2", "--mesh", "2"], "cannot be used with"),
         (&["--ranks", "0"], "write a number of ranks from 1 to"),
-        (&[], "--ranks"),
+        (&["--ranks", "2", "--will-it-fit"], "cannot be used with"),
+        (&[], "<--ranks <N>|--will-it-fit> <MODEL>"),
     ];
     for (extra, said) in wrong {
         let output = graphc(advise("mlp", extra));

@@ -165,6 +165,7 @@ fn one(
     let strategy = strategy(runs, sharding, tensor);
     let model = model(row, runs, chunks, shards(&mesh, sharding, inner, row, runs))?;
     let options = CompileOptions {
+        keep_attention: !model.flash,
         mesh,
         stages: row.stages,
         microbatches,

@@ -28,7 +28,7 @@ pub enum OpError {
     },
     /// Floating-point numbers of 8 bits where no op takes or gives them.
     #[error(
-        "{op} has no tensors of f8e4m3: such numbers are made by casts, moved, and multiplied as matrices; use a wider type and cast it"
+        "{op} has no tensors of f8e4m3: such numbers are made by casts or `round_float8`, moved, and multiplied as matrices; use a wider type and cast it"
     )]
     Float8 {
         /// The op.

@@ -99,6 +99,9 @@ pub struct CompileOptions {
     /// The form of cross entropy: one op, or several.
     #[serde(default, skip_serializing_if = "CrossEntropyForm::is_auto")]
     pub cross_entropy: CrossEntropyForm,
+    /// Whether attention that the model writes in parts stays so, with its scores in memory, instead of becoming one op.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keep_attention: bool,
     /// The element type of automatic mixed precision outside the regions that the graph itself has; `None`: every op computes
     /// in the types that the model says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -143,6 +146,7 @@ impl Default for CompileOptions {
             strategy: Strategy::Auto,
             recompute: Recompute::None,
             cross_entropy: CrossEntropyForm::Auto,
+            keep_attention: false,
             precision: None,
             pins: Vec::new(),
             memory: None,

@@ -10,15 +10,15 @@ use crate::cli::numbers::{parse_positive, parse_whole};
 
 /// `graphc advise`
 #[derive(Args)]
+#[command(group = clap::ArgGroup::new("asked").required(true).args(["ranks", "will_it_fit"]))]
 pub(crate) struct AdviseArgs {
     /// The model: .onnx or .gir
     pub model: PathBuf,
     /// Ranks of the job: each mesh of so many is looked at
-    #[arg(long, value_name = "N", value_parser = parse_ranks, conflicts_with = "mesh",
-          required_unless_present = "will_it_fit")]
+    #[arg(long, value_name = "N", value_parser = parse_ranks, conflicts_with = "mesh")]
     pub ranks: Option<usize>,
     /// Say on how few ranks the training fits, instead
-    #[arg(long, conflicts_with_all = ["ranks", "mesh", "stages", "ways", "plans"])]
+    #[arg(long, conflicts_with_all = ["mesh", "stages", "ways", "plans"])]
     pub will_it_fit: bool,
     /// Ways that are told
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = parse_positive::<usize>)]

@@ -33,6 +33,7 @@ pub(crate) fn compile_options(
         strategy: args.strategy.unwrap_or(Strategy::Auto),
         recompute: args.recompute.unwrap_or_default(),
         cross_entropy: CrossEntropyForm::Auto,
+        keep_attention: args.keep_attention,
         precision: args.precision,
         pins: args.pins.clone(),
         memory: args.memory,

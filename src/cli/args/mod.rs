@@ -404,6 +404,9 @@ pub(crate) struct SharedArgs {
     /// Train as Module.eval() leaves a model: batch norms go by their running statistics, which stay as they are, and dropout drops nothing
     #[arg(long)]
     pub keep_eval: bool,
+    /// Keep attention as the model writes it, with its scores in memory, instead of computing it by one op
+    #[arg(long)]
+    pub keep_attention: bool,
     /// Memory per rank, e.g. 16GiB; default the device's
     #[arg(long, value_parser = parse_bytes)]
     pub memory: Option<u64>,

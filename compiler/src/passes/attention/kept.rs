@@ -5,6 +5,8 @@ use crate::passes::joined::Held;
 /// A reason why a softmax between two products cannot become one op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kept {
+    /// The user asks for attention in parts.
+    Asked,
     /// A mask or bias that fits no scores, or a choice between scores and something that is not low.
     MaskOfData,
     /// A mask of something that is no matrix of scores.
@@ -37,6 +39,7 @@ impl Kept {
     /// Returns the reason in the words of a report.
     pub fn reason(self) -> String {
         let known = match self {
+            Self::Asked => "`--keep-attention` keeps it",
             Self::MaskOfData => "a mask or bias of another form",
             Self::OtherMask => "a mask of another form",
             Self::Bias => "a bias between what is common and what hides keys",

@@ -42,6 +42,9 @@ const PASS: &str = "attention";
 /// # Errors
 /// Returns an error if an op does not take its operands.
 pub(crate) fn fuse_attention(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
+    if options.keep_attention {
+        return Ok(graph);
+    }
     let found: Vec<find::FoundAttention> =
         find_places(&graph, options).into_iter().filter_map(|place| place.found.ok()).collect();
     if found.is_empty() {
@@ -65,7 +68,8 @@ pub(crate) fn count_attentions(graph: &Graph, options: &CompileOptions) -> Atten
     let written = graph.nodes.iter().filter(|node| matches!(node.op, Op::Attention(_)));
     let mut found = Attentions { whole: written.count(), in_parts: BTreeMap::new() };
     for place in find_places(graph, options) {
-        match place.kept_reason() {
+        let asked = options.keep_attention.then_some(Kept::Asked);
+        match asked.or(place.kept_reason()) {
             None => found.whole += 1,
             Some(kept) => {
                 let softmax = graph.display_name(graph.node(place.softmax).results[0]);

@@ -422,6 +422,18 @@ fn rows_that_have_other_numbers_than_where_they_have_no_key_are_kept() {
 
 /// A layout that is asked for by name keeps what has the name, and no other place.
 #[test]
+fn attention_stays_in_parts_where_that_is_asked() {
+    let form = |_: &GraphBuilder, p: Parts| p.scores().scale(SCALE).softmax(3).matmul(&p.v);
+    let asked = CompileOptions { keep_attention: true, ..options() };
+    let graph = model(HEADS, form);
+    let counted = super::count_attentions(&graph, &asked);
+    assert_eq!(counted.whole, 0);
+    assert_eq!(counted.in_parts.into_keys().collect::<Vec<_>>(), [Kept::Asked]);
+    assert_eq!(fuse_attention(graph.clone(), &asked).expect("fits"), graph);
+    assert_eq!(super::count_attentions(&graph, &options()).whole, 1);
+}
+
+#[test]
 fn what_is_pinned_by_name_stays() {
     let form = |_: &GraphBuilder, p: Parts| {
         let first = p.scores().softmax(3).named("p").matmul(&p.v);
