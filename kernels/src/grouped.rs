@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use graphc_ir::op::Op;
-use graphc_ir::ops::{ExpertPlaces, hand_out_places, places_of_expert};
+use graphc_ir::ops::{ExpertPlaces, find_run_ends, places_of_expert};
 
 use crate::context::KernelContext;
 use crate::error::KernelError;
@@ -24,13 +24,7 @@ pub(crate) fn grouped_matmul<T: Number>(
         return Err(KernelError::bad_call(name, "takes three operands and gives one result"));
     };
     let runs = ExpertRuns::new(name, x, chosen, matrices.global[0])?;
-    let misfit = || {
-        let shapes = (x.shape, matrices.shape, y.shape);
-        KernelError::bad_call(
-            name,
-            format!("{:?} and {:?} do not give {:?}", shapes.0, shapes.1, shapes.2),
-        )
-    };
+    let misfit = || misfit(name, [x.shape, matrices.shape, y.shape]);
     let &[held, first, second] = matrices.shape else { return Err(misfit()) };
     let (inner, columns, layout) = match op.transpose_b {
         true => (second, first, Layout { row: 1, column: second }),
@@ -79,13 +73,7 @@ pub(crate) fn grouped_matmul_grad<T: Number>(
         return Err(KernelError::bad_call(name, "takes three operands and gives one result"));
     };
     let runs = ExpertRuns::new(name, x, chosen, op.experts)?;
-    let misfit = || {
-        let shapes = (x.shape, y.shape, out.shape);
-        KernelError::bad_call(
-            name,
-            format!("{:?} and {:?} do not give {:?}", shapes.0, shapes.1, shapes.2),
-        )
-    };
+    let misfit = || misfit(name, [x.shape, y.shape, out.shape]);
     let (&[held, rows, columns], &[.., of_y]) = (out.shape, y.shape) else { return Err(misfit()) };
     let of_experts = held == runs.blocks * runs.experts_of_block();
     if !of_experts || [rows, columns] != [x.shape[3], of_y] || x.shape[..3] != y.shape[..3] {
@@ -125,6 +113,10 @@ pub(crate) fn grouped_matmul_grad<T: Number>(
         of_sums + of_run.max().unwrap_or(0)
     };
     share_out(out, size, runs.taken * size, (&room, &work), cx)
+}
+
+fn misfit(op: &'static str, [a, b, result]: [&[usize]; 3]) -> KernelError {
+    KernelError::bad_call(op, format!("{a:?} and {b:?} do not give {result:?}"))
 }
 
 /// Those who multiply: the threads, how many they are, and memory to work in.
@@ -203,7 +195,7 @@ impl ExpertRuns {
         let each = (tokens * choices).max(1);
         let chosen = chosen.as_slice::<i64>()?.chunks(each);
         for (chosen, ends) in chosen.zip(ends.chunks_mut(experts.max(1))) {
-            hand_out_places(chosen, [tokens, choices], places, ends, |_, _, _| {});
+            find_run_ends(chosen, places, ends);
         }
         let (first_block, first_place) = (x.origin[0], x.origin[2]);
         let mut runs =

@@ -402,37 +402,49 @@ struct Placed {
 }
 
 /// Hands out the places of a group's experts: calls `handed` with the token and the index of each choice, and its place in the block of the
-/// expert, `None` where it is dropped. The choices are those of `tokens` tokens, each of `choices`, row-major. `ends` has an element for
-/// each expert, with any content; it gets the place behind the last choice of each, dropped or not, as [`places_of_expert`] takes it.
+/// expert, `None` where it is dropped. The choices are those of `tokens` tokens, each of `choices`, row-major. `next` has an element for
+/// each expert, with any content.
 pub fn hand_out_places(
     chosen: &[i64],
     [tokens, choices]: [usize; 2],
     places: ExpertPlaces,
-    ends: &mut [i64],
+    next: &mut [i64],
     mut handed: impl FnMut(usize, usize, Option<usize>),
 ) {
-    ends.fill(0);
-    let each = places.experts_of_block();
-    if each > 1 {
-        chosen.iter().for_each(|&expert| ends[expert as usize] += 1);
-        for block in ends.chunks_mut(each) {
-            let mut first = 0;
-            for end in block {
-                first += std::mem::replace(end, first);
-            }
+    if places.experts_of_block() > 1 {
+        find_run_ends(chosen, places, next);
+        // A run begins where the one before it in its block ends.
+        for block in next.chunks_mut(places.experts_of_block()) {
+            block.rotate_right(1);
+            block[0] = 0;
         }
+    } else {
+        next.fill(0);
     }
     for choice in 0..choices {
         for token in 0..tokens {
             let expert = chosen[token * choices + choice] as usize;
-            let place = ends[expert] as usize;
-            ends[expert] += 1;
+            let place = next[expert] as usize;
+            next[expert] += 1;
             handed(token, choice, Some(place).filter(|&place| place < places.capacity));
         }
     }
 }
 
-/// Returns the places of an expert in its block, by the ends of [`hand_out_places`].
+/// Finds the place behind the last choice of each expert of a group, dropped or not. `ends` has an element for each expert, with any content.
+pub fn find_run_ends(chosen: &[i64], places: ExpertPlaces, ends: &mut [i64]) {
+    ends.fill(0);
+    chosen.iter().for_each(|&expert| ends[expert as usize] += 1);
+    for block in ends.chunks_mut(places.experts_of_block().max(1)) {
+        let mut end = 0;
+        for count in block {
+            end += *count;
+            *count = end;
+        }
+    }
+}
+
+/// Returns the places of an expert in its block, by what [`find_run_ends`] finds.
 pub fn places_of_expert(places: ExpertPlaces, ends: &[i64], expert: usize) -> Range<usize> {
     let begins_block = expert.is_multiple_of(places.experts_of_block().max(1));
     let first = if begins_block { 0 } else { ends[expert - 1] as usize };
@@ -457,11 +469,11 @@ fn each_token(
     mut body: impl FnMut(Placed),
 ) {
     let [_, t, k] = chosen.region.global[..] else { return };
-    let mut ends = vec![0; places.experts];
+    let mut next = vec![0; places.experts];
     let each = places.experts_of_block().max(1);
     for group in groups {
         let all = choices_of_group(chosen, group);
-        hand_out_places(&all, [t, k], places, &mut ends, |token, choice, place| {
+        hand_out_places(&all, [t, k], places, &mut next, |token, choice, place| {
             if let Some(place) = place.filter(|_| tokens.contains(&token)) {
                 let block = all[token * k + choice] as usize / each;
                 body(Placed { group, token, choice, block, place });
@@ -549,7 +561,7 @@ mod tests {
     fn runs_of_places_end_where_a_block_is_full() {
         let places = ExpertPlaces { experts: 4, blocks: 2, capacity: 3 };
         let mut ends = [0; 4];
-        hand_out_places(&[1, 0, 3, 1, 0], [5, 1], places, &mut ends, |_, _, _| {});
+        find_run_ends(&[1, 0, 3, 1, 0], places, &mut ends);
         let runs: Vec<_> = (0..4).map(|expert| places_of_expert(places, &ends, expert)).collect();
         assert_eq!(runs, [0..2, 2..3, 0..0, 0..1]);
     }

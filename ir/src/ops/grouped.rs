@@ -14,7 +14,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use super::experts::{
-    ExpertPlaces, SUM, check_agreement, choices_of_group, expect_extents, hand_out_places,
+    ExpertPlaces, SUM, check_agreement, choices_of_group, expect_extents, find_run_ends,
     places_of_expert, shard_offset, shard_range,
 };
 use super::shards::{check_index_dtype, check_indices, one_float, read_element};
@@ -86,6 +86,13 @@ fn build_rule(
     Ok(GroupedRule { rule, x, y, matrices, chosen })
 }
 
+/// Checks the types of the operands, two of numbers and the choices, and returns that of the result.
+fn infer_float(op: &'static str, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+    check_arity(op, operands, 3, "3")?;
+    check_index_dtype(op, operands, 2)?;
+    Ok(vec![one_float(op, operands, &[0, 1])?])
+}
+
 /// Returns the FLOPs for the places that are taken.
 fn count_flops(rule: &Rule) -> f64 {
     let size = |factor: usize| rule.factors[factor].size as f64;
@@ -116,9 +123,7 @@ impl Operation for GroupedMatMul {
     }
 
     fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        check_arity(self.name(), operands, 3, "3")?;
-        check_index_dtype(self.name(), operands, 2)?;
-        Ok(vec![one_float(self.name(), operands, &[0, 1])?])
+        infer_float(self.name(), operands)
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
@@ -192,9 +197,7 @@ impl Operation for GroupedMatMulGrad {
     }
 
     fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        check_arity(self.name(), operands, 3, "3")?;
-        check_index_dtype(self.name(), operands, 2)?;
-        Ok(vec![one_float(self.name(), operands, &[0, 1])?])
+        infer_float(self.name(), operands)
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
@@ -268,12 +271,10 @@ fn each_taken_place(
     places: ExpertPlaces,
     mut body: impl FnMut(usize, [usize; 3]),
 ) {
-    let [_, tokens, choices] = chosen.region.global[..] else { return };
     let mut ends = vec![0; places.experts];
     let each = places.experts_of_block();
     for group in groups {
-        let all = choices_of_group(chosen, group);
-        hand_out_places(&all, [tokens, choices], places, &mut ends, |_, _, _| {});
+        find_run_ends(&choices_of_group(chosen, group), places, &mut ends);
         for block in blocks.clone() {
             for expert in block * each..(block + 1) * each {
                 for place in places_of_expert(places, &ends, expert) {

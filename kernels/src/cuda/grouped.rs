@@ -91,7 +91,6 @@ impl GroupedExtents {
     fn build_source(&self, text: &str) -> KernelSource {
         let source = KernelSource::new(format!("{}\n{text}", include_str!("cu/grouped.cuh")));
         self.define(source)
-            .define("HELD", self.held)
             .define("ROOM", self.room)
             .define("INNER", self.inner)
             .define("COLUMNS", self.columns)

@@ -1,6 +1,6 @@
 // What products of experts share: tiles of 64 x 64 sums, of which each of 256 threads has 4 x 4.
 //
-// Macros: T; GROUPS; EXPERTS, and EACH, how many of them share a block of places; HELD, blocks of the shard; ROOM, their places in it; INNER
+// Macros: T; GROUPS; EXPERTS, and EACH, how many of them share a block of places; ROOM, places of the shard; INNER
 // and COLUMNS, elements of a place before and behind the product.
 
 // The first place, or the end, of the places of the shard that an expert has for a group; `expert` counts all experts.
