@@ -72,6 +72,8 @@ pub enum ValueRate {
     /// One value for all microbatches, which is gathered for each of them anew. It is the result of a `regather` of a value that is computed once a
     /// step.
     Anew,
+    /// A value of full shape for each microbatch, which has its own: the greatest size by which the microbatch's numbers are rounded to 8 bits.
+    Each,
     /// A summand of full shape for each microbatch. It is read by one `accumulate` node, whose result is `Step`.
     Summand,
 }
@@ -146,7 +148,7 @@ impl Decisions {
         let ty = &self.graph().value(value).ty;
         let microbatch_dim = match self.rates.values[value.index()] {
             ValueRate::Microbatch { dim } => Some(dim),
-            ValueRate::Step | ValueRate::Anew | ValueRate::Summand => None,
+            ValueRate::Step | ValueRate::Anew | ValueRate::Each | ValueRate::Summand => None,
         };
         Layout {
             shape: ty.shape.clone(),
@@ -169,9 +171,10 @@ impl Decisions {
     pub(crate) fn times_boxed(&self, value: ValueId) -> usize {
         match self.rates.values[value.index()] {
             ValueRate::Step => 1,
-            ValueRate::Microbatch { .. } | ValueRate::Anew | ValueRate::Summand => {
-                self.rates.microbatches
-            }
+            ValueRate::Microbatch { .. }
+            | ValueRate::Anew
+            | ValueRate::Each
+            | ValueRate::Summand => self.rates.microbatches,
         }
     }
 

@@ -92,8 +92,8 @@ pub mod prelude {
     pub use graphc_ir::nn::{self, Module};
     pub use graphc_ir::ops::{Init, Window};
     pub use graphc_ir::plan::{
-        Accumulation, AdamOptions, CompileOptions, Loss, Metric, Optimizer, ParameterGroup, Pin,
-        Plan, Recompute, RmspropOptions, Schedule, Strategy,
+        Accumulation, AdamOptions, CompileOptions, Float8Recipe, Loss, Metric, Optimizer,
+        ParameterGroup, Pin, Plan, Recompute, RmspropOptions, Schedule, Strategy,
     };
     pub use graphc_ir::sbp::{NdSbp, Sbp};
     pub use graphc_ir::types::{DType, TensorType};

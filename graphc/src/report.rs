@@ -104,7 +104,10 @@ fn precision_lines(plan: &Plan) -> String {
         Some(DType::F8E4M3) => {
             let eighth = plan.layouts.iter().any(|layout| layout.dtype == DType::F8E4M3);
             let products = match eighth {
-                true => "f8e4m3 for products of activations with weights",
+                true if plan.options.float8_recipe.is_rowwise() => {
+                    "f8e4m3 for products of activations with weights"
+                }
+                true => "f8e4m3 for products of activations with weights, f8e5m2 for gradients",
                 false => {
                     "no product in f8e4m3: none has a weight of multiples of 16 but that of the scores"
                 }

@@ -20,6 +20,7 @@ mod arithmetic;
 mod axis;
 mod custom;
 mod einsum;
+mod float8;
 mod images;
 mod methods;
 mod places;

@@ -291,8 +291,7 @@ impl Op {
     /// Whether elements may be floating-point numbers of 8 bits.
     fn takes_float8(&self) -> bool {
         let moves = || self.operation().movement().is_some();
-        let rounds = BinaryFunction::RoundFloat8;
-        let rounds = || matches!(self, Self::Binary(op) if op.function == rounds);
+        let rounds = || matches!(self, Self::Binary(op) if op.function.rounds_float8());
         matches!(self, Self::Cast(_) | Self::MatMul(_) | Self::ToGlobal(_) | Self::Regather(_))
             || rounds()
             || moves()
@@ -304,9 +303,8 @@ impl Op {
     /// Returns an error if number, element types or shapes of the operands do not fit the op.
     pub fn infer_types(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         let dtypes = self.operation().infer_dtypes(operands)?;
-        let is_float8 = |dtype: &DType| *dtype == DType::F8E4M3;
         let mut all = operands.iter().map(|ty| &ty.dtype).chain(&dtypes);
-        if all.any(is_float8) && !self.takes_float8() {
+        if all.any(|dtype| dtype.is_float8()) && !self.takes_float8() {
             return Err(OpError::Float8 { op: self.operation().name() });
         }
         let shapes = self.operation().rule(operands)?.result_shapes();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::float8;
+use crate::float8::{E4M3, E5M2};
 use crate::types::DType;
 
 /// Elements row-major, little-endian, bool as one byte 0 or 1. Serialized as Base64 (RFC 4648, section 4).
@@ -106,7 +106,8 @@ pub fn decode_numbers(dtype: DType, bytes: &[u8]) -> Vec<f64> {
         DType::I64 => map_chunks(bytes, |b| i64::from_le_bytes(b) as f64),
         DType::I32 => map_chunks(bytes, |b| i32::from_le_bytes(b).into()),
         DType::U8 | DType::Bool => map_chunks(bytes, |[b]| b.into()),
-        DType::F8E4M3 => map_chunks(bytes, |[b]| float8::decode(b).into()),
+        DType::F8E4M3 => map_chunks(bytes, |[b]| E4M3.decode(b).into()),
+        DType::F8E5M2 => map_chunks(bytes, |[b]| E5M2.decode(b).into()),
     }
 }
 

@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::float8::{E4M3, E5M2, Float8Format};
+
 /// The type of one element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -18,6 +20,8 @@ pub enum DType {
     /// The 8-bit number E4M3 without infinities ([`crate::float8`]). Only operands of products are of this type, see
     /// `compiler/src/passes/float8`.
     F8E4M3,
+    /// The 8-bit number E5M2 ([`crate::float8`]), for gradients.
+    F8E5M2,
     /// Signed 64-bit integer.
     I64,
     /// Signed 32-bit integer.
@@ -30,7 +34,7 @@ pub enum DType {
 
 impl DType {
     /// Every element type.
-    pub const ALL: [DType; 8] = [
+    pub const ALL: [DType; 9] = [
         Self::F32,
         Self::F16,
         Self::BF16,
@@ -39,6 +43,7 @@ impl DType {
         Self::U8,
         Self::Bool,
         Self::F8E4M3,
+        Self::F8E5M2,
     ];
 
     /// Returns the size of one element, in bytes.
@@ -47,7 +52,7 @@ impl DType {
             Self::I64 => 8,
             Self::F32 | Self::I32 => 4,
             Self::F16 | Self::BF16 => 2,
-            Self::U8 | Self::Bool | Self::F8E4M3 => 1,
+            Self::U8 | Self::Bool | Self::F8E4M3 | Self::F8E5M2 => 1,
         }
     }
 
@@ -58,12 +63,26 @@ impl DType {
 
     /// Returns whether elements are floating-point numbers, those of 8 bits too.
     pub fn holds_floats(self) -> bool {
-        self.is_float() || self == Self::F8E4M3
+        self.is_float() || self.is_float8()
+    }
+
+    /// Returns whether elements are floating-point numbers of 8 bits.
+    pub fn is_float8(self) -> bool {
+        self.float8_format().is_some()
+    }
+
+    /// Returns the format of elements that are floating-point numbers of 8 bits.
+    pub fn float8_format(self) -> Option<Float8Format> {
+        match self {
+            Self::F8E4M3 => Some(E4M3),
+            Self::F8E5M2 => Some(E5M2),
+            _ => None,
+        }
     }
 
     /// Returns whether arithmetic takes such elements: all but truth values and floating-point numbers of 8 bits.
     pub fn is_numeric(self) -> bool {
-        !matches!(self, Self::Bool | Self::F8E4M3)
+        self != Self::Bool && !self.is_float8()
     }
 
     /// Returns the name of the type in the text format, e.g. `f32`.
@@ -77,6 +96,7 @@ impl DType {
             Self::U8 => "u8",
             Self::Bool => "bool",
             Self::F8E4M3 => "f8e4m3",
+            Self::F8E5M2 => "f8e5m2",
         }
     }
 }

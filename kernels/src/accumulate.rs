@@ -47,7 +47,9 @@ pub fn combine_into(
         }
         DType::F16 => combine_halves::<f16>(kind, into.as_mut_slice()?, from.as_slice()?),
         DType::BF16 => combine_halves::<bf16>(kind, into.as_mut_slice()?, from.as_slice()?),
-        dtype @ DType::F8E4M3 => return Err(KernelError::wrong_dtype::<f32>(dtype)),
+        dtype @ (DType::F8E4M3 | DType::F8E5M2) => {
+            return Err(KernelError::wrong_dtype::<f32>(dtype));
+        }
     }
     Ok(())
 }

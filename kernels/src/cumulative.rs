@@ -37,7 +37,7 @@ pub(crate) fn cumulative_sum(
         DType::BF16 => accumulate_floats::<bf16>(op, x, out, cx),
         DType::I64 => accumulate_integers::<i64>(op, x, out, cx),
         DType::I32 => accumulate_integers::<i32>(op, x, out, cx),
-        DType::U8 | DType::Bool | DType::F8E4M3 => {
+        DType::U8 | DType::Bool | DType::F8E4M3 | DType::F8E5M2 => {
             Err(KernelError::bad_call("cumulative_sum", "of elements of 8 bits"))
         }
     }

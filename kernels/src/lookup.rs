@@ -20,7 +20,9 @@ macro_rules! float {
             DType::F32 => kernel::<f32>,
             DType::F16 => kernel::<f16>,
             DType::BF16 => kernel::<bf16>,
-            DType::I64 | DType::I32 | DType::U8 | DType::Bool | DType::F8E4M3 => return None,
+            DType::I64 | DType::I32 | DType::U8 | DType::Bool | DType::F8E4M3 | DType::F8E5M2 => {
+                return None;
+            }
         }
     }};
 }
@@ -119,7 +121,7 @@ pub(crate) fn find_cpu_kernel(op: &Op, operands: &[DType], results: &[DType]) ->
             DType::I64 => update::blend_integers::<i64>,
             DType::I32 => update::blend_integers::<i32>,
             DType::U8 | DType::Bool => update::blend_integers::<u8>,
-            DType::F8E4M3 => return None,
+            DType::F8E4M3 | DType::F8E5M2 => return None,
         },
         Op::NonFinite(_) => float!(first, scaling::non_finite),
         Op::LossScale(_) => scaling::loss_scale,

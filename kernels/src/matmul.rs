@@ -37,7 +37,7 @@ pub(crate) fn matmul(
     };
     let plan = BatchProduct::new(op, a.shape, b.shape, out.shape)?;
     match out.dtype {
-        DType::BF16 if a.dtype == DType::F8E4M3 => plan.multiply_float8(operands, out, cx),
+        DType::BF16 if a.dtype.is_float8() => plan.multiply_float8(operands, out, cx),
         DType::F32 => plan.multiply_floats::<f32>([a, b], out, cx),
         DType::BF16 => plan.multiply_floats::<bf16>([a, b], out, cx),
         DType::F16 => plan.multiply_floats::<f16>([a, b], out, cx),

@@ -1,6 +1,6 @@
 //! Ops that move elements, whatever their type: each is a strided copy between shards.
 
-use graphc_ir::float8;
+use graphc_ir::float8::{E4M3, E5M2};
 use graphc_ir::op::Op;
 use graphc_ir::ops::{Concat, Expand, Pad, Slice, Split, Transpose};
 use graphc_ir::types::{DType, row_major_strides};
@@ -247,7 +247,8 @@ pub(crate) fn fill_view(to: &mut ViewMut<'_>, value: f64) -> Result<(), KernelEr
         DType::Bool => to.as_mut_slice::<u8>()?.fill(u8::from(value != 0.0)),
         DType::F16 => to.as_mut_slice()?.fill(f16::from_f64(value)),
         DType::BF16 => to.as_mut_slice()?.fill(bf16::from_f64(value)),
-        DType::F8E4M3 => to.as_mut_slice::<u8>()?.fill(float8::encode(value as f32)),
+        DType::F8E4M3 => to.as_mut_slice::<u8>()?.fill(E4M3.encode(value as f32)),
+        DType::F8E5M2 => to.as_mut_slice::<u8>()?.fill(E5M2.encode(value as f32)),
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 //! A kernel is generic over [`Float`]. It widens a row or a block of bf16 or f16 to `f32` in the thread's own memory, computes,
 //! and rounds once: to the nearest value, and of two equally near ones to the even one. Rows of `f32` are read where they lie.
 
-use graphc_ir::float8;
+use graphc_ir::float8::Float8Format;
 use graphc_ir::types::DType;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -229,19 +229,22 @@ vectorized! {
     }
 }
 
-/// Writes the values of bits of f8e4m3 to as many places.
-pub(crate) fn widen_float8(from: &[u8], to: &mut [f32]) {
-    to.iter_mut().zip(from).for_each(|(to, &from)| *to = float8::decode(from));
+/// Writes the values of bits of 8-bit numbers to as many places.
+#[inline]
+pub(crate) fn widen_float8(format: Float8Format, from: &[u8], to: &mut [f32]) {
+    to.iter_mut().zip(from).for_each(|(to, &from)| *to = format.decode(from));
 }
 
-/// Writes the bits of the nearest numbers of f8e4m3 to as many places.
-pub(crate) fn narrow_float8(from: &[f32], to: &mut [u8]) {
-    to.iter_mut().zip(from).for_each(|(to, &from)| *to = float8::encode(from));
+/// Writes the bits of the nearest 8-bit numbers to as many places.
+#[inline]
+pub(crate) fn narrow_float8(format: Float8Format, from: &[f32], to: &mut [u8]) {
+    to.iter_mut().zip(from).for_each(|(to, &from)| *to = format.encode(from));
 }
 
-/// Rounds to values of f8e4m3.
-pub(crate) fn round_float8(values: &mut [f32]) {
-    values.iter_mut().for_each(|value| *value = float8::decode(float8::encode(*value)));
+/// Rounds to values of 8-bit numbers.
+#[inline]
+pub(crate) fn round_float8(format: Float8Format, values: &mut [f32]) {
+    values.iter_mut().for_each(|value| *value = format.decode(format.encode(*value)));
 }
 
 /// Rounds to values of `f16`.

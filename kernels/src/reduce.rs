@@ -73,7 +73,7 @@ pub(crate) fn reduce(
         DType::I32 => reduce_integers::<i32>(op.function, &groups, count, x, out),
         DType::U8 => reduce_integers::<u8>(op.function, &groups, count, x, out),
         DType::Bool => reduce_truths(op.function, &groups, x, out),
-        dtype @ DType::F8E4M3 => Err(KernelError::wrong_dtype::<f32>(dtype)),
+        dtype @ (DType::F8E4M3 | DType::F8E5M2) => Err(KernelError::wrong_dtype::<f32>(dtype)),
     }
 }
 
@@ -454,7 +454,9 @@ pub(crate) fn argmax(
         DType::U8 | DType::Bool => greatest_of::<u8>(x.as_slice()?, extent, inner, out),
         DType::F16 => greatest_of::<f16>(x.as_slice()?, extent, inner, out),
         DType::BF16 => greatest_of::<bf16>(x.as_slice()?, extent, inner, out),
-        dtype @ DType::F8E4M3 => return Err(KernelError::wrong_dtype::<f32>(dtype)),
+        dtype @ (DType::F8E4M3 | DType::F8E5M2) => {
+            return Err(KernelError::wrong_dtype::<f32>(dtype));
+        }
     }
     Ok(())
 }

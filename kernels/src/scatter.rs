@@ -38,7 +38,7 @@ pub(crate) fn scatter(
         DType::I64 => call.scatter_integers::<i64>(),
         DType::I32 => call.scatter_integers::<i32>(),
         DType::U8 | DType::Bool => call.scatter_integers::<u8>(),
-        dtype @ DType::F8E4M3 => Err(KernelError::wrong_dtype::<f32>(dtype)),
+        dtype @ (DType::F8E4M3 | DType::F8E5M2) => Err(KernelError::wrong_dtype::<f32>(dtype)),
     }
 }
 

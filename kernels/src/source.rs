@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use graphc_ir::float8;
+use graphc_ir::float8::{E4M3, E5M2};
 use graphc_ir::op::Op;
 use graphc_ir::ops::{DropoutOp, Init, Triangle};
 use graphc_ir::random::{RandomStream, key_of};
@@ -116,7 +116,8 @@ fn fill_by(
         DType::Bool => fill_as::<u8>(out, cx, |at| u8::from(element(at) != 0.0)),
         DType::F16 => fill_as::<f16>(out, cx, |at| f16::from_f64(element(at))),
         DType::BF16 => fill_as::<bf16>(out, cx, |at| bf16::from_f64(element(at))),
-        DType::F8E4M3 => fill_as::<u8>(out, cx, |at| float8::encode(element(at) as f32)),
+        DType::F8E4M3 => fill_as::<u8>(out, cx, |at| E4M3.encode(element(at) as f32)),
+        DType::F8E5M2 => fill_as::<u8>(out, cx, |at| E5M2.encode(element(at) as f32)),
     }
 }
 

@@ -29,7 +29,7 @@ pub(crate) fn top_k(
         DType::I64 => select_best::<i64>(op, x, values, places, cx),
         DType::I32 => select_best::<i32>(op, x, values, places, cx),
         DType::U8 | DType::Bool => select_best::<u8>(op, x, values, places, cx),
-        dtype @ DType::F8E4M3 => Err(KernelError::wrong_dtype::<f32>(dtype)),
+        dtype @ (DType::F8E4M3 | DType::F8E5M2) => Err(KernelError::wrong_dtype::<f32>(dtype)),
     }
 }
 

@@ -67,7 +67,7 @@ impl Element for i32 {
 /// `u8`, truth values as 0 or 1, and floating-point numbers of 8 bits.
 impl Element for u8 {
     fn holds_dtype(dtype: DType) -> bool {
-        matches!(dtype, DType::U8 | DType::Bool | DType::F8E4M3)
+        matches!(dtype, DType::U8 | DType::Bool | DType::F8E4M3 | DType::F8E5M2)
     }
 
     #[inline(always)]

@@ -14,7 +14,7 @@ from .layout import MOST_BYTES, Layout, product
 from .learning_rate import factor
 from .plan import FINITE, Actor, Channel, Plan, Program, Rate, Register, Stream
 
-DTYPES = {"f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "u8": 1, "bool": 1, "f8e4m3": 1}
+DTYPES = {"f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "u8": 1, "bool": 1, "f8e4m3": 1, "f8e5m2": 1}
 """Element types, with their bytes."""
 
 FEW_MICROBATCHES = 1024

@@ -31,18 +31,26 @@ MODEL = """graph @eight {
 
 
 @pytest.mark.parametrize(
-    "options", [("--mesh", "1"), ("--mesh", "2", "--strategy", "zero3"), ("--mesh", "2", "--stages", "2", "--microbatches", "2")]
+    "options",
+    [
+        ("fp8", "--mesh", "1"),
+        ("fp8", "--mesh", "2", "--strategy", "zero3"),
+        ("fp8", "--mesh", "2", "--stages", "2", "--microbatches", "2"),
+        ("fp8:tensorwise", "--mesh", "2", "--strategy", "zero3"),
+        ("fp8:tensorwise", "--mesh", "2", "--stages", "2", "--microbatches", "2"),
+    ],
 )
 def test_products_in_8_bits_train_as_in_graphc(graphc: Callable[..., None], tmp_path: Path, options: tuple[str, ...]) -> None:
     model, plan, data, metrics = (tmp_path / name for name in ("eight.gir", "plan.json", "data", "losses"))
     model.write_text(MODEL)
     torch.manual_seed(0)
     save_file({"x": torch.randn(16 * STEPS, 32), "labels": torch.randint(16, (16 * STEPS,))}, data)
-    training = ("--loss", "cross_entropy", "--optimizer", "sgd", "--lr", "0.1", "--precision", "fp8")
+    training = ("--loss", "cross_entropy", "--optimizer", "sgd", "--lr", "0.1", "--precision")
     graphc("compile", model, *training, *options, "-o", plan)
     graphc("train", plan, "--data", data, "--steps", STEPS, "--metrics", metrics)
     expected = [json.loads(line)["loss"] for line in metrics.read_text().splitlines()]
-    assert any(layout["dtype"] == "f8e4m3" for layout in json.loads(plan.read_text())["layouts"])
+    types = {layout["dtype"] for layout in json.loads(plan.read_text())["layouts"]}
+    assert ("f8e4m3" in types, "f8e5m2" in types) == (True, options[0] == "fp8:tensorwise")
 
     def work(_rank: int) -> list[float]:
         session = graphc_torch.Session(graphc_torch.load(plan), {}, timeout=60)
@@ -57,8 +65,10 @@ def test_scales_are_powers_of_two_that_keep_numbers_within_448() -> None:
     from graphc_torch.ops.elementwise import cast, float8_scale
 
     sizes = torch.tensor([448.0, 448.1, 1.75, 1.7500001, 0.02, 1e30, 0.0, float("inf"), float("nan")])
-    scales = float8_scale(sizes)
-    assert scales.tolist() == [1.0, 0.5, 256.0, 128.0, 16384.0, 2.0**-91, 2.0**48, 1.0, 1.0]
+    scales = float8_scale(sizes, torch.float8_e4m3fn).tolist()
+    assert scales == [1.0, 0.5, 256.0, 128.0, 16384.0, 2.0**-91, 2.0**48, 1.0, 1.0]
+    far = float8_scale(sizes, torch.float8_e5m2).tolist()
+    assert far == [scale * 128 if torch.isfinite(size) else 1.0 for scale, size in zip(scales, sizes, strict=True)]
     assert cast(torch.float32, torch.float8_e4m3fn)(torch.tensor([1e9, 0.3])).float().tolist() == [448.0, 0.3125]
 
 

@@ -13,7 +13,7 @@ use graphc_ir::plan::{
 };
 
 use super::args::{
-    Count, HyperparameterArgs, LossChoice, OnNan, OptimizerName, SharedArgs, value_name,
+    Count, HyperparameterArgs, LossChoice, OnNan, OptimizerName, Precision, SharedArgs, value_name,
 };
 use super::clusters::{read_cluster, run_by};
 
@@ -36,9 +36,11 @@ pub(super) fn check_options(path: &Path, plan: &Plan, args: &SharedArgs) -> Resu
         (Some(ema), None) => given.refuse_option("--ema", &ema.to_string(), "without averages")?,
         (given_ema, own) => given.check_option("--ema", given_ema, own.unwrap_or_default())?,
     }
-    if let Some(precision) = args.precision.filter(|&given| Some(given) != own.precision) {
+    let own_precision =
+        own.precision.map(|dtype| Precision { dtype, float8_recipe: own.float8_recipe });
+    if let Some(precision) = args.precision.filter(|&given| Some(given) != own_precision) {
         let own =
-            own.precision.map_or("as the model is written".into(), |own| format!("with {own}"));
+            own_precision.map_or("as the model is written".into(), |own| format!("with {own}"));
         given.refuse_option("--precision", &precision.to_string(), &own)?;
     }
     given.check_option("--effort", args.effort, own.effort.unwrap_or(100))?;

@@ -20,6 +20,13 @@ const LOSSES_OF_TWO_PARTS: [f64; 10] = [
     3.182632,
 ];
 
+/// The losses of the recipe `tensorwise`, made in the same way: one scale for each tensor, f8e5m2 for gradients of activations, and gradients of hidden weights in
+/// 8 bits too.
+const LOSSES_OF_TENSORWISE: [f64; 10] = [
+    3.465842, 3.463829, 3.461771, 3.458389, 3.451665, 3.437967, 3.410967, 3.357605, 3.266711,
+    3.128282,
+];
+
 /// The same with all products in bf16.
 const LOSSES_OF_BF16: [f64; 10] = [
     3.46572, 3.464694, 3.463392, 3.461322, 3.457518, 3.45005, 3.435785, 3.408591, 3.35724, 3.268305,
@@ -80,7 +87,11 @@ fn train(options: &CompileOptions) -> Vec<f64> {
 /// when all its products are of bf16.
 fn check(options: &CompileOptions) {
     let found = train(options);
-    let losses = if options.strategy == Strategy::Megatron { LOSSES_OF_TWO_PARTS } else { LOSSES };
+    let losses = match (options.float8_recipe, options.strategy) {
+        (Float8Recipe::Tensorwise, _) => LOSSES_OF_TENSORWISE,
+        (Float8Recipe::Rowwise, Strategy::Megatron) => LOSSES_OF_TWO_PARTS,
+        (Float8Recipe::Rowwise, _) => LOSSES,
+    };
     let near =
         found.iter().zip(losses.iter().zip(LOSSES_OF_BF16)).all(|(found, (expected, bf16))| {
             (found - expected).abs() < 0.1 * (bf16 - expected).abs() + 5e-5
@@ -96,6 +107,20 @@ fn losses_are_those_of_torchaos_recipe() {
         check(&CompileOptions { mesh: mesh.clone(), ..options() });
         check(&CompileOptions { mesh, microbatches: 2, stages: 2, ..options() });
     }
+}
+
+#[test]
+fn losses_are_those_of_one_scale_for_each_tensor() {
+    use Strategy::{Auto, Data, Zero3};
+    let one_scale = CompileOptions { float8_recipe: Float8Recipe::Tensorwise, ..options() };
+    check(&one_scale);
+    for (mesh, strategy) in [(vec![2], Data), (vec![2], Zero3), (vec![4], Auto), (vec![2, 2], Auto)]
+    {
+        check(&CompileOptions { mesh, strategy, ..one_scale.clone() });
+    }
+    let stages = CompileOptions { mesh: vec![2, 2], stages: 2, microbatches: 2, ..one_scale };
+    check(&CompileOptions { recompute: Recompute::Full, ..stages.clone() });
+    check(&stages);
 }
 
 #[test]

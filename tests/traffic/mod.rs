@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use gpu_double::{Argument, Card, Traffic};
 use graphc::prelude::DType;
-use graphc_ir::float8;
+use graphc_ir::float8::{E4M3, E5M2};
 use graphc_kernels::cuda::{
     self, Call, CallRegister, Entry, Kernel, Launch, LaunchMemory, MatrixProduct, Shard,
 };
@@ -127,7 +127,8 @@ fn content(shard: &Shard) -> Vec<u8> {
             DType::I64 => integer.to_le_bytes().to_vec(),
             DType::I32 => (integer as i32).to_le_bytes().to_vec(),
             DType::U8 => vec![integer as u8],
-            DType::F8E4M3 => vec![float8::encode(float)],
+            DType::F8E4M3 => vec![E4M3.encode(float)],
+            DType::F8E5M2 => vec![E5M2.encode(float)],
             DType::Bool => vec![(index % 2) as u8],
         }
     };

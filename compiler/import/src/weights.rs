@@ -6,7 +6,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use graphc_ir::float8;
+use graphc_ir::float8::{E4M3, E5M2};
 use graphc_ir::table::decode_numbers;
 use graphc_ir::types::{DType, TensorType};
 
@@ -204,7 +204,8 @@ pub(crate) fn encode_elements(dtype: DType, elements: &[f64]) -> Vec<u8> {
         DType::I32 => each(&|x| (x as i32).to_le_bytes().to_vec()),
         DType::U8 => each(&|x| vec![x as u8]),
         DType::Bool => each(&|x| vec![u8::from(x != 0.0)]),
-        DType::F8E4M3 => each(&|x| vec![float8::encode(x as f32)]),
+        DType::F8E4M3 => each(&|x| vec![E4M3.encode(x as f32)]),
+        DType::F8E5M2 => each(&|x| vec![E5M2.encode(x as f32)]),
     }
 }
 

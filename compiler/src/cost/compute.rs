@@ -205,13 +205,15 @@ fn reached_share(cluster: &Cluster, precision: DType, arithmetic: Arithmetic, fl
     }
 }
 
-/// Returns the peak FLOPs per second of an element type. If the cluster does not name f16 or f8e4m3, the peak of bf16 is taken for them. For other types that it
+/// Returns the peak FLOPs per second of an element type. A cluster names one type of 8 bits, f8e4m3, for both. If it does not name f16 or f8e4m3, the peak of bf16 is taken for
+/// them. For other types that it
 /// does not name, it is that of f32, or else the least one named.
 pub(crate) fn peak_flops(cluster: &Cluster, dtype: DType) -> f64 {
     let flops = &cluster.device.flops;
     let of = |dtype: DType| flops.get(dtype.name());
+    let eight = dtype.is_float8().then(|| of(DType::F8E4M3)).flatten();
     let half = match dtype {
-        DType::F16 | DType::F8E4M3 => of(DType::BF16),
+        DType::F16 | DType::F8E4M3 | DType::F8E5M2 => eight.or(of(DType::BF16)),
         _ => None,
     };
     let named = of(dtype).or(half).or_else(|| of(DType::F32));

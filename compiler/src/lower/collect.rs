@@ -379,7 +379,10 @@ impl<'a> Collector<'a> {
     pub(super) fn rate(&self, value: ValueId) -> Rate {
         match self.decisions.rates.values[value.index()] {
             ValueRate::Step => Rate::Step,
-            ValueRate::Microbatch { .. } | ValueRate::Anew | ValueRate::Summand => Rate::Microbatch,
+            ValueRate::Microbatch { .. }
+            | ValueRate::Anew
+            | ValueRate::Each
+            | ValueRate::Summand => Rate::Microbatch,
         }
     }
 

@@ -174,7 +174,7 @@ fn rates(graph: &Graph, microbatches: usize) -> Rates {
 
 fn time(rate: ValueRate) -> Sbp {
     match rate {
-        ValueRate::Step | ValueRate::Anew => Sbp::Broadcast,
+        ValueRate::Step | ValueRate::Anew | ValueRate::Each => Sbp::Broadcast,
         ValueRate::Microbatch { dim } => Sbp::Split(dim),
         ValueRate::Summand => Sbp::PARTIAL,
     }

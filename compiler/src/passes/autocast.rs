@@ -173,7 +173,7 @@ pub(crate) fn apply_autocast(graph: Graph, options: &CompileOptions) -> Result<G
     }
     // What is not of 8 bits is of bf16 there: see `float8`.
     let precision = options.precision.map(|dtype| match dtype {
-        DType::F8E4M3 => DType::BF16,
+        DType::F8E4M3 | DType::F8E5M2 => DType::BF16,
         other => other,
     });
     if precision.is_none() && graph.nodes.iter().all(|node| node.autocast.is_none()) {

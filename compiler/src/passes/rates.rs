@@ -8,15 +8,18 @@
 //! What depends on no input is computed once a step, unless a reader needs its part of it. Then the ops that made it
 //! are made again part by part, as far as they depend on nothing.
 //!
+//! The greatest sizes by which numbers are rounded to 8 bits are not joined: each microbatch has its own.
+//!
 //! Sums of half precision are made in f32 (unless [`Accumulation::Half`] says so). Otherwise each addition would be
 //! rounded, and the error would grow with the number of microbatches. Summands are cast before. The sum is cast back
 //! once, unless all its readers take f32, as updates do.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Movement, Op, OpError};
-use graphc_ir::ops::{Accumulate, Cast, Input};
+use graphc_ir::ops::{Accumulate, Cast, Input, ReduceFunction};
 use graphc_ir::plan::Accumulation;
 use graphc_ir::rule::{Choice, Signature};
 use graphc_ir::sbp::Sbp;
@@ -223,9 +226,13 @@ impl MicrobatchCutter<'_> {
         signature: &Signature,
     ) -> Result<(), PassError> {
         let node = self.rebuild.old.graph.node(id);
+        let each = operands.iter().any(|v| self.values[v.index()] == ValueRate::Each);
         let results = self.push(node.op.clone(), operands, id, Some(signature.choices[0]))?;
         for (index, (&old, &new)) in node.results.iter().zip(&results).enumerate() {
-            self.values[new.index()] = rate_from_sbp(signature.results[index].0[0]);
+            self.values[new.index()] = match rate_from_sbp(signature.results[index].0[0]) {
+                ValueRate::Step if each => ValueRate::Each,
+                rate => rate,
+            };
             let mut stands = new;
             if self.values[new.index()] == ValueRate::Summand {
                 stands = self.accumulate_summand(id, old, new)?;
@@ -354,13 +361,41 @@ impl MicrobatchCutter<'_> {
     /// The signature that takes the operands as they are, with as few as possible of those that are computed once a
     /// step made again in parts.
     fn find_fit(&self, id: NodeId, operands: &[ValueId]) -> Result<Fit, PassError> {
+        let own = self.has_own_sizes(id);
         let fits = self.time_signatures(id)?.into_iter().filter_map(|signature| {
             let parts = self.missing_parts(operands, &signature)?;
-            let sums = |sbp: Sbp| !sbp.is_partial() || sbp == Sbp::PARTIAL;
+            let sums = |sbp: Sbp| !sbp.is_partial() || sbp == Sbp::PARTIAL || own;
             let all = signature.results.iter().all(|result| sums(result.0[0]));
             all.then_some(Fit { signature, parts })
         });
         fits.min_by_key(|fit| fit.parts.len()).ok_or_else(|| self.cannot_cut(id, operands))
+    }
+
+    /// Whether a node finds the greatest size of numbers only for rounding them to 8 bits. Then each microbatch has its own, instead of one of all.
+    fn has_own_sizes(&self, id: NodeId) -> bool {
+        let node = self.rebuild.old.graph.node(id);
+        let greatest = matches!(&node.op, Op::Reduce(op) if op.function == ReduceFunction::MaxAbs);
+        greatest && self.only_rounds(node.results[0])
+    }
+
+    /// Whether all that read a value take it as the greatest size of numbers of 8 bits, at most moved before.
+    fn only_rounds(&self, old: ValueId) -> bool {
+        let graph = &self.rebuild.old.graph;
+        let takes_size = |reader: &NodeId| {
+            let node = graph.node(*reader);
+            let is_size = |sizes: Range<usize>| {
+                let read = node.operands.iter().enumerate().filter(|&(_, &operand)| operand == old);
+                read.map(|(place, _)| place).all(|place| sizes.contains(&place))
+            };
+            match &node.op {
+                Op::Binary(op) => op.function.rounds_float8() && is_size(1..2),
+                Op::MatMul(_) => is_size(2..4),
+                Op::Reshape(_) => self.only_rounds(node.results[0]),
+                _ => false,
+            }
+        };
+        let readers = &self.readers[old.index()];
+        !readers.is_empty() && readers.iter().all(takes_size)
     }
 
     /// The operands that a signature needs in parts, with the dim, which they can be made in; `None` where it does
@@ -373,7 +408,7 @@ impl MicrobatchCutter<'_> {
         let mut parts = Vec::new();
         for (index, &operand) in operands.iter().enumerate() {
             match (self.values[operand.index()], signature.operands[index].0[0]) {
-                (ValueRate::Step, Sbp::Broadcast) => {}
+                (ValueRate::Step | ValueRate::Each, Sbp::Broadcast) => {}
                 (ValueRate::Microbatch { dim }, Sbp::Split(split)) if dim == split => {}
                 (ValueRate::Step, Sbp::Split(dim)) if self.comes_in_parts(operand, dim) => {
                     parts.push((index, dim));
@@ -440,6 +475,7 @@ fn rate_from_sbp(sbp: Sbp) -> ValueRate {
     match sbp {
         Sbp::Broadcast => ValueRate::Step,
         Sbp::Split(dim) => ValueRate::Microbatch { dim },
-        Sbp::Partial(_) => ValueRate::Summand,
+        Sbp::PARTIAL => ValueRate::Summand,
+        Sbp::Partial(_) => ValueRate::Each,
     }
 }

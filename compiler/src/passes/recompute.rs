@@ -169,7 +169,7 @@ fn may_repeat(training: &TrainingGraph, rates: &Rates, index: usize) -> bool {
     let node = &training.graph.nodes[index];
     let cut = |value: &ValueId| {
         let rate = rates.values[value.index()];
-        rates.microbatches == 1 || matches!(rate, ValueRate::Microbatch { .. })
+        rates.microbatches == 1 || matches!(rate, ValueRate::Microbatch { .. } | ValueRate::Each)
     };
     node.op.operation().is_function() && node.results.iter().all(cut)
 }

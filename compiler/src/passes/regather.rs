@@ -28,7 +28,6 @@ use graphc_ir::ops::Regather;
 use graphc_ir::plan::{Strategy, TensorKind};
 use graphc_ir::rule::Choice;
 use graphc_ir::sbp::Sbp;
-use graphc_ir::types::DType;
 
 use super::rebuild::Rebuild;
 use crate::decisions::{Phase, Rated, Rates, TrainingGraph, ValueRate};
@@ -116,7 +115,7 @@ fn choose_places(
         };
         let at_home = |reader: &&NodeId| graph.node(**reader).is_beside(&graph.nodes[producer]);
         // A weight is rounded to 8 bits once for each pass, so there may be two that are gathered, but not what is rounded.
-        let is_float8 = graph.value(value).ty.dtype == DType::F8E4M3;
+        let is_float8 = graph.value(value).ty.dtype.is_float8();
         if !chosen || training.phases[producer] != Phase::Forward && !is_float8 {
             continue;
         }
@@ -244,6 +243,7 @@ impl Inserter<'_> {
                 let mut cut = cut.filter(|s| s.results[0].0[0] == Sbp::Split(dim));
                 (ValueRate::Microbatch { dim }, cut.next().map(|s| s.choices[0]))
             }
+            ValueRate::Each => (ValueRate::Each, Some(Choice::Replicate)),
             rate => (rate, None),
         };
         let result = self.rebuild.push(op, vec![before], reader)?[0];

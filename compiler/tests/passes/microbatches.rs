@@ -1,5 +1,7 @@
 //! A step's batch computed microbatch by microbatch equals the whole.
 
+use std::collections::BTreeMap;
+
 use graphc_compiler::decisions::{Decisions, ValueRate};
 use graphc_compiler::pipeline::prepare_graph;
 use graphc_ir::array::Array;
@@ -8,7 +10,8 @@ use graphc_ir::evaluate::evaluate_graph;
 use graphc_ir::graph::Graph;
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::{EvalContext, Op, Operand, Region};
-use graphc_ir::plan::{CompileOptions, Loss};
+use graphc_ir::ops::{Init, ReduceFunction};
+use graphc_ir::plan::{CompileOptions, Float8Recipe, Loss};
 use graphc_ir::shard::{Rect, split_range};
 use graphc_ir::types::DType;
 
@@ -85,6 +88,14 @@ fn together(decisions: &Decisions, value: ValueId, parts: &[Array]) -> Array {
             }
             sum
         }
+        // The greatest size of all.
+        ValueRate::Each => {
+            let mut greatest = parts[0].clone();
+            for part in &parts[1..] {
+                greatest.data.iter_mut().zip(&part.data).for_each(|(a, b)| *a = a.max(*b));
+            }
+            greatest
+        }
         ValueRate::Microbatch { .. } => {
             let mut whole = Array::full(decisions.graph().value(value).ty.shape.clone(), f64::NAN);
             for (microbatch, part) in parts.iter().enumerate() {
@@ -159,6 +170,33 @@ fn random_numbers_are_those_of_the_whole_batch() {
     let noise = g.random(DType::F32, [4, 3], graphc_ir::ops::Distribution::Normal { mean, std });
     g.output("y", &x.matmul(&w).add(&noise.exp()).dropout(0.5).mul(&noise));
     check(g.finish().expect("fits"), &parts(2, Loss::Mse));
+}
+
+/// A scale for each tensor is one for each microbatch of an activation and of its gradient; that of a weight is made once.
+#[test]
+fn tensors_of_8_bits_have_a_scale_for_each_microbatch() {
+    let g = GraphBuilder::new("eight");
+    let weight = |name: &str| g.variable(name, DType::F32, [32, 32], Init::Fill(0.1.into()));
+    let x = g.input("x", DType::F32, [4, 16, 32]);
+    let hidden = x.matmul(&weight("first")).relu().matmul(&weight("second")).relu();
+    g.output("y", &hidden.matmul(&weight("scores")));
+    let options = CompileOptions {
+        precision: Some(DType::F8E4M3),
+        float8_recipe: Float8Recipe::Tensorwise,
+        ..parts(2, Loss::CrossEntropy)
+    };
+    let decisions = prepare_graph(g.finish().expect("fits"), &options).expect("fits");
+    let rates = &decisions.rates;
+    let mut scaled = BTreeMap::new();
+    for node in &decisions.graph().nodes {
+        if matches!(&node.op, Op::Reduce(op) if op.function == ReduceFunction::MaxAbs) {
+            let rate = rates.values[node.results[0].index()];
+            *scaled.entry(format!("{rate:?}")).or_insert(0) += 1;
+        }
+    }
+    // Two activations and two gradients; two weights.
+    let expected = [("Each", 4), ("Step", 2)].map(|(rate, count)| (rate.to_owned(), count));
+    assert_eq!(scaled, BTreeMap::from(expected));
 }
 
 #[test]

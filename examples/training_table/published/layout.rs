@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail, ensure};
 use graphc::prelude::*;
-use graphc_ir::plan::{Accumulation, Recompute};
+use graphc_ir::plan::{Accumulation, Float8Recipe, Recompute};
 
 use super::model::{Family, Model, Shards};
 use super::row::Published;
@@ -178,6 +178,8 @@ fn one(
         strategy,
         recompute: recompute(row, runs),
         precision: row.precision.contains("fp8").then_some(DType::F8E4M3),
+        // All of them state one scale for each tensor, or are of a time when there was no other.
+        float8_recipe: Float8Recipe::Tensorwise,
         accumulation: match runs {
             Runs::Megatron | Runs::LiBai | Runs::Evo => Accumulation::Half,
             Runs::Torch { .. } | Runs::MegatronCore => Accumulation::F32,

@@ -135,13 +135,6 @@ impl Tensor {
         self.unary(UnaryFunction::Detach)
     }
 
-    /// Returns the numbers of f8e4m3 nearest to these times the power of two that brings `greatest`, the greatest of their sizes, within that type
-    /// ([`crate::float8::scale_for`]). Nothing is learned through it.
-    #[track_caller]
-    pub fn round_float8(&self, greatest: &Tensor) -> Tensor {
-        self.binary(BinaryFunction::RoundFloat8, greatest)
-    }
-
     /// -1, 0 or 1
     #[track_caller]
     pub fn sign(&self) -> Tensor {
@@ -477,13 +470,6 @@ impl Tensor {
         transpose_b: bool,
     ) -> Tensor {
         self.builder.apply(Op::MatMul(MatMul { transpose_a, transpose_b }), &[self, other])
-    }
-
-    /// The matrix product of numbers of f8e4m3 that were rounded by these greatest sizes of rows and of columns ([`MatMul`]).
-    #[track_caller]
-    pub fn matmul_float8(&self, other: &Tensor, sizes: [&Tensor; 2], transpose_b: bool) -> Tensor {
-        let op = Op::MatMul(MatMul { transpose_a: false, transpose_b });
-        self.builder.apply(op, &[self, other, sizes[0], sizes[1]])
     }
 }
 

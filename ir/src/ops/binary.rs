@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::array::Array;
-use crate::float8;
+use crate::float8::{E4M3, E5M2, Float8Format};
 use crate::operation::{
     EvalContext, InPlace, OpError, Operand, Operation, Region, check_arity, dtype_error,
 };
@@ -60,8 +60,10 @@ pub enum BinaryFunction {
     /// Bitwise exclusive or, of integers: the bits that one of them has
     BitXor,
     /// The number of f8e4m3 nearest to a times the power of two that brings b, the greatest size among such a, within that type
-    /// ([`float8::scale_for`])
+    /// ([`Float8Format::scale_for`])
     RoundFloat8,
+    /// The number of f8e5m2 nearest to a times the power of two that brings b, the greatest size among such a, within that type
+    RoundFloat8E5m2,
 }
 
 /// The class of a function by the types of its operands and result.
@@ -71,7 +73,8 @@ pub(crate) enum FunctionClass {
     Comparison,
     Logic,
     Bits,
-    Rounding,
+    /// Rounding to numbers of 8 bits of this type.
+    Rounding(DType),
 }
 
 impl BinaryFunction {
@@ -85,7 +88,7 @@ impl BinaryFunction {
         match self.function_class() {
             FunctionClass::Comparison | FunctionClass::Logic => DType::Bool,
             FunctionClass::Arithmetic | FunctionClass::Bits => dtype,
-            FunctionClass::Rounding => DType::F8E4M3,
+            FunctionClass::Rounding(dtype) => dtype,
         }
     }
 
@@ -112,11 +115,14 @@ impl BinaryFunction {
             Self::BitAnd => (a as i64 & b as i64) as f64,
             Self::BitOr => (a as i64 | b as i64) as f64,
             Self::BitXor => (a as i64 ^ b as i64) as f64,
-            Self::RoundFloat8 => {
-                let scale = f64::from(float8::scale_for(b as f32));
-                fit_to_dtype(DType::F8E4M3, a * scale)
-            }
+            Self::RoundFloat8 => round_float8(E4M3, a, b),
+            Self::RoundFloat8E5m2 => round_float8(E5M2, a, b),
         }
+    }
+
+    /// Returns whether numbers are rounded to 8 bits.
+    pub fn rounds_float8(self) -> bool {
+        matches!(self.function_class(), FunctionClass::Rounding(_))
     }
 
     pub(crate) fn function_class(self) -> FunctionClass {
@@ -132,7 +138,8 @@ impl BinaryFunction {
             | Self::GreaterEqual => FunctionClass::Comparison,
             Self::And | Self::Or => FunctionClass::Logic,
             Self::BitAnd | Self::BitOr | Self::BitXor => FunctionClass::Bits,
-            Self::RoundFloat8 => FunctionClass::Rounding,
+            Self::RoundFloat8 => FunctionClass::Rounding(DType::F8E4M3),
+            Self::RoundFloat8E5m2 => FunctionClass::Rounding(DType::F8E5M2),
         }
     }
 
@@ -160,7 +167,7 @@ impl Operation for Binary {
             FunctionClass::Comparison => (true, "any"),
             FunctionClass::Logic => (dtype == DType::Bool, "bool"),
             FunctionClass::Bits => (!dtype.is_float() && dtype != DType::Bool, "integer"),
-            FunctionClass::Rounding => (dtype.is_float(), "floating-point"),
+            FunctionClass::Rounding(_) => (dtype.is_float(), "floating-point"),
         };
         if !needs.0 {
             let reason = format!("{:?} needs {} elements", self.function, needs.1);
@@ -207,4 +214,10 @@ impl Operation for Binary {
         }
         Ok(vec![map_broadcast(&results[0], arrays, |[a, b]| self.function.apply(dtype, a, b))])
     }
+}
+
+/// Rounds a number to one of 8 bits, times the scale for the greatest size.
+fn round_float8(format: Float8Format, number: f64, greatest: f64) -> f64 {
+    let scaled = number * f64::from(format.scale_for(greatest as f32));
+    format.decode(format.encode(scaled as f32)).into()
 }

@@ -1,7 +1,7 @@
 //! Helpers of arithmetic ops: broadcasting as NumPy does, elementwise evaluation, checks of element types.
 
 use crate::array::Array;
-use crate::float8;
+use crate::float8::{E4M3, E5M2};
 use crate::operation::{OpError, Region, dtype_error, shape_error};
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::types::{DType, TensorType};
@@ -82,6 +82,7 @@ pub(crate) fn fit_to_dtype(dtype: DType, value: f64) -> f64 {
         DType::I32 => f64::from(value as i64 as i32),
         DType::U8 => f64::from(value as i64 as u8),
         DType::Bool => f64::from(u8::from(value != 0.0)),
-        DType::F8E4M3 => float8::decode(float8::encode(value as f32)).into(),
+        DType::F8E4M3 => E4M3.decode(E4M3.encode(value as f32)).into(),
+        DType::F8E5M2 => E5M2.decode(E5M2.encode(value as f32)).into(),
     }
 }

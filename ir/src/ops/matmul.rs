@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::array::Array;
-use crate::float8;
+use crate::float8::{E4M3, Float8Format};
 use crate::mesh::unravel_position;
 use crate::operation::{
     EvalContext, OpError, Operand, Operation, Region, check_arity, dtype_error, shape_error,
@@ -15,7 +15,7 @@ use crate::types::{DType, TensorType};
 
 /// `[.., i, k] x [.., k, j] -> [.., i, j]`; leading dims broadcast; both operands of rank 2 or more. The result has the type of the operands.
 ///
-/// Operands of f8e4m3 give bf16. They may bring the sizes by which they were rounded ([`BinaryFunction::RoundFloat8`]), as two more operands
+/// Operands of f8e4m3 and f8e5m2, one of each or two of one, give bf16. They may bring the sizes by which they were rounded ([`BinaryFunction::RoundFloat8`]), as two more operands
 /// of f32, f16 or bf16, of the ranks of the first two: one for each row of the first operand and one for each column of the second, or one for
 /// all, so their inner extents are 1. Then the product is divided by both scales.
 ///
@@ -67,7 +67,7 @@ impl MatMul {
     fn check_size_types(&self, operands: &[&TensorType]) -> Result<(), OpError> {
         let &[a, _, of_rows, of_columns] = operands else { return Ok(()) };
         let reason = match () {
-            () if a.dtype != DType::F8E4M3 => "only operands of f8e4m3 bring sizes",
+            () if !a.dtype.is_float8() => "only operands of 8 bits bring sizes",
             () if !of_rows.dtype.is_float() || !of_columns.dtype.is_float() => {
                 "sizes must be floating-point numbers"
             }
@@ -96,10 +96,15 @@ impl MatMul {
     }
 
     /// Divides a product by the scales of its rows and of its columns, which follow from their sizes.
-    fn divide_by_scales(&self, product: &mut Array, [of_rows, of_columns]: [&Array; 2]) {
-        let scales = |sizes: &Array, index: &[usize]| -> Vec<f64> {
+    fn divide_by_scales(
+        &self,
+        product: &mut Array,
+        formats: [Float8Format; 2],
+        [of_rows, of_columns]: [&Array; 2],
+    ) {
+        let scales = |format: Float8Format, sizes: &Array, index: &[usize]| -> Vec<f64> {
             let sizes = matrix_at(sizes, index).iter();
-            sizes.map(|&size| f64::from(float8::scale_for(size as f32))).collect()
+            sizes.map(|&size| f64::from(format.scale_for(size as f32))).collect()
         };
         let extents = product.shape[product.shape.len() - 2..].to_vec();
         let (rows, columns) = (extents[0], extents[1]);
@@ -107,8 +112,8 @@ impl MatMul {
         for (position, matrix) in product.data.chunks_exact_mut((rows * columns).max(1)).enumerate()
         {
             let index = unravel_position(position, &batch);
-            let of_rows = scales(of_rows, &index);
-            let of_columns = scales(of_columns, &index);
+            let of_rows = scales(formats[0], of_rows, &index);
+            let of_columns = scales(formats[1], of_columns, &index);
             for (element, value) in matrix.iter_mut().enumerate() {
                 let (i, j) = (element / columns, element % columns);
                 *value /=
@@ -135,13 +140,22 @@ impl Operation for MatMul {
 
     fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
         if operands.len() != 4 {
-            check_arity(self.name(), operands, 2, "2 operands, or 4 of which 2 are of f8e4m3")?;
+            check_arity(
+                self.name(),
+                operands,
+                2,
+                "2 operands, or 4 of which 2 are of f8e4m3 or f8e5m2",
+            )?;
         }
-        let dtype = same_dtype(self.name(), &operands[..2])?;
+        let both_float8 = operands[..2].iter().all(|ty| ty.dtype.is_float8());
+        let dtype = match both_float8 {
+            true => operands[0].dtype,
+            false => same_dtype(self.name(), &operands[..2])?,
+        };
         self.check_size_types(operands)?;
         match dtype {
             DType::Bool => Err(dtype_error(self.name(), operands, "elements must be numeric")),
-            DType::F8E4M3 => Ok(vec![DType::BF16]),
+            DType::F8E4M3 | DType::F8E5M2 => Ok(vec![DType::BF16]),
             dtype => Ok(vec![dtype]),
         }
     }
@@ -210,7 +224,9 @@ impl Operation for MatMul {
             }
         }
         if let [_, _, of_rows, of_columns] = operands {
-            self.divide_by_scales(&mut result, [of_rows.array, of_columns.array]);
+            let format = |place: usize| operands[place].region.dtype.float8_format();
+            let formats = [0, 1].map(|place| format(place).unwrap_or(E4M3));
+            self.divide_by_scales(&mut result, formats, [of_rows.array, of_columns.array]);
         }
         let dtype = results[0].dtype;
         result.data.iter_mut().for_each(|value| *value = fit_to_dtype(dtype, *value));

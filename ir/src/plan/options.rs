@@ -106,6 +106,9 @@ pub struct CompileOptions {
     /// in the types that the model says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub precision: Option<DType>,
+    /// The recipe by which tensors are scaled, if the precision is of 8 bits.
+    #[serde(default, skip_serializing_if = "Float8Recipe::is_rowwise")]
+    pub float8_recipe: Float8Recipe,
     /// Layouts that the user asks for, by name pattern.
     pub pins: Vec<Pin>,
     /// The bytes that a rank may use; `None`: the device's memory.
@@ -148,6 +151,7 @@ impl Default for CompileOptions {
             cross_entropy: CrossEntropyForm::Auto,
             keep_attention: false,
             precision: None,
+            float8_recipe: Float8Recipe::Rowwise,
             pins: Vec::new(),
             memory: None,
             effort: None,
@@ -286,6 +290,26 @@ impl Recompute {
     /// Returns whether nothing is computed again.
     pub fn is_none(&self) -> bool {
         *self == Self::None
+    }
+}
+
+/// The recipe by which the tensors of products in 8 bits are scaled: what has one scale, and which products there are (`Float8LinearRecipeName` in
+/// `torchao/float8/config.py`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Float8Recipe {
+    /// torchao's `rowwise_with_gw_hp`: each row has a scale, and gradients of weights are products of bf16. No scale depends on the batch.
+    #[default]
+    Rowwise,
+    /// torchao's `tensorwise`, with Transformer Engine's formats (`Float8CurrentScaling`): each tensor has a scale, gradients are f8e5m2, and gradients of weights
+    /// are products in 8 bits too. The scales are those of a whole microbatch.
+    Tensorwise,
+}
+
+impl Float8Recipe {
+    /// Returns whether each row has a scale.
+    pub fn is_rowwise(&self) -> bool {
+        *self == Self::Rowwise
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use graphc_ir::float8;
+use graphc_ir::float8::{E4M3, E5M2};
 use graphc_ir::types::DType;
 
 use super::Shard;
@@ -71,7 +71,9 @@ impl KernelSource {
     }
 
     pub(super) fn text(self) -> String {
-        let names_float8 = |text: &str| text.contains("e4m3_t") || text.contains("float8_scale");
+        let names_float8 = |text: &str| {
+            ["e4m3_t", "e5m2_t", "float8_scale"].iter().any(|name| text.contains(name))
+        };
         let float8 =
             if names_float8(&self.macros) || names_float8(&self.body) { FLOAT8 } else { "" };
         format!("{COMMON}\n{float8}{}\n{}", self.macros, self.body)
@@ -105,6 +107,7 @@ pub(super) fn element_type(dtype: DType) -> &'static str {
         DType::U8 => "u8",
         DType::Bool => "bool_t",
         DType::F8E4M3 => "e4m3_t",
+        DType::F8E5M2 => "e5m2_t",
     }
 }
 
@@ -139,7 +142,8 @@ pub(super) fn element_bits(dtype: DType, value: f64) -> u64 {
         DType::I32 => (value as i64 as u32).into(),
         DType::U8 => (value as i64 as u8).into(),
         DType::Bool => u64::from(value != 0.0),
-        DType::F8E4M3 => float8::encode(value as f32).into(),
+        DType::F8E4M3 => E4M3.encode(value as f32).into(),
+        DType::F8E5M2 => E5M2.encode(value as f32).into(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Functions of `f32` on blocks.
 
-use graphc_ir::float8;
+use graphc_ir::float8::{E4M3, E5M2};
 use graphc_ir::ops::{BinaryFunction, UnaryFunction};
 
 use super::merge::{BoundedArithmetic, Framed, Operator};
@@ -208,7 +208,8 @@ vectorized! {
             // A NaN stays a NaN.
             BinaryFunction::Max => zip_elements(a, b, out, |a, b| if a > b || a.is_nan() { a } else { b }),
             BinaryFunction::Min => zip_elements(a, b, out, |a, b| if a < b || a.is_nan() { a } else { b }),
-            BinaryFunction::RoundFloat8 => zip_elements(a, b, out, |a, b| a * float8::scale_for(b)),
+            BinaryFunction::RoundFloat8 => zip_elements(a, b, out, |a, b| a * E4M3.scale_for(b)),
+            BinaryFunction::RoundFloat8E5m2 => zip_elements(a, b, out, |a, b| a * E5M2.scale_for(b)),
             BinaryFunction::Equal
             | BinaryFunction::NotEqual
             | BinaryFunction::Less

@@ -141,7 +141,7 @@ fn cast_from<T: Element>(
         DType::I32 => map_elements(x, to.block(into)?, |x| i32::wrap(integer(x))),
         DType::U8 => map_elements(x, to.block(into)?, |x| u8::wrap(integer(x))),
         DType::Bool => map_elements(x, to.block(into)?, |x| u8::from(x != T::default())),
-        dtype @ (DType::F16 | DType::BF16 | DType::F8E4M3) => {
+        dtype @ (DType::F16 | DType::BF16 | DType::F8E4M3 | DType::F8E5M2) => {
             return Err(KernelError::wrong_dtype::<T>(dtype));
         }
     }

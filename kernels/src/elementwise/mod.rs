@@ -32,6 +32,7 @@ pub(crate) use integer::Integer;
 
 use std::ops::Range;
 
+use graphc_ir::float8::{E4M3, E5M2};
 use graphc_ir::op::Op;
 use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
 use graphc_ir::shard::split_range;
@@ -514,7 +515,8 @@ impl Frame<'_, '_> {
             DType::I64 => to.write::<i64>(0, read_elements(words, count))?,
             DType::I32 => to.write::<i32>(0, read_elements(words, count))?,
             DType::U8 | DType::Bool => to.write::<u8>(0, read_elements(words, count))?,
-            DType::F8E4M3 => narrow_float8(read_elements(words, count), to.block(0..count)?),
+            DType::F8E4M3 => narrow_float8(E4M3, read_elements(words, count), to.block(0..count)?),
+            DType::F8E5M2 => narrow_float8(E5M2, read_elements(words, count), to.block(0..count)?),
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use graphc_ir::float8;
+use graphc_ir::float8::{E4M3, E5M2, Float8Format};
 use graphc_ir::types::{DType, row_major_strides};
 
 use half::{bf16, f16};
@@ -75,8 +75,20 @@ impl BroadcastPattern {
             DType::U8 | DType::Bool => self.copy_range::<u8>(operand, range, buffer),
             DType::F16 => self.gather_as(operand, range, buffer, f16::widen, f16::value),
             DType::BF16 => self.gather_as(operand, range, buffer, bf16::widen, bf16::value),
-            DType::F8E4M3 => self.gather_as(operand, range, buffer, widen_float8, float8::decode),
+            DType::F8E4M3 => self.gather_float8(E4M3, operand, range, buffer),
+            DType::F8E5M2 => self.gather_float8(E5M2, operand, range, buffer),
         }
+    }
+
+    fn gather_float8(
+        &self,
+        format: Float8Format,
+        operand: &View<'_>,
+        range: Range<usize>,
+        buffer: &mut Flat<'_>,
+    ) -> Result<(), KernelError> {
+        let widen = |from: &[u8], to: &mut [f32]| widen_float8(format, from, to);
+        self.gather_as(operand, range, buffer, widen, |bits: u8| format.decode(bits))
     }
 
     fn copy_range<T: Element>(

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use graphc_ir::float8::{E4M3, E5M2};
 use graphc_ir::op::Op;
 use graphc_ir::ops::BinaryFunction;
 use graphc_ir::types::DType;
@@ -82,7 +83,8 @@ pub(super) fn evaluate_step(
     }
     match step.round {
         Some(DType::BF16) => round_bf16(to.block(0..range.len())?),
-        Some(DType::F8E4M3) => round_float8(to.block(0..range.len())?),
+        Some(DType::F8E4M3) => round_float8(E4M3, to.block(0..range.len())?),
+        Some(DType::F8E5M2) => round_float8(E5M2, to.block(0..range.len())?),
         Some(_) => round_f16(to.block(0..range.len())?),
         None => {}
     }
@@ -142,7 +144,7 @@ fn of_operand<'a>(operand: &View<'a>, range: Range<usize>) -> Result<Values<'a>,
         DType::I32 => Values::I32(operand.block(range)?),
         DType::U8 | DType::Bool => Values::U8(operand.block(range)?),
         // They are gathered into buffers of `f32`.
-        dtype @ (DType::F16 | DType::BF16 | DType::F8E4M3) => {
+        dtype @ (DType::F16 | DType::BF16 | DType::F8E4M3 | DType::F8E5M2) => {
             return Err(KernelError::wrong_dtype::<f32>(dtype));
         }
     })
@@ -160,7 +162,7 @@ fn of_buffer<'a>(
         DType::I32 => Values::I32(read_elements(words, count)),
         DType::U8 | DType::Bool => Values::U8(read_elements(words, count)),
         // Buffers hold them as `f32`.
-        dtype @ (DType::F16 | DType::BF16 | DType::F8E4M3) => {
+        dtype @ (DType::F16 | DType::BF16 | DType::F8E4M3 | DType::F8E5M2) => {
             return Err(KernelError::wrong_dtype::<f32>(dtype));
         }
     })

@@ -1,7 +1,7 @@
 //! Products of numbers of 8 bits: they are multiplied as bf16, which has all these numbers, and the product is divided by the scales of its rows and
 //! columns. Scales are powers of two, so the division rounds nothing.
 
-use graphc_ir::float8;
+use graphc_ir::float8::Float8Format;
 use graphc_ir::types::DType;
 use half::{bf16, f16};
 
@@ -13,7 +13,7 @@ use crate::precision::Float;
 use crate::view::{View, ViewMut};
 
 impl BatchProduct {
-    /// Multiplies operands of f8e4m3; behind them may be the sizes by which their rows and columns were rounded.
+    /// Multiplies operands of 8 bits; behind them may be the sizes by which their rows and columns were rounded.
     pub(super) fn multiply_float8(
         &self,
         operands: &[View<'_>],
@@ -23,22 +23,36 @@ impl BatchProduct {
         let [a, b] = [operands[0].as_slice::<u8>()?, operands[1].as_slice::<u8>()?];
         let (lines, scratch) = cx.scratch.nested();
         let (wide_a, wide_b) = lines.take::<bf16, bf16>([a.len(), b.len()]);
-        for (from, to) in [(a, &mut *wide_a), (b, &mut *wide_b)] {
-            let wide = |&bits: &u8| bf16::from_f32(float8::decode(bits));
+        let formats = formats_of(operands)?;
+        for ((from, to), format) in [(a, &mut *wide_a), (b, &mut *wide_b)].into_iter().zip(formats)
+        {
+            let wide = |&bits: &u8| bf16::from_f32(format.decode(bits));
             to.iter_mut().zip(from).for_each(|(to, bits)| *to = wide(bits));
         }
         let nested = &mut KernelContext { scratch, ..*cx };
         self.multiply_slices::<bf16>([wide_a, wide_b], out, nested)?;
         match operands {
-            [_, _, of_rows, of_columns] => divide_by_scales([of_rows, of_columns], out, cx),
+            [_, _, of_rows, of_columns] => {
+                divide_by_scales([of_rows, of_columns], formats, out, cx)
+            }
             _ => Ok(()),
         }
     }
 }
 
+/// The formats of both factors.
+fn formats_of(operands: &[View<'_>]) -> Result<[Float8Format; 2], KernelError> {
+    let format = |place: usize| {
+        let dtype = operands[place].dtype;
+        dtype.float8_format().ok_or_else(|| KernelError::wrong_dtype::<u8>(dtype))
+    };
+    Ok([format(0)?, format(1)?])
+}
+
 /// Divides products by the scales of their rows and columns.
 fn divide_by_scales(
     [of_rows, of_columns]: [&View<'_>; 2],
+    formats: [Float8Format; 2],
     out: &mut ViewMut<'_>,
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
@@ -52,8 +66,8 @@ fn divide_by_scales(
     let (batch, [rows, columns]) = split_batch(out.shape);
     let (lines, scratch) = cx.scratch.nested();
     let (row_factors, column_factors) = lines.take::<f32, f32>([of_rows.len(), of_columns.len()]);
-    read_factors(of_rows, row_factors)?;
-    read_factors(of_columns, column_factors)?;
+    read_factors(formats[0], of_rows, row_factors)?;
+    read_factors(formats[1], of_columns, column_factors)?;
     // The extents of sizes but that of 1: one for each row or column, or one for all.
     let steps = |sizes: &View<'_>, extent: usize| {
         let (batch_of_sizes, [one, two]) = split_batch(sizes.shape);
@@ -84,16 +98,16 @@ fn divide_by_scales(
 }
 
 /// Writes 1 / scale for each size.
-fn read_factors(sizes: &View<'_>, to: &mut [f32]) -> Result<(), KernelError> {
+fn read_factors(format: Float8Format, sizes: &View<'_>, to: &mut [f32]) -> Result<(), KernelError> {
     match sizes.dtype {
-        DType::F32 => invert_scales::<f32>(sizes.as_slice()?, to),
-        DType::BF16 => invert_scales::<bf16>(sizes.as_slice()?, to),
-        DType::F16 => invert_scales::<f16>(sizes.as_slice()?, to),
+        DType::F32 => invert_scales::<f32>(format, sizes.as_slice()?, to),
+        DType::BF16 => invert_scales::<bf16>(format, sizes.as_slice()?, to),
+        DType::F16 => invert_scales::<f16>(format, sizes.as_slice()?, to),
         dtype => return Err(KernelError::wrong_dtype::<f32>(dtype)),
     }
     Ok(())
 }
 
-fn invert_scales<T: Float>(sizes: &[T], to: &mut [f32]) {
-    to.iter_mut().zip(sizes).for_each(|(to, size)| *to = 1.0 / float8::scale_for(size.value()));
+fn invert_scales<T: Float>(format: Float8Format, sizes: &[T], to: &mut [f32]) {
+    to.iter_mut().zip(sizes).for_each(|(to, size)| *to = 1.0 / format.scale_for(size.value()));
 }

@@ -95,8 +95,9 @@ fn binary(to: &mut Examples) {
         (DType::BF16, &[9, 64], &[9, 1]),
         (DType::F16, &[9, 64], &[1, 64]),
     ] {
-        let op = Op::Binary(Binary { function: RoundFloat8 });
-        to.both(op, &[ty(dtype, a), ty(dtype, b)], 0.0);
+        for function in [RoundFloat8, RoundFloat8E5m2] {
+            to.both(Op::Binary(Binary { function }), &[ty(dtype, a), ty(dtype, b)], 0.0);
+        }
     }
     for function in [BitAnd, BitOr, BitXor] {
         for dtype in [DType::I64, DType::I32, DType::U8] {

@@ -71,13 +71,14 @@ fn products(to: &mut Examples) {
 
 /// Products of numbers of 8 bits with the sizes by which they were rounded.
 fn scaled_products(to: &mut Examples) {
-    for (shapes, transpose_a, transpose_b) in [
-        ([&[5, 7][..], &[7, 9], &[5, 1], &[1, 9]], false, false),
-        ([&[7, 5], &[9, 7], &[1, 5], &[1, 1]], true, true),
-        ([&[2, 3, 5, 7], &[7, 4], &[2, 3, 5, 1], &[1, 4]], false, false),
-        ([&[4, 1, 5, 7], &[1, 3, 4, 7], &[4, 1, 1, 1], &[1, 3, 4, 1]], false, true),
+    let (fine, far) = (DType::F8E4M3, DType::F8E5M2);
+    for (shapes, of_second, transpose_a, transpose_b) in [
+        ([&[5, 7][..], &[7, 9], &[5, 1], &[1, 9]], fine, false, false),
+        ([&[7, 5], &[9, 7], &[1, 5], &[1, 1]], far, true, true),
+        ([&[2, 3, 5, 7], &[7, 4], &[2, 3, 5, 1], &[1, 4]], fine, false, false),
+        ([&[4, 1, 5, 7], &[1, 3, 4, 7], &[4, 1, 1, 1], &[1, 3, 4, 1]], far, false, true),
     ] {
-        let eights = [0, 1].map(|place| ty(DType::F8E4M3, shapes[place]));
+        let eights = [ty(DType::F8E4M3, shapes[0]), ty(of_second, shapes[1])];
         let sizes = [ty(DType::BF16, shapes[2]), f32s(shapes[3])];
         let op = Op::MatMul(MatMul { transpose_a, transpose_b });
         to.both(op, &[&eights[..], &sizes].concat(), 1.0 / 128.0);

@@ -50,7 +50,7 @@ fn run(case: &Case, pairs: &[InPlace]) -> Vec<Memory> {
             Memory::BF16(data) => data.as_mut_ptr().cast(),
             Memory::I64(data) => data.as_mut_ptr().cast(),
             Memory::I32(data) => data.as_mut_ptr().cast(),
-            Memory::U8(data) | Memory::F8(data) => data.as_mut_ptr(),
+            Memory::U8(data) | Memory::F8(_, data) => data.as_mut_ptr(),
         });
     }
     let views: Vec<View<'_>> = case

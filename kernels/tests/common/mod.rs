@@ -4,7 +4,7 @@
 mod in_place;
 
 use graphc_ir::array::Array;
-use graphc_ir::float8;
+use graphc_ir::float8::{E4M3, E5M2, Float8Format};
 use graphc_ir::mesh::{DeviceKind, unravel_position};
 use graphc_ir::op::{EvalContext, InPlace, Op, Operand, Region};
 use graphc_ir::random::RandomStream;
@@ -59,8 +59,8 @@ pub enum Memory {
     I64(Vec<i64>),
     I32(Vec<i32>),
     U8(Vec<u8>),
-    /// The bits of f8e4m3.
-    F8(Vec<u8>),
+    /// The bits of numbers of 8 bits.
+    F8(Float8Format, Vec<u8>),
 }
 
 impl Memory {
@@ -71,7 +71,8 @@ impl Memory {
             DType::I64 => Self::I64(data.map(|&x| x as i64).collect()),
             DType::I32 => Self::I32(data.map(|&x| x as i32).collect()),
             DType::U8 | DType::Bool => Self::U8(data.map(|&x| x as u8).collect()),
-            DType::F8E4M3 => Self::F8(data.map(|&x| float8::encode(x as f32)).collect()),
+            DType::F8E4M3 => Self::F8(E4M3, data.map(|&x| E4M3.encode(x as f32)).collect()),
+            DType::F8E5M2 => Self::F8(E5M2, data.map(|&x| E5M2.encode(x as f32)).collect()),
             DType::F16 => Self::F16(data.map(|&x| f16::from_f64(x)).collect()),
             DType::BF16 => Self::BF16(data.map(|&x| bf16::from_f64(x)).collect()),
         }
@@ -85,7 +86,7 @@ impl Memory {
             Self::I64(data) => data.iter().map(|&x| x as f64).collect(),
             Self::I32(data) => data.iter().map(|&x| f64::from(x)).collect(),
             Self::U8(data) => data.iter().map(|&x| f64::from(x)).collect(),
-            Self::F8(data) => data.iter().map(|&x| float8::decode(x).into()).collect(),
+            Self::F8(format, data) => data.iter().map(|&x| format.decode(x).into()).collect(),
         }
     }
 
@@ -97,7 +98,7 @@ impl Memory {
             Self::BF16(data) => View::from_slice(dtype, &rect.extent, global, &rect.origin, data),
             Self::I64(data) => View::from_slice(dtype, &rect.extent, global, &rect.origin, data),
             Self::I32(data) => View::from_slice(dtype, &rect.extent, global, &rect.origin, data),
-            Self::U8(data) | Self::F8(data) => {
+            Self::U8(data) | Self::F8(_, data) => {
                 View::from_slice(dtype, &rect.extent, global, &rect.origin, data)
             }
         }
@@ -113,7 +114,7 @@ impl Memory {
             }
             Self::I64(data) => ViewMut::from_slice(dtype, &rect.extent, global, &rect.origin, data),
             Self::I32(data) => ViewMut::from_slice(dtype, &rect.extent, global, &rect.origin, data),
-            Self::U8(data) | Self::F8(data) => {
+            Self::U8(data) | Self::F8(_, data) => {
                 ViewMut::from_slice(dtype, &rect.extent, global, &rect.origin, data)
             }
         }
@@ -134,7 +135,7 @@ pub type Fill<'a> = &'a mut dyn FnMut(&mut Random, usize, DType) -> f64;
 /// Numbers that suit an element type.
 pub fn ordinary(random: &mut Random, _operand: usize, dtype: DType) -> f64 {
     match dtype {
-        DType::F32 | DType::F16 | DType::BF16 | DType::F8E4M3 => {
+        DType::F32 | DType::F16 | DType::BF16 | DType::F8E4M3 | DType::F8E5M2 => {
             f64::from((random.normal() * 1.5) as f32)
         }
         DType::I64 | DType::I32 => random.below(19) as f64 - 9.0,
@@ -339,7 +340,7 @@ pub fn bytes(memory: &Memory) -> Vec<u8> {
         Memory::BF16(data) => data.iter().flat_map(|x| x.to_le_bytes()).collect(),
         Memory::I64(data) => data.iter().flat_map(|x| x.to_le_bytes()).collect(),
         Memory::I32(data) => data.iter().flat_map(|x| x.to_le_bytes()).collect(),
-        Memory::U8(data) | Memory::F8(data) => data.clone(),
+        Memory::U8(data) | Memory::F8(_, data) => data.clone(),
     }
 }
 
@@ -352,7 +353,8 @@ pub fn memory(dtype: DType, bytes: &[u8]) -> Memory {
         DType::I64 => Memory::I64(words(bytes).map(i64::from_le_bytes).collect()),
         DType::I32 => Memory::I32(words(bytes).map(i32::from_le_bytes).collect()),
         DType::U8 | DType::Bool => Memory::U8(bytes.to_vec()),
-        DType::F8E4M3 => Memory::F8(bytes.to_vec()),
+        DType::F8E4M3 => Memory::F8(E4M3, bytes.to_vec()),
+        DType::F8E5M2 => Memory::F8(E5M2, bytes.to_vec()),
     }
 }
 

@@ -141,8 +141,10 @@ fn binary_functions_broadcast() {
         }
         let shapes = broadcast(random, 2);
         let types = [f32s(&shapes[0]), f32s(&shapes[1])];
-        let op = Op::Binary(Binary { function: BinaryFunction::RoundFloat8 });
-        Case::random(op, &types, random, &mut ordinary).check(0.0);
+        for function in [BinaryFunction::RoundFloat8, BinaryFunction::RoundFloat8E5m2] {
+            let op = Op::Binary(Binary { function });
+            Case::random(op, &types, random, &mut ordinary).check(0.0);
+        }
         for function in [BinaryFunction::And, BinaryFunction::Or, BinaryFunction::Equal] {
             let shapes = broadcast(random, 2);
             let types = [ty(DType::Bool, &shapes[0]), ty(DType::Bool, &shapes[1])];

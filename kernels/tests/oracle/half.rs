@@ -204,8 +204,9 @@ fn elementwise(to: &mut Examples<'_>) {
         let types = [x.clone(), row.clone()];
         to.filled(Op::Binary(Binary { function }), &types, 1e-5, positive);
     }
-    let round = Op::Binary(Binary { function: BinaryFunction::RoundFloat8 });
-    to.add(round, &[x.clone(), row.clone()], 0.0);
+    for function in [BinaryFunction::RoundFloat8, BinaryFunction::RoundFloat8E5m2] {
+        to.add(Op::Binary(Binary { function }), &[x.clone(), row.clone()], 0.0);
+    }
     let condition = TensorType::new(DType::Bool, [shape[0], 1]);
     to.add(Op::Where(Where {}), &[condition, x.clone(), row], 0.0);
     for other in DType::ALL {

@@ -42,6 +42,9 @@ fn products_of_any_extents_are_rounded_once() {
     });
 }
 
+/// The types of 8 bits.
+const EIGHTS: [DType; 2] = [DType::F8E4M3, DType::F8E5M2];
+
 /// Of factors of 8 bits the product is exact but for its sum in f32 and the rounding to bf16.
 #[test]
 fn products_of_numbers_of_8_bits_are_rounded_once() {
@@ -52,7 +55,7 @@ fn products_of_numbers_of_8_bits_are_rounded_once() {
         let a = if transpose_a { [k, i] } else { [i, k] };
         let b = if transpose_b { [j, k] } else { [k, j] };
         let op = Op::MatMul(MatMul { transpose_a, transpose_b });
-        let types = [a, b].map(|shape| TensorType::new(DType::F8E4M3, shape));
+        let types = [a, b].map(|shape| TensorType::new(random.of(&EIGHTS), shape));
         Case::random(op, &types, random, &mut small).check(1.0 / 128.0);
     }
 }
@@ -73,8 +76,8 @@ fn products_of_numbers_of_8_bits_are_divided_by_their_scales() {
         let each = |random: &mut Random, extent| if random.below(3) == 0 { 1 } else { extent };
         let (of_rows, of_columns) = (each(random, i), each(random, j));
         let types = [
-            TensorType::new(DType::F8E4M3, shape(true, [i, k], transpose_a)),
-            TensorType::new(DType::F8E4M3, shape(!shared, [k, j], transpose_b)),
+            TensorType::new(random.of(&EIGHTS), shape(true, [i, k], transpose_a)),
+            TensorType::new(random.of(&EIGHTS), shape(!shared, [k, j], transpose_b)),
             TensorType::new(DType::BF16, shape(true, [of_rows, 1], transpose_a)),
             TensorType::new(DType::F32, shape(!shared, [1, of_columns], transpose_b)),
         ];

@@ -23,12 +23,15 @@ TORCH = {
     "u8": torch.uint8,
     "bool": torch.bool,
     "f8e4m3": torch.float8_e4m3fn,
+    "f8e5m2": torch.float8_e5m2,
 }
 """Element types as PyTorch names them."""
 
 HALVES = (torch.float16, torch.bfloat16)
 
-MOVED_AS_BYTES = (torch.bool, torch.float8_e4m3fn)
+EIGHTS = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+MOVED_AS_BYTES = (torch.bool, *EIGHTS)
 """Types that collectives do not have: their bytes are sent."""
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from ..errors import PlanError
 from ..plan import Op, scalar
-from .base import HALVES, TORCH, Call, Run, op, overlap, same_memory
+from .base import EIGHTS, HALVES, TORCH, Call, Run, op, overlap, same_memory
 
 Function = Callable[..., Tensor]
 """A function of tensors with an ``out`` that may be left out."""
@@ -68,8 +69,8 @@ BINARY: dict[str, Function] = {
 LOGIC = {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "and", "or"}
 """Those that give truth values."""
 
-ROUND_FLOAT8 = "round_float8"
-"""The function of a number and of the greatest size that gives ``float8_e4m3fn``."""
+ROUND_FLOAT8 = {"round_float8": torch.float8_e4m3fn, "round_float8_e5m2": torch.float8_e5m2}
+"""The functions of a number and of the greatest size that give numbers of 8 bits, and their types."""
 
 
 def function(of: Op, dtype: torch.dtype) -> Function:
@@ -137,25 +138,26 @@ def binary(name: str, dtype: torch.dtype) -> Function:
         return torch.div if dtype.is_floating_point else _divide_whole
     if name == "pow":
         return torch.pow if dtype.is_floating_point else _power_whole
-    if name == ROUND_FLOAT8:
-        return _round_float8
+    if name in ROUND_FLOAT8:
+        return partial(_round_float8, ROUND_FLOAT8[name])
     if name not in BINARY:
         raise PlanError(f"`{name}` is no function of two operands that this version has")
     return BINARY[name]
 
 
-def float8_scale(greatest: Tensor) -> Tensor:
-    """The greatest power of two that keeps numbers up to this size within 448, the greatest of ``float8_e4m3fn``."""
+def float8_scale(greatest: Tensor, dtype: torch.dtype) -> Tensor:
+    """The greatest power of two that keeps numbers up to this size within the greatest of a type: 448, or 57344 of ``float8_e5m2``."""
     mantissa, exponent = torch.frexp(greatest.clamp(min=1e-12))
-    power = torch.ldexp(torch.ones_like(mantissa), 9 - exponent - (mantissa > 0.875).to(exponent.dtype))
+    top = 9 if dtype is torch.float8_e4m3fn else 16
+    power = torch.ldexp(torch.ones_like(mantissa), top - exponent - (mantissa > 0.875).to(exponent.dtype))
     return torch.where(torch.isfinite(greatest), power, 1.0)
 
 
-def _round_float8(x: Tensor, greatest: Tensor, out: Tensor | None = None) -> Tensor:
-    """The numbers of ``float8_e4m3fn`` nearest to these times their scale."""
-    limit = torch.finfo(torch.float8_e4m3fn).max
-    scaled = (x.float() * float8_scale(greatest.float())).clamp_(-limit, limit)
-    return scaled.to(torch.float8_e4m3fn) if out is None else out.copy_(scaled)
+def _round_float8(dtype: torch.dtype, x: Tensor, greatest: Tensor, out: Tensor | None = None) -> Tensor:
+    """The numbers of 8 bits nearest to these times their scale."""
+    limit = torch.finfo(dtype).max
+    scaled = (x.float() * float8_scale(greatest.float(), dtype)).clamp_(-limit, limit)
+    return scaled.to(dtype) if out is None else out.copy_(scaled)
 
 
 def _divide_whole(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
@@ -172,7 +174,7 @@ def _power_whole(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
 def cast(start: torch.dtype, to: torch.dtype) -> Function:
     """Another element type: floats are truncated to integers, which wrap; to bool whether not 0."""
     narrow = start.is_floating_point and to in (torch.uint8, torch.int32, torch.int64)
-    if to is torch.float8_e4m3fn:
+    if to in EIGHTS:
         greatest = torch.finfo(to).max
         return lambda x, out=None: x.clamp(-greatest, greatest).to(to) if out is None else out.copy_(x.clamp(-greatest, greatest))
 
@@ -189,8 +191,8 @@ def result_type(of: Op, operands: list[torch.dtype]) -> torch.dtype:
         return TORCH[of["dtype"]]
     if of.name == "binary" and of["function"] in LOGIC:
         return torch.bool
-    if of.name == "binary" and of["function"] == ROUND_FLOAT8:
-        return torch.float8_e4m3fn
+    if of.name == "binary" and of["function"] in ROUND_FLOAT8:
+        return ROUND_FLOAT8[of["function"]]
     return operands[-1] if of.name == "where" else operands[0]
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..plan import scalar
 from ..random import Stream, blocks, positions
-from .base import HALVES, Call, Run, into, op, wide
+from .base import EIGHTS, HALVES, Call, Run, into, op, wide
 from .elementwise import float8_scale
 from .sources import drop
 
@@ -28,7 +28,7 @@ def matmul(call: Call) -> Run:
     if not a.dtype.is_floating_point and a.device.type != "cpu":
         a, b = _turned(call, a, b)
         return into(y, lambda: torch.matmul(a.double(), b.double()))
-    if a.dtype is torch.float8_e4m3fn:
+    if a.dtype in EIGHTS:
         return _float8_product(call, a, b, y)
     if b.dim() == 2 and a.dim() > 2 and not call.op["transpose_a"]:
         # All rows of a batch meet one matrix.
@@ -53,7 +53,7 @@ def _float8_product(call: Call, a: Tensor, b: Tensor, y: Tensor) -> Run:
     rows, columns = _turned(call, call.operand(2), call.operand(3))
 
     def divide() -> Tensor:
-        scales = [float8_scale(sizes.float()) for sizes in (rows, columns)]
+        scales = [float8_scale(sizes.float(), factor.dtype) for sizes, factor in ((rows, a), (columns, b))]
         return multiply().float().div_(scales[0]).div_(scales[1])
 
     return into(y, divide)

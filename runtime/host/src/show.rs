@@ -69,7 +69,13 @@ impl ShownTensor<'_> {
                 write!(f, "{}", bytes.first_chunk().map_or(0, |b| i64::from_ne_bytes(*b)))
             }
             DType::Bool => write!(f, "{}", bytes[0] != 0),
-            DType::F32 | DType::F16 | DType::BF16 | DType::I32 | DType::U8 | DType::F8E4M3 => {
+            DType::F32
+            | DType::F16
+            | DType::BF16
+            | DType::I32
+            | DType::U8
+            | DType::F8E4M3
+            | DType::F8E5M2 => {
                 let number = read_element(dtype, bytes);
                 match dtype.holds_floats() {
                     true => write!(f, "{}", number as f32),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use graphc_ir::float8;
+use graphc_ir::float8::{E4M3, E5M2};
 use graphc_ir::types::{DType, TensorType};
 use half::{bf16, f16};
 
@@ -195,7 +195,8 @@ pub(crate) fn read_element(dtype: DType, element: &[u8]) -> f64 {
         DType::I64 => i64::from_ne_bytes(word) as f64,
         DType::I32 => f64::from(i32::from_ne_bytes([a, b, c, d])),
         DType::U8 | DType::Bool => f64::from(a),
-        DType::F8E4M3 => float8::decode(a).into(),
+        DType::F8E4M3 => E4M3.decode(a).into(),
+        DType::F8E5M2 => E5M2.decode(a).into(),
     }
 }
 
@@ -209,7 +210,8 @@ pub fn write_element(dtype: DType, number: f64, element: &mut [u8]) {
         DType::I32 => element.copy_from_slice(&(number as i32).to_ne_bytes()),
         DType::U8 => element.copy_from_slice(&[number as u8]),
         DType::Bool => element.copy_from_slice(&[u8::from(number != 0.0)]),
-        DType::F8E4M3 => element.copy_from_slice(&[float8::encode(number as f32)]),
+        DType::F8E4M3 => element.copy_from_slice(&[E4M3.encode(number as f32)]),
+        DType::F8E5M2 => element.copy_from_slice(&[E5M2.encode(number as f32)]),
     }
 }
 

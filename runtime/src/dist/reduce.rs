@@ -72,7 +72,7 @@ impl ReduceOp {
     pub(super) fn refusal(self, dtype: DType) -> Option<String> {
         let whole = |factor: f64| factor.fract() == 0.0 && factor.abs() < 9e18;
         match self {
-            _ if dtype == DType::F8E4M3 => {
+            _ if dtype.is_float8() => {
                 Some(format!("{dtype} is not reduced: cast it to a wider type"))
             }
             Self::PremulSum(factor) if !dtype.is_float() && !whole(factor) => {

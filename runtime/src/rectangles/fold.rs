@@ -1,7 +1,7 @@
 //! Two buffers folded into one with an operation and an order: what collectives of the user's own need beyond
 //! [`super::combine`].
 
-use graphc_ir::float8;
+use graphc_ir::float8::{E4M3, E5M2, Float8Format};
 use graphc_ir::types::DType;
 use graphc_kernels::{narrow_to_halves, widen_halves};
 
@@ -39,12 +39,13 @@ pub(crate) fn fold_elements(dtype: DType, op: FoldOp, before: bool, into: &mut [
         DType::U8 => integers!(u8, op, into, from),
         DType::Bool => truth_values(op, into, from),
         // Nobody adds them up.
-        DType::F8E4M3 => fold_float8(op, into, from),
+        DType::F8E4M3 => fold_float8(E4M3, op, into, from),
+        DType::F8E5M2 => fold_float8(E5M2, op, into, from),
     }
 }
 
-fn fold_float8(op: FoldOp, into: &mut [u8], from: &[u8]) {
-    let (read, write) = (|[bits]: [u8; 1]| float8::decode(bits), |x| [float8::encode(x)]);
+fn fold_float8(format: Float8Format, op: FoldOp, into: &mut [u8], from: &[u8]) {
+    let (read, write) = (|[bits]: [u8; 1]| format.decode(bits), |x| [format.encode(x)]);
     match op {
         FoldOp::Product => combine_pairs(into, from, read, write, |a, b| a * b),
         FoldOp::Max => combine_pairs(into, from, read, write, greater_or_nan),
@@ -159,7 +160,8 @@ fn map_elements(
             map_chunks(values, |e| (whole(i32::from_ne_bytes(e).into()) as i32).to_ne_bytes())
         }
         DType::U8 => map_chunks(values, |[e]| [whole(e.into()) as u8]),
-        DType::F8E4M3 => map_chunks(values, |[e]| [float8::encode(real(float8::decode(e)))]),
+        DType::F8E4M3 => map_chunks(values, |[e]| [E4M3.encode(real(E4M3.decode(e)))]),
+        DType::F8E5M2 => map_chunks(values, |[e]| [E5M2.encode(real(E5M2.decode(e)))]),
         DType::Bool => map_chunks(values, |[e]| [u8::from(whole(e.into()) != 0)]),
     }
 }

@@ -1,7 +1,7 @@
 //! Elements of two buffers combined into one: sum, greatest, least.
 
 use graphc_host::tensor::write_element;
-use graphc_ir::float8;
+use graphc_ir::float8::{E4M3, E5M2, Float8Format};
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::types::DType;
 use graphc_kernels::{narrow_to_halves, widen_halves};
@@ -46,11 +46,14 @@ pub(crate) fn combine_elements(dtype: DType, kind: ReduceKind, into: &mut [u8], 
         DType::Bool => {
             combine_by_kind(into, from, kind, u8::from_ne_bytes, u8::to_ne_bytes, |a, b| a | b)
         }
-        DType::F8E4M3 => {
-            let (read, write) = (|[bits]: [u8; 1]| float8::decode(bits), |x| [float8::encode(x)]);
-            combine_by_kind(into, from, kind, read, write, |a, b| a + b);
-        }
+        DType::F8E4M3 => combine_float8(E4M3, into, from, kind),
+        DType::F8E5M2 => combine_float8(E5M2, into, from, kind),
     }
+}
+
+fn combine_float8(format: Float8Format, into: &mut [u8], from: &[u8], kind: ReduceKind) {
+    let read = |[bits]: [u8; 1]| format.decode(bits);
+    combine_by_kind(into, from, kind, read, |x| [format.encode(x)], |a, b| a + b);
 }
 
 /// Sets `into` to the combination of `a` with `b`.

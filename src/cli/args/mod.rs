@@ -18,7 +18,6 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::plan::{Framework, Pin, Recompute, Schedule, Strategy};
-use graphc_ir::types::DType;
 
 use super::numbers::{parse_positive, parse_whole};
 pub(crate) use advise::AdviseArgs;
@@ -32,7 +31,7 @@ pub(crate) use machine::{
     CalibrateArgs, Capability, ClustersArgs, DevicesArgs, DoctorArgs, KernelsArgs,
 };
 pub(crate) use train::{BestBy, CheckpointArgs, TrainArgs};
-pub(crate) use values::value_name;
+pub(crate) use values::{Precision, value_name};
 use values::{
     not_negative, parse_bytes, parse_count, parse_dim, parse_effort, parse_emit, parse_framework,
     parse_mesh, parse_pin, parse_precision, parse_recompute, parse_schedule, parse_seconds,
@@ -386,9 +385,10 @@ pub(crate) struct SharedArgs {
     #[arg(long, value_parser = parse_recompute)]
     pub recompute: Option<Recompute>,
     /// Automatic mixed precision: products, convolutions and attention in bf16 or f16, the rest in f32; weights and states
-    /// stay f32. fp8 is bf16 with products of weights and activations in f8e4m3. Default: as the model is written
+    /// stay f32. fp8 is bf16 with products of weights in 8 bits, each row with a scale; fp8:tensorwise has one for each tensor.
+    /// Default: as the model is written
     #[arg(long, value_name = "f32|bf16|f16|fp8", value_parser = parse_precision)]
-    pub precision: Option<DType>,
+    pub precision: Option<Precision>,
     /// Ask for a layout: NAME=S(0),B with one SBP per mesh axis; * matches any characters
     #[arg(long = "pin", value_name = "NAME=SBP", value_parser = parse_pin)]
     pub pins: Vec<Pin>,

@@ -1,11 +1,13 @@
 //! Parses values of the command line.
 
+use std::fmt;
+
 use clap::ValueEnum;
 use graphc_compiler::cluster::FRAMEWORKS;
 use graphc_data::{DatasetError, Source};
 use graphc_ir::mesh::MOST_RANKS;
 use graphc_ir::plan::{
-    Framework, Pin, Recompute, Schedule, ScheduleError, Strategy, StrategyError,
+    Float8Recipe, Framework, Pin, Recompute, Schedule, ScheduleError, Strategy, StrategyError,
 };
 use graphc_ir::types::DType;
 
@@ -92,12 +94,40 @@ pub(super) fn parse_strategy(text: &str) -> Result<Strategy, String> {
     text.parse().map_err(|error: StrategyError| error.to_string())
 }
 
-pub(super) fn parse_precision(text: &str) -> Result<DType, String> {
-    if text == "fp8" {
-        return Ok(DType::F8E4M3);
+/// The precision that is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Precision {
+    /// The element type of products.
+    pub dtype: DType,
+    /// The recipe, if that has 8 bits.
+    pub float8_recipe: Float8Recipe,
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.dtype, self.float8_recipe) {
+            (DType::F8E4M3, Float8Recipe::Rowwise) => f.write_str("fp8"),
+            (DType::F8E4M3, Float8Recipe::Tensorwise) => f.write_str("fp8:tensorwise"),
+            (dtype, _) => dtype.fmt(f),
+        }
     }
-    let dtype = text.parse().ok().filter(|dtype: &DType| dtype.holds_floats());
-    dtype.ok_or_else(|| "precisions are f32, bf16, f16 and fp8".into())
+}
+
+pub(super) fn parse_precision(text: &str) -> Result<Precision, String> {
+    let rowwise = |dtype| Precision { dtype, float8_recipe: Float8Recipe::Rowwise };
+    match text {
+        "f32" => Ok(rowwise(DType::F32)),
+        "bf16" => Ok(rowwise(DType::BF16)),
+        "f16" => Ok(rowwise(DType::F16)),
+        "fp8" | "fp8:rowwise" => Ok(rowwise(DType::F8E4M3)),
+        "fp8:tensorwise" => {
+            Ok(Precision { dtype: DType::F8E4M3, float8_recipe: Float8Recipe::Tensorwise })
+        }
+        _ => {
+            Err("precisions are f32, bf16, f16, fp8 (that is fp8:rowwise) and fp8:tensorwise"
+                .into())
+        }
+    }
 }
 
 pub(super) fn parse_recompute(text: &str) -> Result<Recompute, String> {

@@ -7,7 +7,7 @@
 use std::rc::Rc;
 
 use graphc_ir::array::Array;
-use graphc_ir::float8;
+use graphc_ir::float8::{E4M3, E5M2};
 use graphc_ir::op::{EvalContext, Op, OpError, Operand, Region};
 use graphc_ir::ops::{Reshape, Slice};
 use graphc_ir::types::{DType, TensorType};
@@ -213,7 +213,8 @@ fn round_to_dtype(dtype: DType, x: f64) -> f64 {
         DType::I32 => f64::from(x as i32),
         DType::U8 => f64::from(x as u8),
         DType::Bool => f64::from(x != 0.0),
-        DType::F8E4M3 => float8::decode(float8::encode(x as f32)).into(),
+        DType::F8E4M3 => E4M3.decode(E4M3.encode(x as f32)).into(),
+        DType::F8E5M2 => E5M2.decode(E5M2.encode(x as f32)).into(),
     }
 }
 

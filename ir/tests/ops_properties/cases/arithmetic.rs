@@ -92,7 +92,7 @@ fn binary() -> Vec<Case> {
     [
         of(&arithmetic, floats),
         of(&[Pow], positive),
-        of(&[RoundFloat8], floats),
+        of(&[RoundFloat8, RoundFloat8E5m2], floats),
         of(&arithmetic, integers),
         of(&comparisons, integers),
         of(&[And, Or], truths),

@@ -185,6 +185,7 @@ fn binary_expression(
         BinaryFunction::BitAnd => format!("((i64){a} & (i64){b})"),
         BinaryFunction::BitOr => format!("((i64){a} | (i64){b})"),
         BinaryFunction::BitXor => format!("((i64){a} ^ (i64){b})"),
-        BinaryFunction::RoundFloat8 => format!("({a} * float8_scale({b}))"),
+        BinaryFunction::RoundFloat8 => format!("({a} * float8_scale<e4m3_t>({b}))"),
+        BinaryFunction::RoundFloat8E5m2 => format!("({a} * float8_scale<e5m2_t>({b}))"),
     })
 }

@@ -40,23 +40,24 @@ pub(super) fn prepare_matmul(
     if !out.dtype().is_float() {
         return Ok(Call::from_launches(launch_integers(&product)));
     }
-    if a.dtype() == DType::F8E4M3 {
+    if a.dtype().is_float8() {
         let mut call = multiply_widened(product, [a, b]);
         if let [of_rows, of_columns] = sizes {
-            call.launches.push(divide_by_scales(op, out, [of_rows, of_columns])?);
+            call.launches.push(divide_by_scales(op, [a, b], [of_rows, of_columns], out)?);
         }
         return Ok(call);
     }
     Ok(Call::from_launches(vec![Launch::Product(product)]))
 }
 
-/// A product of factors of f8e4m3: as one of bf16, which has all their numbers, of copies in the memory to work in.
+/// A product of factors of 8 bits: as one of bf16, which has all their numbers, of copies in the memory to work in.
 fn multiply_widened(mut product: MatrixProduct, factors: [&Shard; 2]) -> Call {
     let mut launches = Vec::new();
     let mut scratch = 0;
     for (place, factor) in factors.into_iter().enumerate() {
         let elements = factor.elements();
         let source = KernelSource::new(include_str!("../cu/float8_widen.cu"))
+            .define_element("NUMBER", factor.dtype())
             .define("ELEMENTS", elements)
             .define_index(elements);
         let arguments = vec![Argument::operand(place), Argument::scratch(scratch)];
@@ -73,8 +74,9 @@ fn multiply_widened(mut product: MatrixProduct, factors: [&Shard; 2]) -> Call {
 /// Divides a product of numbers of 8 bits by the scales of its rows and columns.
 fn divide_by_scales(
     op: &MatMul,
-    out: &Shard,
+    factors: [&Shard; 2],
     [of_rows, of_columns]: [&Shard; 2],
+    out: &Shard,
 ) -> Result<Launch, KernelError> {
     let misfit = || {
         let (rows, columns) = (of_rows.shape(), of_columns.shape());
@@ -97,6 +99,8 @@ fn divide_by_scales(
         .define_index(elements)
         .define_element("A", of_rows.dtype())
         .define_element("B", of_columns.dtype())
+        .define_element("ROW_NUMBER", factors[0].dtype())
+        .define_element("COLUMN_NUMBER", factors[1].dtype())
         .define("OF_ROW(i)", lies(of_rows, op.transpose_a)?)
         .define("OF_COLUMN(i)", lies(of_columns, op.transpose_b)?);
     let arguments = vec![Argument::result(0), Argument::operand(2), Argument::operand(3)];

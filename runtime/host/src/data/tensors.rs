@@ -75,6 +75,7 @@ pub fn file_dtype(dtype: DType) -> Dtype {
         DType::U8 => Dtype::U8,
         DType::Bool => Dtype::BOOL,
         DType::F8E4M3 => Dtype::F8_E4M3,
+        DType::F8E5M2 => Dtype::F8_E5M2,
     }
 }
 

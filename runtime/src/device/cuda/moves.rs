@@ -1,6 +1,6 @@
 //! Copies of rectangles within a card's memory.
 
-use graphc_ir::float8::GREATEST;
+use graphc_ir::float8::{E4M3, E5M2, Float8Format};
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::shard::Rect;
 use graphc_ir::types::DType;
@@ -86,11 +86,15 @@ impl CardMove {
 /// Returns the identity of a reduction, as near to it as elements of the type come.
 pub(super) fn reduction_identity(dtype: DType, kind: ReduceKind) -> f64 {
     let identity = kind.identity();
+    let nearest = |format: Float8Format| {
+        identity.clamp(-f64::from(format.greatest()), f64::from(format.greatest()))
+    };
     match dtype {
         DType::F32 | DType::F16 | DType::BF16 | DType::I64 => identity,
         DType::I32 => identity.clamp(f64::from(i32::MIN), f64::from(i32::MAX)),
         DType::U8 => identity.clamp(0.0, 255.0),
         DType::Bool => f64::from(u8::from(kind == ReduceKind::Min)),
-        DType::F8E4M3 => identity.clamp(-f64::from(GREATEST), f64::from(GREATEST)),
+        DType::F8E4M3 => nearest(E4M3),
+        DType::F8E5M2 => nearest(E5M2),
     }
 }

@@ -361,7 +361,7 @@ impl Drop for Comm {
 /// Returns the library's number of an element type; truth values are bytes, and so are floating-point numbers of 8 bits, which are only moved.
 fn element_code(dtype: DType) -> c_int {
     match dtype {
-        DType::U8 | DType::Bool | DType::F8E4M3 => 1,
+        DType::U8 | DType::Bool | DType::F8E4M3 | DType::F8E5M2 => 1,
         DType::I32 => 2,
         DType::I64 => 4,
         DType::F16 => 6,

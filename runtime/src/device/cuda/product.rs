@@ -443,7 +443,8 @@ fn reduction_schemes(made: DType) -> u32 {
         | DType::I32
         | DType::U8
         | DType::Bool
-        | DType::F8E4M3 => computed,
+        | DType::F8E4M3
+        | DType::F8E5M2 => computed,
     }
 }
 
@@ -470,8 +471,12 @@ fn element_code(dtype: DType) -> sys::cudaDataType {
         DType::F16 => sys::cudaDataType::CUDA_R_16F,
         DType::BF16 => sys::cudaDataType::CUDA_R_16BF,
         // Kernels multiply integers, and copies of bf16 those of 8 bits.
-        DType::F32 | DType::I64 | DType::I32 | DType::U8 | DType::Bool | DType::F8E4M3 => {
-            sys::cudaDataType::CUDA_R_32F
-        }
+        DType::F32
+        | DType::I64
+        | DType::I32
+        | DType::U8
+        | DType::Bool
+        | DType::F8E4M3
+        | DType::F8E5M2 => sys::cudaDataType::CUDA_R_32F,
     }
 }
