@@ -12,7 +12,7 @@
 use graphc_ir::enter_span;
 use graphc_ir::graph::{Graph, Part};
 use graphc_ir::ids::LayerId;
-use graphc_ir::plan::{Cluster, CompileOptions, CrossEntropyForm, Recompute, Strategy};
+use graphc_ir::plan::{Cluster, CompileOptions, CrossEntropyForm, Recompute};
 use graphc_ir::verify::verify_graph;
 
 use crate::decisions::{Decisions, Rated, TrainingGraph};
@@ -465,7 +465,7 @@ pub fn decide_regathered(
 /// Adds the choice of another layout for the backward pass to each tensor, before nodes have stages.
 fn with_choice(rated: Rated, options: &CompileOptions) -> Result<Rated, PassError> {
     // One rank has nothing to gather.
-    if options.strategy != Strategy::Auto || count_ranks(options) < 2 {
+    if !options.strategy.is_planned() || count_ranks(options) < 2 {
         return Ok(rated);
     }
     once_more(rated, options, RecomputeRequest { extent: None, gathered: Regathered::All })

@@ -1,6 +1,7 @@
 //! The models of `graphc::models` and layers of `graphc::nn` compute what PyTorch's do, in training and in evaluation, on every
 //! mesh. What PyTorch makes of them is recorded by `record.py` and `record_ddp.py`.
 
+mod context;
 mod curves;
 mod ddp;
 mod float8;

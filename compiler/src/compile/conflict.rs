@@ -204,7 +204,7 @@ impl Inquiry<'_> {
         }
         let (mut low, mut high) = (low, high);
         // A fixed strategy needs what it needs.
-        let halvings = if self.options.strategy == Strategy::Auto { HALVINGS } else { 0 };
+        let halvings = if self.options.strategy.is_planned() { HALVINGS } else { 0 };
         for _ in 0..halvings {
             let middle = low.midpoint(high);
             *(if fits(middle) { &mut high } else { &mut low }) = middle;

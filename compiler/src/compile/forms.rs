@@ -20,7 +20,7 @@ use std::sync::mpsc::channel;
 use graphc_ir::graph::Graph;
 use graphc_ir::op::Op;
 use graphc_ir::plan::{
-    Cluster, CompileOptions, CrossEntropyForm, Loss, PlannerReport, PlannerStatus, Strategy,
+    Cluster, CompileOptions, CrossEntropyForm, Loss, PlannerReport, PlannerStatus,
 };
 
 use crate::decisions::Decisions;
@@ -95,7 +95,7 @@ fn may_differ(graph: &Graph, options: &CompileOptions) -> bool {
     let has_one = options.loss == Some(Loss::CrossEntropy)
         || graph.nodes.iter().any(|node| matches!(node.op, Op::CrossEntropy(_)));
     let ranks: usize = options.mesh.iter().product();
-    is_open && has_one && options.strategy == Strategy::Auto && ranks > 1
+    is_open && has_one && options.strategy.is_planned() && ranks > 1
 }
 
 /// Returns the index of the best form and its plan, whose bound is that of all forms.
@@ -391,7 +391,7 @@ pub(super) fn prepare_variants(
         return Ok(vec![of(false, &bare)?]);
     }
     let ranks: usize = options.mesh.iter().product();
-    let may_split = options.strategy == Strategy::Auto && ranks > 1;
+    let may_split = options.strategy.is_planned() && ranks > 1;
     let bare = may_split.then(|| of(false, &bare)).transpose()?;
     Ok([of(true, &padded)?].into_iter().chain(bare).collect())
 }

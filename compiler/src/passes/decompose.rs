@@ -16,7 +16,7 @@ use graphc_ir::decompose::{decompose_values, is_decomposable};
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::{Op, OpError};
-use graphc_ir::plan::{CompileOptions, CrossEntropyForm, Strategy, TensorKind};
+use graphc_ir::plan::{CompileOptions, CrossEntropyForm, TensorKind};
 use graphc_ir::sbp::Sbp;
 
 use super::pins::pin_of;
@@ -93,7 +93,7 @@ fn classes_may_pay(graph: &Graph, node: &Node, options: &CompileOptions) -> bool
         let pin = pin_of(graph, value, options);
         pin.is_some_and(|pin| pin.0.iter().any(|sbp| matches!(sbp, Sbp::Split(_))))
     };
-    options.strategy == Strategy::Auto && many
+    options.strategy.is_planned() && many
         || splits_classes(node, options)
         || graph.producer(scores).operands.iter().any(split)
 }

@@ -113,7 +113,7 @@ pub fn plan_below(
 ) -> Result<Planned, PlannerError> {
     let _span = enter_span!("choose_signatures");
     let problem = Problem::new(decisions, options, cluster)?;
-    if options.strategy == Strategy::Auto {
+    if options.strategy.is_planned() {
         let solution = memory::solve_in_memory(&problem, ceiling, care)?;
         return Ok(build_planned(&problem, options, solution));
     }
@@ -140,7 +140,7 @@ pub(crate) fn plan_with_room<'a>(
     cluster: &Cluster,
     before: impl FnOnce() -> Option<Before<'a>>,
 ) -> Result<Option<Planned>, PlannerError> {
-    if options.strategy != Strategy::Auto {
+    if !options.strategy.is_planned() {
         let Some(Before { ceiling, .. }) = before() else { return Ok(None) };
         return plan_below(decisions, options, cluster, ceiling, Care::Plan).map(Some);
     }
@@ -177,7 +177,7 @@ fn build_planned(problem: &Problem<'_>, options: &CompileOptions, solution: Solu
     let share = (solution.seconds - solution.bound) / solution.seconds.max(f64::MIN_POSITIVE);
     // Of a cost that is no number nothing is known.
     let gap = if solution.seconds.is_finite() { share.max(0.0) } else { 1.0 };
-    let optimal = options.strategy == Strategy::Auto && gap <= 1e-6;
+    let optimal = options.strategy.is_planned() && gap <= 1e-6;
     let report = PlannerReport {
         status: if optimal { PlannerStatus::Optimal } else { PlannerStatus::Gap },
         gap: if optimal { 0.0 } else { gap },
@@ -208,8 +208,8 @@ pub(crate) fn check_feasible(
 ) -> Result<(), PlannerError> {
     let problem = Problem::new(decisions, options, cluster)?;
     match options.strategy {
-        Strategy::Auto if problem.limit >= UNLIMITED => Ok(()),
-        Strategy::Auto => memory::check_feasible(&problem),
+        strategy if strategy.is_planned() && problem.limit >= UNLIMITED => Ok(()),
+        strategy if strategy.is_planned() => memory::check_feasible(&problem),
         strategy => {
             let chosen = strategies::assign_strategy(&problem, strategy)?;
             check_memory(&problem, &chosen)
@@ -303,7 +303,7 @@ pub fn layouts_of(
     Ok(layouts)
 }
 
-/// Plans with one tensor in a given layout. The planner chooses all the rest anew, whatever the strategy.
+/// Plans with one tensor in a given layout. The planner chooses all the rest anew, whatever a fixed strategy says.
 ///
 /// # Errors
 /// Returns an error if there is no such plan.
@@ -313,7 +313,9 @@ pub fn plan_with_layout(
     cluster: &Cluster,
     (tensor, layout): (ValueId, &NdSbp),
 ) -> Result<Planned, PlannerError> {
-    let options = CompileOptions { strategy: Strategy::Auto, ..options.clone() };
+    let planned = Some(options.strategy).filter(|strategy| strategy.is_planned());
+    let strategy = planned.unwrap_or(Strategy::Auto);
+    let options = CompileOptions { strategy, ..options.clone() };
     let mut held = decisions.clone();
     held.training.graph.values[tensor.index()].pin = Some(layout.clone());
     plan_signatures(&held, &options, cluster)

@@ -7,7 +7,7 @@ use graphc_compiler::planner::{
 };
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
-use graphc_ir::plan::{Plan, Strategy};
+use graphc_ir::plan::Plan;
 use graphc_ir::sbp::NdSbp;
 use graphc_ir::text::nearest_name;
 
@@ -115,7 +115,7 @@ fn find_waiting(
     sharding: Option<Sharding>,
 ) -> Result<Option<Waiting>, PlannerError> {
     let machines = (&plan.options, &plan.cluster);
-    let sharding = match sharding.filter(|_| plan.options.strategy == Strategy::Auto) {
+    let sharding = match sharding.filter(|_| plan.options.strategy.is_planned()) {
         Some(sharding) => sharding,
         None => planner::plan_signatures(decisions, machines.0, machines.1)?.sharding,
     };

@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// The way in which signatures are chosen: `auto`, `data`, `zero1`, `zero2`, `zero3`, `megatron`, `megatron:sp`, `hsdp`, or a name for each axis of the
-/// mesh, e.g. `data,zero3` (the same as `hsdp`) or `zero3,megatron`.
+/// The way in which signatures are chosen: `auto`, `data`, `zero1`, `zero2`, `zero3`, these with `:cp`, `megatron`, `megatron:sp`, `hsdp`, or a name for each
+/// axis of the mesh, e.g. `data,zero3` (the same as `hsdp`), `zero3,megatron` or `zero1,zero1:cp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Strategy {
@@ -25,8 +25,38 @@ pub enum Strategy {
     /// Tensor parallelism as `megatron`, and between the products of that axis it splits sequences (Korthikanti et al., arXiv 2205.05198, section
     /// 4.2.2).
     MegatronSp,
+    /// Context parallelism: the innermost axis splits sequences, the others the batch, and each shares what the stage says. Only inputs, parameters and
+    /// states are laid out so. The planner chooses the rest, and with it how queries reach the keys and values of other ranks: by an all-gather of
+    /// these (Dubey et al., arXiv 2407.21783, section 3.3.2), or by an all-to-all after which each rank has whole sequences of some heads (Jacobs et al., arXiv
+    /// 2309.14509).
+    Context(ZeroStage),
     /// A strategy for each axis.
     Mixed(AxisStrategies),
+}
+
+/// The stage of ZeRO: what the ranks of an axis share, instead of a copy for each (Rajbhandari et al., arXiv 1910.02054, section 5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ZeroStage {
+    /// Nothing: each rank has a copy.
+    Nothing,
+    /// The states of the optimizer.
+    States,
+    /// States and gradients.
+    Gradients,
+    /// States, gradients and parameters.
+    Parameters,
+}
+
+impl ZeroStage {
+    /// The strategy of an axis that splits samples.
+    fn of_samples(self) -> AxisStrategy {
+        match self {
+            Self::Nothing => AxisStrategy::Data,
+            Self::States => AxisStrategy::Zero1,
+            Self::Gradients => AxisStrategy::Zero2,
+            Self::Parameters => AxisStrategy::Zero3,
+        }
+    }
 }
 
 /// What a strategy does along one axis of the mesh.
@@ -44,17 +74,40 @@ pub enum AxisStrategy {
     Megatron,
     /// As [`Strategy::MegatronSp`], of the innermost axis alone.
     MegatronSp,
+    /// As [`Strategy::Context`], of this axis.
+    Context(ZeroStage),
 }
 
 impl AxisStrategy {
+    /// Returns what the ranks of the axis share.
+    fn stage(self) -> ZeroStage {
+        match self {
+            Self::Data | Self::Megatron | Self::MegatronSp => ZeroStage::Nothing,
+            Self::Zero1 => ZeroStage::States,
+            Self::Zero2 => ZeroStage::Gradients,
+            Self::Zero3 => ZeroStage::Parameters,
+            Self::Context(stage) => stage,
+        }
+    }
+
     /// Whether optimizer states are split over the axis.
     pub fn shards_states(self) -> bool {
-        matches!(self, Self::Zero1 | Self::Zero2 | Self::Zero3)
+        self.stage() >= ZeroStage::States
     }
 
     /// Whether gradients are split over the axis.
     pub fn shards_gradients(self) -> bool {
-        matches!(self, Self::Zero2 | Self::Zero3)
+        self.stage() >= ZeroStage::Gradients
+    }
+
+    /// Whether parameters are split over the axis.
+    pub fn shards_parameters(self) -> bool {
+        self.stage() >= ZeroStage::Parameters
+    }
+
+    /// Whether the axis splits sequences instead of samples.
+    pub fn splits_sequences(self) -> bool {
+        matches!(self, Self::Context(_))
     }
 
     /// Whether the axis splits the model.
@@ -70,7 +123,13 @@ impl AxisStrategy {
             Self::Zero3 => Strategy::Zero3,
             Self::Megatron => Strategy::Megatron,
             Self::MegatronSp => Strategy::MegatronSp,
+            Self::Context(stage) => Strategy::Context(stage),
         }
+    }
+
+    /// The strategy of an axis beside it: what it shares is shared there too, and samples are split.
+    fn beside(self) -> Self {
+        self.stage().of_samples()
     }
 }
 
@@ -89,11 +148,14 @@ impl AxisStrategies {
     pub const HSDP: Self =
         Self { inner: [Some(AxisStrategy::Zero3), Some(AxisStrategy::Data), None, None] };
 
-    /// Returns the strategies of so many axes, outermost first; `None` if they are not 2 to 4, or one that splits the model is not the innermost.
+    /// Returns the strategies of so many axes, outermost first; `None` if they are not 2 to 4, or one that splits the model is not the innermost, or is
+    /// beside one that splits sequences.
     pub fn of_axes(axes: &[AxisStrategy]) -> Option<Self> {
         let (_, outer) = axes.split_last()?;
         let fits = (2..=MOST_AXES).contains(&axes.len());
-        if !fits || outer.iter().any(|axis| axis.splits_model()) {
+        let both = axes.iter().any(|axis| axis.splits_model())
+            && axes.iter().any(|axis| axis.splits_sequences());
+        if !fits || both || outer.iter().any(|axis| axis.splits_model()) {
             return None;
         }
         let mut inner = [None; MOST_AXES];
@@ -109,13 +171,14 @@ impl AxisStrategies {
     /// Returns the strategy of an axis, counted from the innermost one.
     fn of_inner(&self, axis: usize) -> AxisStrategy {
         let last = self.count() - 1;
-        self.inner[axis.min(last)].unwrap_or(AxisStrategy::Data)
+        let named = self.inner[axis.min(last)].unwrap_or(AxisStrategy::Data);
+        if axis > last { named.beside() } else { named }
     }
 }
 
 impl Strategy {
     /// Those that are one name for all axes.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 11] = [
         Self::Auto,
         Self::Data,
         Self::Zero1,
@@ -123,6 +186,10 @@ impl Strategy {
         Self::Zero3,
         Self::Megatron,
         Self::MegatronSp,
+        Self::Context(ZeroStage::Nothing),
+        Self::Context(ZeroStage::States),
+        Self::Context(ZeroStage::Gradients),
+        Self::Context(ZeroStage::Parameters),
     ];
 
     /// Hybrid sharding, [`AxisStrategies::HSDP`].
@@ -138,6 +205,8 @@ impl Strategy {
             Self::Megatron if axis == 0 => AxisStrategy::Megatron,
             Self::MegatronSp if axis == 0 => AxisStrategy::MegatronSp,
             Self::Megatron | Self::MegatronSp => AxisStrategy::Data,
+            Self::Context(stage) if axis == 0 => AxisStrategy::Context(stage),
+            Self::Context(stage) => stage.of_samples(),
             Self::Mixed(mixed) => mixed.of_inner(axis),
         };
         (0..axes).rev().map(alone).collect()
@@ -150,7 +219,17 @@ impl Strategy {
 
     /// Returns whether parameters are split over ranks that gather them where they are read.
     pub fn shards_parameters(self) -> bool {
-        self.over_axes(MOST_AXES).contains(&AxisStrategy::Zero3)
+        self.over_axes(MOST_AXES).into_iter().any(AxisStrategy::shards_parameters)
+    }
+
+    /// Returns whether an axis splits sequences.
+    pub fn splits_sequences(self) -> bool {
+        self.over_axes(MOST_AXES).into_iter().any(AxisStrategy::splits_sequences)
+    }
+
+    /// Returns whether the planner chooses signatures: all of them, or all but those of inputs, parameters and states.
+    pub fn is_planned(self) -> bool {
+        self == Self::Auto || self.splits_sequences()
     }
 
     fn single(text: &str) -> Option<Self> {
@@ -168,6 +247,9 @@ impl fmt::Display for Strategy {
             Self::Zero3 => "zero3",
             Self::Megatron => "megatron",
             Self::MegatronSp => "megatron:sp",
+            Self::Context(stage) => {
+                return write!(f, "{}:cp", stage.of_samples().as_strategy());
+            }
             Self::Mixed(mixed) => {
                 let names = mixed.inner.iter().flatten().rev();
                 let names: Vec<String> = names.map(|axis| axis.as_strategy().to_string()).collect();
@@ -180,8 +262,8 @@ impl fmt::Display for Strategy {
 /// The error of a text that is no strategy.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{text}` is no strategy: they are {}, hsdp, or a name for each of 2 to 4 axes, such as data,zero3 or zero3,megatron, of which only the \
-     last may be megatron or megatron:sp, and none auto",
+    "`{text}` is no strategy: they are {}, hsdp, or a name for each of 2 to 4 axes, such as data,zero3, zero3,megatron or zero1,zero1:cp, of which \
+     only the last may be megatron or megatron:sp, which no axis of sequences (:cp) may be beside, and none auto",
     Strategy::ALL.map(|strategy| strategy.to_string()).join(", ")
 )]
 pub struct StrategyError {
@@ -249,8 +331,23 @@ mod tests {
             assert_eq!(single.to_string().parse(), Ok(single));
         }
         assert_eq!(Strategy::Megatron.over_axes(2), [Data, AxisStrategy::Megatron]);
-        for wrong in ["", "fast", "auto,data", "megatron,data", "data,", "data,data,data,data,data"]
-        {
+        let context = AxisStrategy::Context;
+        let alone: Strategy = "zero1:cp".parse().expect("a strategy");
+        assert_eq!(alone.over_axes(2), [Zero1, context(ZeroStage::States)]);
+        let mixed: Strategy = "zero3:cp,data".parse().expect("a mix");
+        assert_eq!(mixed.over_axes(3), [Zero3, context(ZeroStage::Parameters), Data]);
+        assert!(alone.is_planned() && mixed.is_planned() && mixed.shards_parameters());
+        for wrong in [
+            "data:cp,megatron",
+            "auto:cp",
+            "megatron:cp",
+            "",
+            "fast",
+            "auto,data",
+            "megatron,data",
+            "data,",
+            "data,data,data,data,data",
+        ] {
             assert!(wrong.parse::<Strategy>().is_err(), "{wrong}");
         }
     }

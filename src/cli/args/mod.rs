@@ -377,7 +377,7 @@ pub(crate) struct SharedArgs {
     #[arg(long, value_name = "DECAY", requires = "optimizer", value_parser = parse_share)]
     pub ema: Option<f64>,
     /// How layouts are chosen: auto (default) is the planner, the others are fixed plans to compare with: data, zero1, zero2, zero3, hsdp, megatron,
-    /// megatron:sp, or one for each axis, e.g. zero3,megatron
+    /// megatron:sp, or one for each axis, e.g. zero3,megatron. With :cp behind data or zero1..3 the innermost axis splits sequences
     #[arg(long, value_parser = parse_strategy)]
     pub strategy: Option<Strategy>,
     /// Activations: kept (none, the default), computed again in the backward pass where that is cheap (selective) or all of each

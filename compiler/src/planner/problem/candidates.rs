@@ -11,7 +11,7 @@ use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::Op;
 use graphc_ir::ops::ToGlobal;
 use graphc_ir::pattern::matches_pattern;
-use graphc_ir::plan::{Cluster, CompileOptions, Strategy};
+use graphc_ir::plan::{Cluster, CompileOptions};
 use graphc_ir::rule::{Choice, Rule};
 use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};
 use graphc_ir::types::{DType, TensorType};
@@ -21,6 +21,7 @@ use super::tied::partner_axis;
 use crate::cost::{node_work, roofline_seconds};
 use crate::decisions::{Decisions, ValueRate};
 use crate::planner::error::PlannerError;
+use crate::planner::strategies::context_layout;
 
 /// A signature of a node with the cost of computing it.
 #[derive(Clone, Debug, PartialEq)]
@@ -234,7 +235,7 @@ impl<'a> Candidates<'a> {
             let axes = pin.0.iter().zip(hierarchy);
             axes.into_iter().any(|(&sbp, &extent)| extent == 1 && sbp != Sbp::Broadcast)
         };
-        self.options.strategy != Strategy::Auto && (source || updates)
+        !self.options.strategy.is_planned() && (source || updates)
             || node.results.iter().any(|&value| self.find_pins(value).iter().any(named))
     }
 
@@ -272,6 +273,7 @@ impl<'a> Candidates<'a> {
 
     /// Returns the layouts that the user asks for.
     fn find_pins(&self, value: ValueId) -> Vec<NdSbp> {
+        let id = value;
         let value = self.decisions.graph().value(value);
         let name = value.name.as_deref();
         let by_name = self
@@ -279,7 +281,22 @@ impl<'a> Candidates<'a> {
             .pins
             .iter()
             .filter(|pin| name.is_some_and(|name| matches_pattern(&pin.pattern, name)));
-        value.pin.iter().cloned().chain(by_name.map(|pin| pin.sbp.clone())).collect()
+        let asked: Vec<NdSbp> =
+            value.pin.iter().cloned().chain(by_name.map(|pin| pin.sbp.clone())).collect();
+        if asked.is_empty() { self.strategy_pin(id).into_iter().collect() } else { asked }
+    }
+
+    /// Returns the layout that a strategy asks for which leaves the others to the planner.
+    fn strategy_pin(&self, value: ValueId) -> Option<NdSbp> {
+        let graph = self.decisions.graph();
+        let producer = graph.value(value).producer;
+        context_layout(
+            self.options.strategy,
+            &self.decisions.staging.placement[producer.index()].hierarchy,
+            graph.node(producer),
+            self.decisions.training.kinds[value.index()],
+            &graph.value(value).ty.shape,
+        )
     }
 
     fn keep_pinned(

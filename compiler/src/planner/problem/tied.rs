@@ -4,7 +4,7 @@
 //! lost: the bound is then that of computing alone.
 
 use graphc_ir::mesh::Placement;
-use graphc_ir::plan::{Cluster, CompileOptions, Strategy};
+use graphc_ir::plan::{Cluster, CompileOptions};
 
 use super::size::programme_size;
 use super::{Problem, compute_bound};
@@ -38,7 +38,7 @@ pub(super) fn build_problem<'a>(
     let mut problem = Problem::with_tied_axes(decisions, options, cluster, &tied)?;
     // What the nodes compute at least, whatever the layouts.
     let bound = compute_bound(&problem);
-    while options.strategy == Strategy::Auto && is_large(&problem) {
+    while options.strategy.is_planned() && is_large(&problem) {
         let Some(axis) = next_axis(decisions, cluster, &tied) else { break };
         tied.push(axis);
         problem = Problem::with_tied_axes(decisions, options, cluster, &tied)?;

@@ -19,6 +19,9 @@
 //! An update works where its states lie, if a pin says where: ranks of some axes alone may share them, and the others
 //! keep the same.
 //!
+//! An axis that splits sequences (context parallelism) is no fixed plan: [`context_layout`] lays out inputs, parameters and states alone, and the
+//! planner the rest.
+//!
 //! With a strategy for each axis, each of these holds along its axis: `data,zero3` keeps a copy of the shards for each place of
 //! the outer axis, and gradients are summed over it in shards.
 //!
@@ -29,6 +32,7 @@ use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::ValueId;
 use graphc_ir::mesh::Placement;
 use graphc_ir::op::Op;
+use graphc_ir::ops::Input;
 use graphc_ir::plan::{AxisStrategy, Strategy, TensorKind};
 use graphc_ir::sbp::{NdSbp, Sbp};
 
@@ -189,9 +193,12 @@ fn wished_layout(
 fn wished_sbp(strategy: AxisStrategy, node: &Node, kind: TensorKind) -> Option<Sbp> {
     let shards_states = strategy.shards_states();
     match &node.op {
+        Op::Input(input) if strategy.splits_sequences() => {
+            Some(sequence_dim(input).map_or(Sbp::Broadcast, Sbp::Split))
+        }
         Op::Input(input) => Some(input.samples_dim().map_or(Sbp::Broadcast, Sbp::Split)),
         Op::Variable(_) if kind == TensorKind::State && shards_states => Some(Sbp::Split(0)),
-        Op::Variable(_) if kind == TensorKind::Parameter && strategy == AxisStrategy::Zero3 => {
+        Op::Variable(_) if kind == TensorKind::Parameter && strategy.shards_parameters() => {
             Some(Sbp::Split(0))
         }
         Op::Variable(_) => Some(Sbp::Broadcast),
@@ -205,6 +212,40 @@ fn wished_sbp(strategy: AxisStrategy, node: &Node, kind: TensorKind) -> Option<S
         }
         _ => None,
     }
+}
+
+/// Returns the dim of an input that counts the elements of a sequence: the first beside that of samples. An input without samples has none.
+fn sequence_dim(input: &Input) -> Option<usize> {
+    let samples = input.samples_dim()?;
+    (0..input.ty.shape.len()).find(|&dim| dim != samples)
+}
+
+/// Returns the layout that a strategy with an axis of sequences asks for of the first result of a node: of inputs, parameters and states. All other
+/// layouts are the planner's choice.
+pub(super) fn context_layout(
+    strategy: Strategy,
+    hierarchy: &[usize],
+    node: &Node,
+    kind: TensorKind,
+    shape: &[usize],
+) -> Option<NdSbp> {
+    if !strategy.splits_sequences() || !matches!(node.op, Op::Input(_) | Op::Variable(_)) {
+        return None;
+    }
+    let mut extents = shape.to_vec();
+    let axes = strategy.over_axes(hierarchy.len()).into_iter().zip(hierarchy);
+    let sbps = axes.map(|(axis, &ranks)| match wished_sbp(axis, node, kind)? {
+        // What is too small for all ranks is whole.
+        Sbp::Split(dim) => match extents.get_mut(dim).filter(|extent| **extent >= ranks) {
+            Some(extent) => {
+                *extent /= ranks;
+                Some(Sbp::Split(dim))
+            }
+            None => Some(Sbp::Broadcast),
+        },
+        sbp => Some(sbp),
+    });
+    Some(NdSbp(sbps.collect::<Option<_>>()?))
 }
 
 /// Chooses the candidate whose first result has this layout on the most axes, and among those the one with most axes whole.

@@ -27,7 +27,7 @@ pub(super) fn shard_over_data(problem: &Problem<'_>, strategy: Strategy, chosen:
         let kind = decisions.training.kinds[node.results[0].index()];
         let label = match &node.op {
             Op::Variable(_) if kind == TensorKind::Parameter => {
-                let axes = sharing(index, |axis| axis == AxisStrategy::Zero3);
+                let axes = sharing(index, AxisStrategy::shards_parameters);
                 split_more(problem, index, chosen[index], &axes)
             }
             Op::Variable(_) if kind == TensorKind::State => {

@@ -113,6 +113,9 @@ fn describe_pin(sbp: &NdSbp, options: &CompileOptions) -> String {
 fn strategy_rule(strategy: Strategy) -> &'static str {
     match strategy {
         Strategy::Auto => "nothing: the planner chooses",
+        Strategy::Context(_) => {
+            "sequences are split over the innermost axis, samples over the others; the planner chooses the rest"
+        }
         Strategy::Data => {
             "weights, gradients and states whole on every rank, the batch split over all ranks"
         }
