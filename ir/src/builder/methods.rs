@@ -188,8 +188,7 @@ impl Tensor {
         self.builder.apply(Op::Attention(self.plain_attention(causal)), &[self, keys, values])
     }
 
-    /// Computes [`attention`](Self::attention) whose weights are dropped in training with this probability; those that stay are scaled so that the
-    /// expectation stays.
+    /// Computes `attention` whose weights are dropped, in training, with this probability; the rest is scaled so that the expectation stays.
     #[track_caller]
     pub fn dropped_attention(
         &self,
