@@ -5,6 +5,8 @@ use crate::support::{
 };
 use graphc::prelude::*;
 use graphc::runtime::data::{load_safetensors, save_safetensors};
+use graphc_ir::graph::{Graph, Node};
+use graphc_ir::op::Op;
 
 /// The meshes and strategies that every reference must reach its losses on.
 const CONFIGURATIONS: [&[&str]; 9] = [
@@ -311,6 +313,58 @@ fn a_saved_model_is_trained_by_the_command_and_keeps_its_names() {
         let own = load_safetensors(&saved.folder.join("model.safetensors")).expect("weights");
         assert_eq!(trained.keys().collect::<Vec<_>>(), own.keys().collect::<Vec<_>>(), "{name}");
     }
+}
+
+/// Makes a folder with the configuration of this reference, of which a part is replaced.
+fn change_config(name: &str, from: &str, to: &str) -> Scratch {
+    let scratch = Scratch::new();
+    let config = Saved::load(name).folder.join("config.json");
+    let config = std::fs::read_to_string(config).expect("a configuration");
+    assert!(config.contains(from), "{name}: {from}");
+    let changed = config.replace(from, to);
+    std::fs::write(scratch.0.path().join("config.json"), changed).expect("written");
+    scratch
+}
+
+/// Lists the probabilities with which attention drops its weights.
+fn attention_dropouts(graph: &Graph) -> Vec<f64> {
+    let attention = |node: &Node| match &node.op {
+        Op::Attention(op) => Some(op.weight_dropout().map_or(0.0, |of| of.probability.0)),
+        _ => None,
+    };
+    graph.nodes.iter().filter_map(attention).collect()
+}
+
+#[test]
+fn a_saved_model_drops_weights_of_attention_as_its_configuration_says() {
+    for (name, said, usual) in [
+        ("gpt2", "\"attn_pdrop\": 0.0", 0.1),
+        ("bert", "\"attention_probs_dropout_prob\": 0.0", 0.1),
+        ("llama", "\"attention_dropout\": 0.0", 0.0),
+        ("qwen3", "\"attention_dropout\": 0.0", 0.0),
+    ] {
+        let of = |to: &str| {
+            let scratch = change_config(name, said, to);
+            attention_dropouts(&models::from_hf(scratch.0.path(), 2, 6).expect("a model").graph)
+        };
+        let all = |probability: f64, found: Vec<f64>| {
+            assert!(
+                !found.is_empty() && found.iter().all(|&p| p == probability),
+                "{name} {found:?}"
+            );
+        };
+        all(0.0, of(said));
+        all(0.3, of(&said.replace("0.0", "0.3")));
+        // What is left out is what transformers takes then.
+        all(usual, of("\"no_such_key\": 0.0"));
+    }
+    let scratch = change_config("gpt2", "\"attn_pdrop\": 0.0", "\"attn_pdrop\": 1.5");
+    let model = format!("hf:{}", scratch.0.path().display());
+    let error = fails(["compile", &model, "--batch", "2", "--dim", "time=6"]);
+    assert!(
+        error.contains("`attn_pdrop` is a probability of at least 0 and below 1, not 1.5"),
+        "{error}"
+    );
 }
 
 #[test]

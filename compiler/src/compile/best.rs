@@ -31,7 +31,7 @@ use super::forms::{
     prepare_variants,
 };
 use super::once::{Draft, Header, assemble_draft};
-use super::stages::{Chooser, apply_choice, is_small, may_pay};
+use super::stages::{Chooser, MOST_BEHIND, apply_choice, is_small, may_pay};
 use super::{Compiled, Milestone};
 use crate::error::CompileError;
 use crate::planner::{Care, Planned};
@@ -360,6 +360,12 @@ impl Tried {
         self.best.as_ref().map_or(f64::INFINITY, |best| best.simulation.step_seconds)
     }
 
+    /// Returns the seconds of layers from which on no whole plan of a small graph is made.
+    fn most_seconds(&self) -> f64 {
+        let choice = self.best.as_ref().and_then(|best| best.plan.pipeline.as_ref());
+        choice.map_or(f64::INFINITY, |choice| MOST_BEHIND * choice.seconds)
+    }
+
     /// Makes the plans of the choices that may be better than the best before them.
     fn try_choices<'a>(
         &mut self,
@@ -370,7 +376,10 @@ impl Tried {
     ) -> Result<(), CompileError> {
         let is_small = is_small(job.graph, job.options);
         for choice in choices {
-            let pays = is_small || may_pay(choice.seconds, self.best_seconds());
+            let pays = match is_small {
+                true => choice.seconds < self.most_seconds(),
+                false => may_pay(choice.seconds, self.best_seconds()),
+            };
             if pays && self.planned.insert((choice.stages, choice.microbatches)) {
                 let (staged, resolved) = apply_choice(job.graph, job.options, choice)?;
                 self.offer(choice, job.compile_staged(staged, &resolved, memory, reached))?;

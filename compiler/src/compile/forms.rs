@@ -108,10 +108,25 @@ pub(super) fn best_form(
     cluster: &Cluster,
     care: Care,
 ) -> Result<(usize, Planned), PlannerError> {
+    best_form_below(forms, options, cluster, (f64::INFINITY, care))
+}
+
+/// Returns the best form like [`best_form`], if a plan of it takes less than `ceiling` seconds. If none does, it returns any plan that takes as long or
+/// longer.
+///
+/// # Errors
+/// As [`best_form`].
+pub(super) fn best_form_below(
+    forms: &[&Decisions],
+    options: &CompileOptions,
+    cluster: &Cluster,
+    (ceiling, care): (f64, Care),
+) -> Result<(usize, Planned), PlannerError> {
     let mut best = BestForm::new(forms, options, cluster);
     for (at, decisions) in forms.iter().enumerate() {
         if !best.outbids(decisions)? {
-            best.offer(at, plan_below(decisions, options, cluster, best.best_seconds(), care))?;
+            let ceiling = best.best_seconds().min(ceiling);
+            best.offer(at, plan_below(decisions, options, cluster, ceiling, care))?;
         }
     }
     best.into_best()

@@ -13,6 +13,7 @@ use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::graph::Graph;
 use graphc_ir::nn::{Embedding, Gpt, GptConfig, Linear, Module, RmsNorm, TransformerBlock};
 use graphc_ir::op::Op;
+use graphc_ir::ops::Init;
 use graphc_ir::plan::{BoxingKind, CompileOptions, Loss, Pin, Recompute, Strategy};
 use graphc_ir::sbp::NdSbp;
 use graphc_ir::types::DType;
@@ -265,6 +266,74 @@ fn stages_and_modules_of_any_kind_have_such_a_plan() {
     g.output("y", &head.attention(&head, &head, false));
     let loss = Some(Loss::Mse);
     compiled(g.finish().expect("fits"), &CompileOptions { loss, ..options(&[4], 1, 2) });
+}
+
+/// Makes two layers whose norms stand behind sums, so that products read what another stage has sent, and whose attention drops weights: by the op,
+/// or in parts. Of a packed weight those of queries, keys and values are slices.
+fn dropping(op: bool, packed: bool, staged: bool) -> Graph {
+    const EACH: usize = 4;
+    let g = GraphBuilder::new("dropping");
+    let mut x = g.in_stage(0, || g.input("x", DType::F32, [8, 6, 4 * EACH]));
+    let width = 4 * EACH;
+    for layer in 0..2 {
+        let name = |name: &str| format!("{layer}.{name}");
+        x = g.in_stage(if staged { layer } else { 0 }, || {
+            let weights = |name: String, rows| {
+                let init = Init::Normal { mean: 0.0.into(), std: 0.02.into() };
+                g.variable(&name, DType::F32, [rows, width], init)
+            };
+            let parts: Vec<Tensor> = match packed {
+                true => {
+                    let all = weights(name("qkv"), 3 * width);
+                    (0..3).map(|part| all.slice(0, part * width..(part + 1) * width)).collect()
+                }
+                false => ["q", "k", "v"].map(|part| weights(name(part), width)).into(),
+            };
+            let heads = |weight: &Tensor| {
+                x.matmul_transposed(weight, false, true).reshape(&[8, 6, 4, EACH])
+            };
+            let [q, k, v] = [0, 1, 2].map(|part| heads(&parts[part]));
+            let mixed = match op {
+                true => q.dropped_attention(&k, &v, true, 0.1),
+                false => {
+                    let [q, k, v] = [q, k, v].map(|part| part.transpose(&[0, 2, 1, 3]));
+                    let scores = q.matmul_transposed(&k, false, true).softmax(3);
+                    scores.dropout(0.1).matmul(&v).transpose(&[0, 2, 1, 3])
+                }
+            };
+            let mixed = mixed.reshape(&[8, 6, width]);
+            let mixed = Linear::new(&g, &name("o"), width, width).forward(&mixed);
+            let x = RmsNorm::new(&g, &name("norm1"), width).forward(&x.add(&mixed.dropout(0.1)));
+            let up = Linear::new(&g, &name("up"), width, 2 * width).forward(&x).relu();
+            let down = Linear::new(&g, &name("down"), 2 * width, width).forward(&up);
+            RmsNorm::new(&g, &name("norm2"), width).forward(&x.add(&down.dropout(0.1)))
+        });
+    }
+    g.output("y", &x);
+    g.finish().expect("fits")
+}
+
+#[test]
+fn attention_that_drops_weights_is_split_along_heads_wherever_its_operands_come_from() {
+    for (strategy, packed, staged) in [
+        (Strategy::Megatron, true, false),
+        (Strategy::Megatron, false, true),
+        (Strategy::MegatronSp, true, false),
+        (Strategy::MegatronSp, false, true),
+        (Strategy::MegatronSp, true, true),
+    ] {
+        for op in [false, true] {
+            let (mesh, stages) = if staged { (&[2, 2][..], 2) } else { (&[2][..], 1) };
+            let given = options(mesh, stages, stages);
+            let given =
+                CompileOptions { strategy, keep_attention: !op, loss: Some(Loss::Mse), ..given };
+            let compiled = compiled(dropping(op, packed, staged), &given);
+            let (name, split) = if op { ("attention", "S(2)") } else { ("softmax", "S(1)") };
+            let [operands, _] = layouts_of(&compiled, name);
+            let all = operands.iter().all(|layout| layout.ends_with(split));
+            assert!(!operands.is_empty() && all, "{name} {strategy:?} {operands:?}");
+        }
+    }
 }
 
 #[test]

@@ -122,6 +122,20 @@ fn the_best_choice_is_the_first_of_all() {
 }
 
 #[test]
+fn choices_of_a_small_graph_that_are_far_behind_are_given_up() {
+    let cluster = preset("cpu").expect("a preset");
+    let choices = choose_stages(&gpt(6), &options(&[4]), &cluster).expect("there are some").ranked;
+    // Parts of a batch that fits the memory as a whole are not priced in one stage.
+    let alone: Vec<usize> =
+        choices.iter().filter(|of| of.stages == 1).map(|of| of.microbatches).collect();
+    assert_eq!(alone, [1]);
+    let one = choices.iter().find(|choice| choice.stages == 1).expect("one stage");
+    assert!(choices.iter().all(|choice| choice.seconds < 1.5 * one.seconds), "{choices:?}");
+    // What was left out is: four stages without microbatches wait for each other all the time.
+    assert!(choices.iter().all(|choice| (choice.stages, choice.microbatches) != (4, 1)));
+}
+
+#[test]
 fn memory_decides_too() {
     let cluster = slow_links();
     let data = CompileOptions { strategy: Strategy::Data, ..options(&[4]) };

@@ -185,9 +185,28 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn attention(&self, keys: &Tensor, values: &Tensor, causal: bool) -> Tensor {
+        self.builder.apply(Op::Attention(self.plain_attention(causal)), &[self, keys, values])
+    }
+
+    /// Computes `attention` whose weights are dropped, in training, with this probability; the rest is scaled so that the expectation stays.
+    #[track_caller]
+    pub fn dropped_attention(
+        &self,
+        keys: &Tensor,
+        values: &Tensor,
+        causal: bool,
+        probability: f64,
+    ) -> Tensor {
+        let (probability, key) = (Scalar(probability), self.builder.next_key());
+        let dropout = Some(DropoutOp { probability, key, training: true });
+        let op = Attention { dropout, ..self.plain_attention(causal) };
+        self.builder.apply(Op::Attention(op), &[self, keys, values])
+    }
+
+    /// Returns attention with the usual scale of these queries.
+    fn plain_attention(&self, causal: bool) -> Attention {
         let width = self.shape().last().copied().unwrap_or(1).max(1);
-        let scale = Scalar(1.0 / (width as f64).sqrt());
-        self.builder.apply(Op::Attention(Attention::new(causal, scale)), &[self, keys, values])
+        Attention::new(causal, Scalar(1.0 / (width as f64).sqrt()))
     }
 
     /// Rotary position embedding of `[.., time, heads, width]`. The halves of each head make the pairs, as in

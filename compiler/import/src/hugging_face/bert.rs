@@ -5,7 +5,7 @@ use graphc_ir::builder::Tensor;
 
 use super::super::ImportError;
 use super::config::{HuggingFaceConfig, PerceptronActivation};
-use super::parts::{HuggingFaceParts, apply_dropout};
+use super::parts::{HuggingFaceParts, apply_attention, apply_dropout};
 
 /// A BERT model, as a configuration describes it.
 pub(super) struct Bert {
@@ -21,6 +21,8 @@ pub(super) struct Bert {
     activation: PerceptronActivation,
     /// The share of zeros that dropout makes in training, of all that is normalized.
     dropout: f64,
+    /// The share of the weights of attention that are dropped in training.
+    attention_dropout: f64,
     head: BertHead,
 }
 
@@ -53,12 +55,12 @@ impl Bert {
             );
         }
         let vocabulary = config.required_size("vocab_size")?;
-        let dropout = config.number_or("hidden_dropout_prob", 0.1)?;
+        let dropout = config.probability_or("hidden_dropout_prob", 0.1)?;
         let head = match class {
             "BertForMaskedLM" => BertHead::Tokens,
             _ => BertHead::Classes(
                 config.class_count()?,
-                config.number_or("classifier_dropout", dropout)?,
+                config.probability_or("classifier_dropout", dropout)?,
             ),
         };
         Ok(Self {
@@ -73,6 +75,7 @@ impl Bert {
             epsilon: config.number_or("layer_norm_eps", 1e-12)?,
             activation: config.activation_or("hidden_act", "gelu")?,
             dropout,
+            attention_dropout: config.probability_or("attention_probs_dropout_prob", 0.1)?,
             head,
         })
     }
@@ -143,7 +146,8 @@ impl Bert {
             let y = parts.linear(x, &format!("{name}.{part}"), [width, width], true);
             y.reshape(&[batch, time, heads, each])
         });
-        query.attention(&key, &value, false).reshape(&[batch, time, width])
+        apply_attention([&query, &key, &value], false, self.attention_dropout)
+            .reshape(&[batch, time, width])
     }
 
     fn build_token_head(&self, parts: &HuggingFaceParts<'_>, x: &Tensor, words: &Tensor) -> Tensor {

@@ -91,6 +91,18 @@ impl HuggingFaceConfig {
         number.ok_or_else(|| self.wrong_value(key, "a number"))
     }
 
+    /// Reads the probability of a dropout, or returns `otherwise` if it is left out.
+    ///
+    /// # Errors
+    /// Returns an error if the value is no number of at least 0 and below 1.
+    pub(super) fn probability_or(&self, key: &str, otherwise: f64) -> Result<f64, ImportError> {
+        let number = self.number_or(key, otherwise)?;
+        match (0.0..1.0).contains(&number) {
+            true => Ok(number),
+            false => Err(self.wrong_value(key, "a probability of at least 0 and below 1")),
+        }
+    }
+
     /// Reads a truth value, or returns `otherwise` if it is left out.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use graphc_ir::builder::Tensor;
 use super::super::ImportError;
 use super::config::{GREATEST, HuggingFaceConfig, PerceptronActivation};
 use super::experts::Experts;
-use super::parts::HuggingFaceParts;
+use super::parts::{HuggingFaceParts, apply_attention};
 use super::rotary::Rotation;
 
 /// A decoder such as LLaMA, as a configuration describes it.
@@ -31,6 +31,8 @@ pub(super) struct Decoder {
     experts: Option<Experts>,
     /// Tokens that a token sees; `None`: all before it.
     window: Option<usize>,
+    /// The share of the weights of attention that are dropped in training.
+    dropout: f64,
 }
 
 /// The linear layers that have a bias.
@@ -88,6 +90,7 @@ impl Decoder {
                 .then(|| Experts::from_config(config))
                 .transpose()?,
             window: read_sliding_window(config, class)?,
+            dropout: config.probability_or("attention_dropout", 0.0)?,
         })
     }
 
@@ -156,7 +159,8 @@ impl Decoder {
             self.rotation.turn(&normal)
         };
         let (query, key, value) = (turned("q", own), turned("k", shared), part("v", shared));
-        let mixed = query.attention(&key, &value, true).reshape(&[batch, time, own * self.each]);
+        let mixed = apply_attention([&query, &key, &value], true, self.dropout);
+        let mixed = mixed.reshape(&[batch, time, own * self.each]);
         let sizes = [own * self.each, width];
         parts.linear(&mixed, &format!("{name}.o_proj"), sizes, self.biases.output)
     }

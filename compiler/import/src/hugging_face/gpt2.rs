@@ -4,7 +4,7 @@ use graphc_ir::builder::Tensor;
 
 use super::super::ImportError;
 use super::config::{HuggingFaceConfig, PerceptronActivation};
-use super::parts::{HuggingFaceParts, apply_dropout};
+use super::parts::{HuggingFaceParts, apply_attention, apply_dropout};
 
 /// A GPT-2 model, as a configuration describes it.
 pub(super) struct HuggingFaceGpt2 {
@@ -16,8 +16,8 @@ pub(super) struct HuggingFaceGpt2 {
     vocabulary: usize,
     epsilon: f64,
     activation: PerceptronActivation,
-    /// The shares of zeros that dropout makes in training: of embeddings, and of summands of the residual.
-    dropout: [f64; 2],
+    /// The shares of zeros that dropout makes in training: of embeddings, of summands of the residual, and of weights of attention.
+    dropout: [f64; 3],
 }
 
 impl HuggingFaceGpt2 {
@@ -43,7 +43,11 @@ impl HuggingFaceGpt2 {
             vocabulary: config.required_size("vocab_size")?,
             epsilon: config.number_or("layer_norm_epsilon", 1e-5)?,
             activation: config.activation_or("activation_function", "gelu_new")?,
-            dropout: [config.number_or("embd_pdrop", 0.1)?, config.number_or("resid_pdrop", 0.1)?],
+            dropout: [
+                config.probability_or("embd_pdrop", 0.1)?,
+                config.probability_or("resid_pdrop", 0.1)?,
+                config.probability_or("attn_pdrop", 0.1)?,
+            ],
         })
     }
 
@@ -102,7 +106,8 @@ impl HuggingFaceGpt2 {
         let of_heads = |part: &Tensor| part.reshape(&[batch, time, heads, each]);
         let all: Vec<Tensor> = all.split(2, &[width; 3]).iter().map(of_heads).collect();
         let [query, key, value] = &all[..] else { return x.clone() };
-        let mixed = query.attention(key, value, true).reshape(&[batch, time, width]);
+        let mixed = apply_attention([query, key, value], true, self.dropout[2]);
+        let mixed = mixed.reshape(&[batch, time, width]);
         let out = (&*format!("{name}.c_proj"), self.residual_scale());
         apply_dropout(apply_projection(parts, &mixed, out, [width, width]), self.dropout[1])
     }

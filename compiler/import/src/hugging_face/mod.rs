@@ -113,23 +113,6 @@ impl Architecture {
             Self::Bert(_) => name.starts_with("cls.predictions.decoder."),
         }
     }
-
-    fn list_warnings(&self, config: &HuggingFaceConfig) -> Result<Vec<String>, ImportError> {
-        let keys: &[&str] = match self {
-            Self::Decoder(_) => &["attention_dropout"],
-            Self::Gpt2(_) => &["attn_pdrop"],
-            Self::Bert(_) => &["attention_probs_dropout_prob"],
-        };
-        let mut warnings = Vec::new();
-        for key in keys {
-            if config.number_or(key, 0.0)? > 0.0 {
-                warnings.push(format!(
-                    "`{key}` is left out: a training has no dropout within attention"
-                ));
-            }
-        }
-        Ok(warnings)
-    }
 }
 
 impl HuggingFaceFolder {
@@ -179,7 +162,7 @@ impl HuggingFaceFolder {
             g.finish().map_err(|errors| self.config.config_error(errors.to_string()))?;
         choose_trained(&mut graph, options)?;
         let symbols = self.symbols().all;
-        let mut training_warnings = self.architecture.list_warnings(&self.config)?;
+        let mut training_warnings = Vec::new();
         let weights = if draws {
             training_warnings.push(format!(
                 "{} has no file of weights: they are drawn at random, for a training from scratch",

@@ -93,3 +93,15 @@ impl HuggingFaceParts<'_> {
 pub(super) fn apply_dropout(x: Tensor, probability: f64) -> Tensor {
     if probability > 0.0 { x.dropout(probability) } else { x }
 }
+
+/// Attention with the usual scale, whose weights are dropped, in training, with this probability.
+pub(super) fn apply_attention(
+    [query, key, value]: [&Tensor; 3],
+    causal: bool,
+    probability: f64,
+) -> Tensor {
+    match probability > 0.0 {
+        true => query.dropped_attention(key, value, causal, probability),
+        false => query.attention(key, value, causal),
+    }
+}

@@ -14,7 +14,7 @@ use graphc_ir::plan::{Cluster, CompileOptions, Schedule};
 use super::cuts::LayerCost;
 use super::short::Short;
 use crate::boxing::Router;
-use crate::compile::forms::{Form, best_form, prepare_forms};
+use crate::compile::forms::{Form, best_form_below, prepare_forms};
 use crate::decisions::{Decisions, Phase, Sharding, ValueRate};
 use crate::error::CompileError;
 use crate::pipeline::prepare_layers;
@@ -30,8 +30,22 @@ pub(super) struct Prices {
     pub peak: u64,
 }
 
-/// Plans a short model on the submesh of a stage, with `memory` bytes, or without a limit. With `memory`, each tensor may have another layout for the
-/// backward pass, as in whole plans when memory is short.
+/// The limits within which prices are of interest.
+#[derive(Clone, Copy)]
+pub(super) struct PriceLimits {
+    /// The bytes of a rank, if they are limited. Then each tensor may have another layout for the backward pass, as in whole plans when memory is
+    /// short.
+    pub memory: Option<u64>,
+    /// The seconds that all layers take for a step of all microbatches. The search for a plan ends where it is proven that none takes less.
+    pub seconds: f64,
+}
+
+impl PriceLimits {
+    /// No limits.
+    pub(super) const NONE: Self = Self { memory: None, seconds: f64::INFINITY };
+}
+
+/// Plans a short model on the submesh of a stage. `None` if no plan was found that keeps within the seconds.
 ///
 /// # Errors
 /// Returns an error if a pin cannot be fulfilled, or if the memory does not suffice.
@@ -39,8 +53,9 @@ pub(super) fn price_layers(
     model: &Short,
     options: &CompileOptions,
     cluster: &Cluster,
-    memory: Option<u64>,
-) -> Result<Prices, CompileError> {
+    limits: PriceLimits,
+) -> Result<Option<Prices>, CompileError> {
+    let PriceLimits { memory, seconds: ceiling } = limits;
     let mut mesh = options.mesh.clone();
     if let Some(first) = mesh.first_mut() {
         *first /= options.stages;
@@ -58,7 +73,10 @@ pub(super) fn price_layers(
         prepare_layers(model.graph.clone(), &model.layer_of, machines, memory.is_some())
     })?;
     let decided: Vec<&Decisions> = forms.iter().map(|form| &form.decisions).collect();
-    let (at, planned) = best_form(&decided, &alone, cluster, Care::Prices)?;
+    let (at, planned) = best_form_below(&decided, &alone, cluster, (ceiling, Care::Prices))?;
+    if planned.report.objective_seconds >= ceiling {
+        return Ok(None);
+    }
     let Form { decisions, with: layer_of, .. } = forms.swap_remove(at);
     let account = account_by_node(&decisions, &planned.sharding, cluster, &alone);
     let count = model.stands.iter().max().map_or(0, |last| last + 1);
@@ -73,7 +91,7 @@ pub(super) fn price_layers(
     let boundaries =
         price_boundaries(&decisions, &planned.sharding, &layer_of, options, cluster, count);
     let peak = planned.memory.iter().copied().max().unwrap_or(0);
-    Ok(Prices { layers, boundaries, peak })
+    Ok(Some(Prices { layers, boundaries, peak }))
 }
 
 /// Returns the seconds of moving what each layer reads of earlier layers from one stage to the next, and its gradient back.

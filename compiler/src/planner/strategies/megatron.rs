@@ -281,7 +281,9 @@ impl Splitter<'_, '_> {
             (Op::Embedding(_), Some(0)) if sources[0].is_none() => {
                 rule.factors_where(|factor| factor.kind == FactorKind::Indexed)
             }
-            (Op::MatMul(_), Some(weight)) if sources[weight].is_none() => {
+            (Op::MatMul(_), Some(weight))
+                if self.is_free(node.operands[weight], sources[weight], id) =>
+            {
                 self.product_factors(id, &rule, weight, sources[1 - weight])
             }
             (Op::EmbeddingGrad(_), _) => self.rows_of_table(id, node, &rule)?,
@@ -293,6 +295,27 @@ impl Splitter<'_, '_> {
             (_, Some(_)) => return None,
         };
         Some(Wish { factors, heads: None })
+    }
+
+    /// Whether a product may split a weight as it likes: no reader has settled it yet, or it is cut from one that all ranks have whole, as queries,
+    /// keys and values are of a packed weight.
+    fn is_free(&self, weight: ValueId, source: Option<SbpId>, id: usize) -> bool {
+        let Some(source) = source else { return true };
+        let lies = self.problem.layouts.sbp(source);
+        self.is_part(weight) && lies.0.get(self.model_axis(id)) == Some(&Sbp::Broadcast)
+    }
+
+    /// Whether a value is made of a part of a weight, in whatever order and element type.
+    fn is_part(&self, weight: ValueId) -> bool {
+        let graph = self.problem.decisions.graph();
+        let mut made = graph.producer(weight);
+        while !made.operands.is_empty() {
+            if made.op.operation().movement() == Some(Movement::Part) {
+                return true;
+            }
+            made = graph.producer(made.operands[0]);
+        }
+        false
     }
 
     /// Returns the factors by which a product with a weight may be split: the rows of the weight if the other operand is already split along them,
@@ -418,8 +441,13 @@ impl Splitter<'_, '_> {
         if self.comes_from_elsewhere(id, position) && !made.is_partial() {
             // What is whole in one stage is whole in the next, though a part would be sent in less time. Over all axes: of a weight that
             // two stages share the other's ranks would else read less than a copy, and each microbatch's samples would be gathered.
-            let mut pairs = source.0.iter().zip(&taken.0);
-            return pairs.any(|(made, taken)| !made.is_partial() && made != taken);
+            // But a product gathers parts of sequences as it does within a stage.
+            let gathers = self.sequences && self.fed_by(id, position);
+            let differs = |(at, (made, taken)): (usize, (&Sbp, &Sbp))| {
+                let gathered = at == axis && gathers && *taken == Sbp::Broadcast;
+                !made.is_partial() && made != taken && !gathered
+            };
+            return source.0.iter().zip(&taken.0).enumerate().any(differs);
         }
         match (made, taken.0[axis]) {
             (Sbp::Partial(_), Sbp::Split(dim)) => {
