@@ -19,6 +19,8 @@ use mixture::{MixtureModel, MixtureModelConfig};
 use mpt::{Mpt, MptConfig};
 
 mod mixture;
+#[path = "../mixture_block.rs"]
+mod mixture_block;
 mod mpt;
 
 /// A model of bfloat16 weights from tokens `[batch, sequence]` to logits.

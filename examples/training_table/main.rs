@@ -19,6 +19,8 @@ mod fit;
 mod fsdp;
 mod judge;
 mod megatron;
+#[path = "../mixture_block.rs"]
+mod mixture_block;
 mod published;
 mod row;
 

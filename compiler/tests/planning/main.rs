@@ -4,6 +4,7 @@ mod attention;
 mod averages;
 mod compile;
 mod cross_entropy;
+mod experts;
 mod float8;
 mod fusion;
 mod growth;

@@ -4,8 +4,13 @@ use anyhow::{Result, bail, ensure};
 use graphc::prelude::*;
 use graphc_ir::plan::{Accumulation, Float8Recipe, Recompute};
 
-use super::model::{Family, Model, Shards};
+use nn::{MixtureConfig, Routing};
+
+use super::axes::Axes;
+use super::experts::Experts;
+use super::model::{Family, Mixture, Model, Shards};
 use super::row::Published;
+use crate::mixture_block::{BlockConfig, Keys};
 
 /// A training in graphc's words.
 #[derive(Clone, Debug)]
@@ -94,20 +99,26 @@ enum Sharding {
 /// # Errors
 /// Returns an error, with the reason, if graphc cannot express the row.
 pub fn say(row: &Published) -> Result<Vec<Said>> {
-    ensure!(row.context == 1, "ranks that share sequences (cp)");
-    ensure!(row.experts == 1 && !row.comment.contains("MoE"), "a mixture of experts");
+    let experts = Experts::of_row(row)?;
     let runs = Runs::of(row)?;
     let mut left_out = Vec::new();
     let mut note = |is: bool, what: &'static str| is.then(|| left_out.push(what));
-    note(row.precision.contains("fp4"), "fp4");
-    note(row.precision.contains("fp8"), "8 bits of the gradients of weights");
+    let four_bits = row.precision.contains("fp4");
+    let eight_bits = row.precision.contains("fp8");
+    note(four_bits, "4 bits instead of 8");
+    note(eight_bits || four_bits, "8 bits of the gradients of weights");
+    note(row.states_other_data(), "ranks that hold the same blocks as the source counts them");
+    if let Some(experts) = &experts {
+        note(eight_bits || four_bits, "8 bits of experts");
+        note(experts.further, "further tokens");
+    }
     note(row.recompute.contains(','), "what is computed again");
     note(row.micro_batch.is_none(), "micro batch");
     note(row.virtual_stages.is_none() && row.stages > 1, "virtual stages");
     let mut said = Vec::new();
     for micro in open(row.micro_batch, &[1, 2, 4]) {
         for chunks in open(row.virtual_stages, &chunks(row)) {
-            if let Some(one) = one(row, runs, [micro, chunks], &left_out)? {
+            if let Some(one) = one(row, runs, experts.as_ref(), [micro, chunks], &left_out)? {
                 said.push(one);
             }
         }
@@ -139,11 +150,12 @@ fn chunks(row: &Published) -> Vec<usize> {
 fn one(
     row: &Published,
     runs: Runs,
+    experts: Option<&Experts>,
     [micro, chunks]: [usize; 2],
     left_out: &[&'static str],
 ) -> Result<Option<Said>> {
     let together = micro * row.data;
-    if !row.global_batch.is_multiple_of(together) || row.stages * chunks > row.layers {
+    if !row.global_batch.is_multiple_of(together) || row.stages * chunks > row.layers + 2 {
         return Ok(None);
     }
     let microbatches = row.global_batch / together;
@@ -151,22 +163,19 @@ fn one(
         return Ok(None);
     }
     let (sharding, inner) = sharding(&row.sharding, row.data)?;
-    let tensor = row.tensor > 1;
-    let outer = row.data / inner;
-    let mesh: Vec<usize> = [
-        (row.stages > 1 || tensor).then_some(row.stages),
-        (outer > 1).then_some(outer),
-        Some(inner),
-        tensor.then_some(row.tensor),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
-    let strategy = strategy(runs, sharding, tensor);
-    let model = model(row, runs, chunks, shards(&mesh, sharding, inner, row, runs))?;
+    let axes = Axes::of_row(row, inner)?;
+    let strategy = strategy(runs, sharding, row.tensor > 1);
+    let shards = shards(&axes, sharding, inner, row, runs);
+    let mut model = model(row, runs, chunks, shards)?;
+    if let Some(experts) = experts {
+        model.mixture = Some(mixture(row, experts, &axes, &model)?);
+    }
+    let pins = axes.pin_sequences();
+    model.tokens = pins.first().map(|pin| pin.sbp.clone());
     let options = CompileOptions {
         keep_attention: !model.flash,
-        mesh,
+        mesh: axes.mesh(),
+        pins,
         stages: row.stages,
         microbatches,
         schedule: match chunks {
@@ -177,7 +186,8 @@ fn one(
         optimizer: Some(Optimizer::AdamW(AdamOptions::adamw(1e-4))),
         strategy,
         recompute: recompute(row, runs),
-        precision: row.precision.contains("fp8").then_some(DType::F8E4M3),
+        precision: (row.precision.contains("fp8") || row.precision.contains("fp4"))
+            .then_some(DType::F8E4M3),
         // All of them state one scale for each tensor, or are of a time when there was no other.
         float8_recipe: Float8Recipe::Tensorwise,
         accumulation: match runs {
@@ -216,16 +226,16 @@ fn sharding(text: &str, data: usize) -> Result<(Sharding, usize)> {
 
 /// Returns the layout of states and weights, where the strategy alone does not give it. Where nothing else splits weights, Megatron-LM
 /// gathers them from the states' shards for the first microbatch of the next step, beside its kernels: as if they lay in shards.
-fn shards(mesh: &[usize], sharding: Sharding, inner: usize, row: &Published, runs: Runs) -> Shards {
+fn shards(axes: &Axes, sharding: Sharding, inner: usize, row: &Published, runs: Runs) -> Shards {
     let tensor = row.tensor > 1;
     let gathers = runs == Runs::MegatronCore && sharding == Sharding::States && !tensor;
-    let follows = !tensor && inner == row.data && !gathers;
-    if sharding == Sharding::Nothing || inner == 1 || follows {
+    let follows = !tensor && inner == row.data && !gathers && !axes.has_experts();
+    let split = axes.shared();
+    if sharding == Sharding::Nothing || split.is_empty() || follows {
         return Shards::OfStrategy;
     }
-    let axes = mesh.len();
-    let split = vec![axes - 1 - usize::from(tensor)];
-    Shards::Over { axes, split, tensor, weights: gathers || sharding == Sharding::Weights }
+    let weights = gathers || sharding == Sharding::Weights;
+    Shards::Over { axes: axes.count(), split, tensor, weights }
 }
 
 fn model(row: &Published, runs: Runs, chunks: usize, shards: Shards) -> Result<Model> {
@@ -252,9 +262,57 @@ fn model(row: &Published, runs: Runs, chunks: usize, shards: Shards) -> Result<M
         parts,
         ends_count: uneven && (row.layers + 2).is_multiple_of(parts),
         shards,
+        mixture: None,
+        tokens: None,
     };
     model.family = family(row, &model);
     Ok(model)
+}
+
+/// The experts of a row, and where they lie. A block has places for as many tokens as it gets where all experts are chosen alike, as in most of the
+/// rows; none is sent that nobody has.
+fn mixture(row: &Published, experts: &Experts, axes: &Axes, model: &Model) -> Result<Mixture> {
+    let &Published { hidden, heads, shared, wide, .. } = row;
+    let name = row.model.to_lowercase();
+    let keys = match experts.latent {
+        false => Keys::Grouped {
+            heads: shared,
+            width: experts.head.unwrap_or(hidden / heads),
+            normal: name.contains("qwen3"),
+        },
+        true => {
+            let known = ["deepseek-v3", "deepseek-r1", "kimi-k2"];
+            let is_known = known.iter().any(|known| name.starts_with(known));
+            ensure!(is_known, "the sizes of latent vectors of {} are not known", row.model);
+            Keys::DEEPSEEK_V3
+        }
+    };
+    let sizes = MixtureConfig {
+        width: hidden,
+        hidden: wide,
+        experts: experts.experts,
+        chosen: experts.chosen,
+        routing: if experts.latent { Routing::Sigmoid { scale: 2.5 } } else { Routing::Softmax },
+        blocks: row.experts,
+        capacity: Some(1.0),
+    };
+    let (split, weights) = match &model.shards {
+        Shards::Over { split, weights, .. } => (&split[..], *weights),
+        Shards::OfStrategy => (&[][..], false),
+    };
+    Ok(Mixture {
+        block: BlockConfig {
+            dense: experts.dense,
+            heads,
+            keys,
+            window: experts.window,
+            experts: sizes,
+            shared: experts.shared * wide,
+            base: 1e6,
+        },
+        weights: axes.lay_experts(if weights { split } else { &[] }),
+        states: axes.lay_experts(split),
+    })
 }
 
 /// The family by the model's name; of names that say nothing that whose parameters are closest.

@@ -26,6 +26,13 @@ const CARDS: [(&str, &str, f64); 12] = [
 /// chosen by hand with rows of torchtitan in view, on H100 of 500 instead of 700 W.
 const LIMITED: [(&str, f64); 1] = [("500W", 0.75)];
 
+/// The cards of a rack that NVLink joins.
+const RACK: usize = 72;
+
+/// The cards of a rack that a training on several racks takes. It is assumed, as rows are on 128, 256 and more cards, and groups of ranks that cross
+/// racks would take many times what was measured.
+const OF_RACK: usize = 64;
+
 /// The machines of a row, without a framework.
 ///
 /// # Errors
@@ -35,6 +42,9 @@ pub fn machines(row: &Published) -> Result<Cluster> {
         bail!("no preset is of the card {}", row.gpu);
     };
     let mut cluster = preset(name).with_context(|| format!("no preset `{name}`"))?;
+    if let Some(rack) = cluster.levels.first_mut().filter(|rack| rack.size == RACK) {
+        rack.size = if row.gpus > RACK { OF_RACK } else { RACK };
+    }
     if let (Some(fabric), Some(between)) = (row.fabric, cluster.levels.last_mut()) {
         between.bandwidth *= fabric / usual;
     }

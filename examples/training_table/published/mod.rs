@@ -1,6 +1,8 @@
 //! The table of published trainings: each row in graphc's words, what it is predicted to take, and how far that is from what was
 //! measured, source by source.
 
+mod axes;
+mod experts;
 mod judge;
 mod layout;
 mod machines;
@@ -128,6 +130,7 @@ fn best(row: &Published, settings: &Settings<'_>) -> Result<(f64, Said, Cluster)
 /// Returns the graph of a row, and the options of its training.
 fn training(said: &Said) -> Result<(Graph, CompileOptions)> {
     let (graph, pins) = said.model.graph()?;
+    let pins = [pins, said.options.pins.clone()].concat();
     Ok((graph, CompileOptions { pins, ..said.options.clone() }))
 }
 

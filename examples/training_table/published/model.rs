@@ -11,6 +11,8 @@ use graphc_ir::plan::Pin;
 use graphc_ir::sbp::{NdSbp, Sbp};
 use graphc_ir::scalar::Scalar;
 
+use crate::mixture_block::{Block, BlockConfig};
+
 /// Added to variances.
 const EPSILON: f64 = 1e-5;
 
@@ -63,6 +65,21 @@ pub struct Model {
     pub ends_count: bool,
     /// The layout of weights and states.
     pub shards: Shards,
+    /// The experts of blocks, if they have any.
+    pub mixture: Option<Mixture>,
+    /// The layout of tokens, where the strategy alone does not give it.
+    pub tokens: Option<NdSbp>,
+}
+
+/// Blocks with experts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mixture {
+    /// The sizes of a block.
+    pub block: BlockConfig,
+    /// The layout of experts' weights.
+    pub weights: NdSbp,
+    /// The layout of the optimizer's states of experts.
+    pub states: NdSbp,
 }
 
 /// The layout of weights and the optimizer's states on the mesh.
@@ -141,6 +158,10 @@ impl Parts<'_> {
         let words = self.staged(0, || self.weight("wte", &[vocabulary, hidden], Cut::Rows));
         let mut x = self.staged(0, || {
             let tokens = self.g.input("tokens", DType::I64, [batch, sequence]);
+            let tokens = match &self.model.tokens {
+                Some(sbp) => tokens.pin(sbp.clone()),
+                None => tokens,
+            };
             let x = words.embedding(&tokens);
             match family {
                 Family::Gpt | Family::Bert => {
@@ -150,7 +171,7 @@ impl Parts<'_> {
             }
         });
         for layer in 0..layers {
-            let block = || self.g.scope(&format!("blocks.{layer}"), || self.block(&x));
+            let block = || self.g.scope(&format!("blocks.{layer}"), || self.block(layer, &x));
             x = self.staged(self.model.part(layer), block);
         }
         self.staged(self.model.parts - 1, || {
@@ -170,9 +191,42 @@ impl Parts<'_> {
         if self.model.parts == 1 { body() } else { self.g.in_stage(part, body) }
     }
 
-    fn block(&self, x: &Tensor) -> Tensor {
+    fn block(&self, layer: usize, x: &Tensor) -> Tensor {
+        if let Some(mixture) = &self.model.mixture {
+            return self.block_with_experts(mixture, layer, x);
+        }
         let x = x.add(&self.attention(&self.norm("ln1", x)));
         x.add(&self.perceptron(&self.norm("ln2", &x)))
+    }
+
+    fn block_with_experts(&self, mixture: &Mixture, layer: usize, x: &Tensor) -> Tensor {
+        let Model { half, ref shards, .. } = *self.model;
+        let block = self.g.with_dtype(half, || Block::new(self.g, &mixture.block, layer));
+        let (experts, others): (Vec<Tensor>, Vec<Tensor>) =
+            block.parameters().into_iter().partition(|weight| weight.shape().len() == 3);
+        if let Shards::Over { axes, split, tensor, weights } = shards {
+            let sbp = lies(*axes, split, *tensor, Cut::Whole);
+            if *weights {
+                others.into_iter().for_each(|weight| _ = weight.pin(sbp.clone()));
+            }
+            for part in ["attention", "ffn_norm", "mixture.router", "perceptron"] {
+                let BlockConfig { dense, shared, .. } = mixture.block;
+                if part != "perceptron" || dense.0 > 0 || shared > 0 {
+                    self.note_states(&format!("blocks.*.{part}*"), &sbp);
+                }
+            }
+        }
+        experts.into_iter().for_each(|weight| _ = weight.pin(mixture.weights.clone()));
+        for part in ["gate", "up", "down"] {
+            self.note_states(&format!("blocks.*.mixture.{part}.weight"), &mixture.states);
+        }
+        block.forward(&mixture.block, x)
+    }
+
+    /// Notes where the states of weights with such a name lie.
+    fn note_states(&self, name: &str, sbp: &NdSbp) {
+        let pin = Pin { pattern: format!("state.*.{name}"), sbp: sbp.clone() };
+        self.states.borrow_mut().insert(name.to_owned(), pin);
     }
 
     fn attention(&self, x: &Tensor) -> Tensor {
@@ -265,8 +319,7 @@ impl Parts<'_> {
         let mut weight = self.g.variable(name, dtype, shape, init);
         if let Shards::Over { axes, split, tensor, weights } = shards {
             let sbp = lies(*axes, split, *tensor, cut);
-            let pin = Pin { pattern: format!("state.*.{name}"), sbp: sbp.clone() };
-            self.states.borrow_mut().insert(name.to_owned(), pin);
+            self.note_states(name, &sbp);
             if *weights {
                 weight = weight.pin(sbp);
             }

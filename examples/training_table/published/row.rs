@@ -45,8 +45,10 @@ pub struct Published {
     pub context: usize,
     /// Ranks that share experts.
     pub experts: usize,
-    /// Ranks that hold the same blocks.
+    /// Ranks that hold the same blocks: those that the others leave of all.
     pub data: usize,
+    /// The number of these that the source states.
+    pub stated_data: usize,
     /// The way in which these share what all of them hold.
     pub sharding: String,
     /// Parts of the model that each stage holds.
@@ -68,6 +70,11 @@ pub struct Published {
 }
 
 impl Published {
+    /// Whether the source counts other ranks that hold the same blocks than there are.
+    pub fn states_other_data(&self) -> bool {
+        self.stated_data != self.data
+    }
+
     /// Whether its source, model or framework has a word.
     pub fn names(&self, word: &str) -> bool {
         [&self.source, &self.model, &self.framework].iter().any(|name| name.contains(word))
@@ -148,6 +155,7 @@ fn parse(index: usize, cells: &Cells<'_>) -> Result<Published> {
         ["tp", "pp", "cp"].map(|name| cells.optional(name).map(|ranks| ranks.unwrap_or(1)));
     let (tensor, stages, context) = (tensor?, stages?, context?);
     let left = (gpus / (tensor * stages * context)).max(1);
+    let stated = cells.optional("dp")?;
     Ok(Published {
         index,
         source: cells.text("source")?,
@@ -168,7 +176,8 @@ fn parse(index: usize, cells: &Cells<'_>) -> Result<Published> {
         stages,
         context,
         experts: cells.optional("ep")?.unwrap_or(1),
-        data: cells.optional("dp")?.unwrap_or(left),
+        data: left,
+        stated_data: stated.unwrap_or(left),
         sharding: cells.text("sharding")?,
         virtual_stages: cells.optional("vp")?,
         micro_batch: cells.optional("micro_batch")?,

@@ -97,7 +97,7 @@ impl GradientLayouts {
 }
 
 /// Returns the layout of a variable if the user pins it.
-fn pinned_layout(problem: &Problem<'_>, variable: usize) -> Option<NdSbp> {
+pub(super) fn pinned_layout(problem: &Problem<'_>, variable: usize) -> Option<NdSbp> {
     match &problem.candidates[variable][..] {
         [only] => Some(NdSbp::clone(&problem.layouts.sbp(*only.results.first()?))),
         _ => None,

@@ -33,6 +33,7 @@ use graphc_ir::sbp::{NdSbp, Sbp};
 
 mod heads;
 
+use super::experts::PinnedExperts;
 use super::{choose_by_layout, choose_by_operand, is_local, pinned_state};
 use crate::decisions::Phase;
 use crate::passes::float8::quantizing_nodes;
@@ -58,6 +59,7 @@ pub(super) fn assign_megatron(
         fed: vec![false; nodes],
         of_weights: vec![false; nodes],
         rounding: quantizing_nodes(graph),
+        experts: PinnedExperts::of_problem(problem),
     };
     for (id, node) in graph.iter() {
         splitter.visit(id, node)?;
@@ -83,6 +85,7 @@ struct Splitter<'p, 'a> {
     of_weights: Vec<bool>,
     /// Whether a node leads from a tensor to its numbers of 8 bits.
     rounding: Vec<bool>,
+    experts: PinnedExperts,
 }
 
 /// The factors by which an op should be split.
@@ -237,7 +240,9 @@ impl Splitter<'_, '_> {
         let fits: Vec<(usize, bool)> = self.problem.candidates[id]
             .iter()
             .map(|candidate| {
+                let moved = !self.experts.are_left_by(self.problem, id, candidate);
                 let broken = self.count_broken_rules(id, candidate, &sources, wish.as_ref());
+                let broken = broken + if moved { sources.len() + 2 } else { 0 };
                 (broken, wish.as_ref().is_some_and(|wish| !wish.is_met_by(candidate, axis)))
             })
             .collect();
@@ -288,7 +293,7 @@ impl Splitter<'_, '_> {
             }
             (Op::EmbeddingGrad(_), _) => self.rows_of_table(id, node, &rule)?,
             (_, None) => {
-                let wish = self.attention_wish(id, &rule)?;
+                let wish = self.attention_wish(id, node, &rule)?;
                 // One head is nobody's to share: as a whole it may lie as its operands do.
                 return Some(wish).filter(|wish| self.heads_of_queries(node, wish) > 1);
             }
@@ -386,9 +391,11 @@ impl Splitter<'_, '_> {
 
     /// Returns the wish for attention: a contraction of activations in the forward pass over more than one batch dim. All batch dims but the first
     /// are heads.
-    fn attention_wish(&self, id: usize, rule: &Rule) -> Option<Wish> {
+    fn attention_wish(&self, id: usize, node: &Node, rule: &Rule) -> Option<Wish> {
         let forward = self.problem.decisions.training.phases[id] == Phase::Forward;
-        if !forward || !rule.is_contraction() || rule.operands.len() < 2 {
+        // To pick numbers by their places is no contraction of activations, though it has batch dims.
+        let picks = matches!(node.op, Op::Gather(_));
+        if !forward || picks || !rule.is_contraction() || rule.operands.len() < 2 {
             return None;
         }
         // What is added to the scores of attention may be the same for all samples, and follows.

@@ -43,10 +43,12 @@ use super::problem::layouts::SbpId;
 use crate::decisions::Phase;
 use crate::passes::float8::{find_rounding, quantized_source};
 
+mod experts;
 mod gradients;
 mod megatron;
 mod shards;
 
+use experts::PinnedExperts;
 use gradients::GradientLayouts;
 
 /// Returns the strategy's signature for each node, as an index into its candidates.
@@ -67,6 +69,7 @@ pub(super) fn assign_strategy(
     let decisions = problem.decisions;
     let graph = decisions.graph();
     let gradients = GradientLayouts::of_problem(problem);
+    let experts = PinnedExperts::of_problem(problem);
     let rounded = rounded_weights(graph);
     let mut assignment: Vec<usize> = Vec::new();
     for (id, node) in graph.iter() {
@@ -98,7 +101,7 @@ pub(super) fn assign_strategy(
             }
             (None, None) => match gradients.wished_layout(problem, &axes, node, &assignment) {
                 Some(layout) => choose_by_layout(problem, index, layout),
-                None => follow_operands(problem, index, node, &assignment),
+                None => follow_operands(problem, index, node, &assignment, &experts),
             },
         };
         assignment.push(chosen);
@@ -266,14 +269,20 @@ fn choose_by_layout(problem: &Problem<'_>, node: usize, wished: SbpId) -> usize 
 /// communication, then the least local boxing, then the least computing. So a tensor that is split along the batch stays so, and statistics of a
 /// batch are summed by all ranks: to gather the former or to scatter the latter may cost less here, but not for the readers of the result. A
 /// parameter, cast or not, counts as whole: if it is kept in shards, it is gathered.
-fn follow_operands(problem: &Problem<'_>, id: usize, node: &Node, assignment: &[usize]) -> usize {
+fn follow_operands(
+    problem: &Problem<'_>,
+    id: usize,
+    node: &Node,
+    assignment: &[usize],
+    experts: &PinnedExperts,
+) -> usize {
     if node.operands.is_empty() {
         let axes = problem.decisions.staging.placement[id].hierarchy.len();
         let whole = problem.layouts.intern_sbp(&NdSbp::broadcast(axes));
         return choose_by_layout(problem, id, whole);
     }
     let mut best: Option<([f64; 4], usize)> = None;
-    for label in worth_pricing(problem, id, node, assignment) {
+    for label in worth_pricing(problem, id, node, assignment, experts) {
         let candidate = problem.candidates[id][label].clone();
         let (mut others, mut moved, mut local) = (0.0, 0.0, 0.0);
         for (position, &target) in candidate.operands.iter().enumerate() {
@@ -301,8 +310,9 @@ fn worth_pricing(
     id: usize,
     node: &Node,
     assignment: &[usize],
+    experts: &PinnedExperts,
 ) -> Vec<usize> {
-    let all: Vec<usize> = (0..problem.candidates[id].len()).collect();
+    let all = experts.keep_apart(problem, id, (0..problem.candidates[id].len()).collect());
     let sources: Vec<_> = (0..node.operands.len())
         .map(|position| find_source(problem, node, position, assignment))
         .collect();
