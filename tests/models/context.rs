@@ -84,9 +84,9 @@ fn sequences_are_split_and_parameters_lie_as_the_stage_of_zero_says() {
         let layouts = of(strategy);
         assert_eq!(layouts["tokens"], "S(0), S(1)", "{strategy}");
         let (name, found) =
-            layouts.iter().find(|(name, _)| name.starts_with("state.m")).expect("a state");
+            layouts.iter().find(|(name, _)| name.starts_with("state.exp_avg.")).expect("a state");
         assert_eq!((found.as_str(), name.contains("norm")), (state, false), "{strategy} {name}");
-        let parameter = &name["state.m.".len()..];
+        let parameter = &name["state.exp_avg.".len()..];
         assert_eq!(layouts[parameter], weight, "{strategy} {parameter}");
     }
 }

@@ -36,6 +36,7 @@
 //!
 //! Nothing here inserts boxing or orders actors. Start reading with [`plan_signatures`].
 
+mod asked;
 mod encoding;
 mod error;
 mod memory;

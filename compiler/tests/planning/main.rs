@@ -20,6 +20,7 @@ mod planner_sizes;
 mod planner_support;
 mod precision;
 mod recompute;
+mod sequences;
 mod stages;
 mod trained;
 mod updates;

@@ -47,7 +47,12 @@ impl Runs {
             ["A100", "V100", "GPU not stated"].iter().any(|card| row.gpu.starts_with(card));
         let name = row.framework.to_lowercase();
         Ok(match name.as_str() {
-            "torchtitan" => Self::Torch { compiled: row.comment.contains("compile") },
+            "torchtitan" => {
+                // A row that is `the same` as the one above it, which is compiled, does not say so again.
+                let compiled =
+                    ["compile", "the same"].iter().any(|word| row.comment.contains(word));
+                Self::Torch { compiled }
+            }
             "torch-compile" => Self::Torch { compiled: true },
             name if name.contains("deepspeed") => Self::Megatron,
             name if name.contains("megatron") && old_card => Self::Megatron,
@@ -106,7 +111,8 @@ pub fn say(row: &Published) -> Result<Vec<Said>> {
     let four_bits = row.precision.contains("fp4");
     let eight_bits = row.precision.contains("fp8");
     note(four_bits, "4 bits instead of 8");
-    note(eight_bits || four_bits, "8 bits of the gradients of weights");
+    // A tensor has one scale, and blocks of 32 have none of their own (MXFP8).
+    note(eight_bits && row.precision.contains("mx"), "scales of blocks");
     note(row.states_other_data(), "ranks that hold the same blocks as the source counts them");
     if let Some(experts) = &experts {
         note(eight_bits || four_bits, "8 bits of experts");

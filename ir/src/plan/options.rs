@@ -293,8 +293,8 @@ impl Recompute {
     }
 }
 
-/// The recipe by which the tensors of products in 8 bits are scaled: what has one scale, and which products there are (`Float8LinearRecipeName` in
-/// `torchao/float8/config.py`).
+/// The recipe by which the tensors of products in 8 bits are scaled: what has one scale, and which products there are (torchao calls this
+/// `Float8LinearRecipeName`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Float8Recipe {

@@ -20,8 +20,8 @@ use super::layouts::{Layouts, PlacementId, SbpId};
 use super::tied::partner_axis;
 use crate::cost::{node_work, roofline_seconds};
 use crate::decisions::{Decisions, ValueRate};
+use crate::planner::asked::context_layout;
 use crate::planner::error::PlannerError;
-use crate::planner::strategies::context_layout;
 
 /// A signature of a node with the cost of computing it.
 #[derive(Clone, Debug, PartialEq)]

@@ -34,6 +34,7 @@ use graphc_ir::sbp::{NdSbp, Sbp};
 mod heads;
 
 use super::experts::PinnedExperts;
+use super::sequences::{SEQUENCE, SequenceAxes};
 use super::{choose_by_layout, choose_by_operand, is_local, pinned_state};
 use crate::decisions::Phase;
 use crate::passes::float8::quantizing_nodes;
@@ -60,6 +61,7 @@ pub(super) fn assign_megatron(
         of_weights: vec![false; nodes],
         rounding: quantizing_nodes(graph),
         experts: PinnedExperts::of_problem(problem),
+        sequence_axes: SequenceAxes::of_problem(problem),
     };
     for (id, node) in graph.iter() {
         splitter.visit(id, node)?;
@@ -70,9 +72,6 @@ pub(super) fn assign_megatron(
     }
     Ok(splitter.chosen.into_iter().map(Option::unwrap_or_default).collect())
 }
-
-/// The dim of an activation that counts the elements of a sequence.
-const SEQUENCE: usize = 1;
 
 struct Splitter<'p, 'a> {
     problem: &'p Problem<'a>,
@@ -86,6 +85,8 @@ struct Splitter<'p, 'a> {
     /// Whether a node leads from a tensor to its numbers of 8 bits.
     rounding: Vec<bool>,
     experts: PinnedExperts,
+    /// The axes beside that of the model over which sequences are split.
+    sequence_axes: SequenceAxes,
 }
 
 /// The factors by which an op should be split.
@@ -443,6 +444,10 @@ impl Splitter<'_, '_> {
             return !batch || here.is_partial() || !self.fed[id] && here != Sbp::Broadcast;
         };
         let source = sbp(source);
+        let node = &self.problem.decisions.graph().nodes[id];
+        if self.sequence_axes.leaves_sum(self.problem, (node, position), &source, &taken) {
+            return true;
+        }
         // On another mesh, with other axes, any way is as good.
         let Some(&made) = source.0.get(axis) else { return false };
         if self.comes_from_elsewhere(id, position) && !made.is_partial() {

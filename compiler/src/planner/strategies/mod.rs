@@ -19,7 +19,7 @@
 //! An update works where its states lie, if a pin says where: ranks of some axes alone may share them, and the others
 //! keep the same.
 //!
-//! An axis that splits sequences (context parallelism) is no fixed plan: [`context_layout`] lays out inputs, parameters and states alone, and the
+//! An axis that splits sequences (context parallelism) is no fixed plan: [`super::asked`] lays out inputs, parameters and states alone, and the
 //! planner the rest.
 //!
 //! With a strategy for each axis, each of these holds along its axis: `data,zero3` keeps a copy of the shards for each place of
@@ -32,10 +32,10 @@ use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::ValueId;
 use graphc_ir::mesh::Placement;
 use graphc_ir::op::Op;
-use graphc_ir::ops::Input;
 use graphc_ir::plan::{AxisStrategy, Strategy, TensorKind};
 use graphc_ir::sbp::{NdSbp, Sbp};
 
+use super::asked::wished_sbp;
 use super::error::PlannerError;
 use super::problem::Problem;
 use super::problem::candidates::Candidate;
@@ -46,10 +46,12 @@ use crate::passes::float8::{find_rounding, quantized_source};
 mod experts;
 mod gradients;
 mod megatron;
+mod sequences;
 mod shards;
 
 use experts::PinnedExperts;
 use gradients::GradientLayouts;
+use sequences::SequenceAxes;
 
 /// Returns the strategy's signature for each node, as an index into its candidates.
 ///
@@ -69,7 +71,10 @@ pub(super) fn assign_strategy(
     let decisions = problem.decisions;
     let graph = decisions.graph();
     let gradients = GradientLayouts::of_problem(problem);
-    let experts = PinnedExperts::of_problem(problem);
+    let pinned = PinnedWays {
+        experts: PinnedExperts::of_problem(problem),
+        sequences: SequenceAxes::of_problem(problem),
+    };
     let rounded = rounded_weights(graph);
     let mut assignment: Vec<usize> = Vec::new();
     for (id, node) in graph.iter() {
@@ -101,12 +106,18 @@ pub(super) fn assign_strategy(
             }
             (None, None) => match gradients.wished_layout(problem, &axes, node, &assignment) {
                 Some(layout) => choose_by_layout(problem, index, layout),
-                None => follow_operands(problem, index, node, &assignment, &experts),
+                None => follow_operands(problem, index, node, &assignment, &pinned),
             },
         };
         assignment.push(chosen);
     }
     Ok(assignment)
+}
+
+/// What pins ask of more than the tensors that they name.
+struct PinnedWays {
+    experts: PinnedExperts,
+    sequences: SequenceAxes,
 }
 
 /// Refuses a strategy that names more axes than a mesh has.
@@ -192,65 +203,6 @@ fn wished_layout(
     Some(problem.layouts.intern_sbp(&NdSbp(sbps.collect::<Option<_>>()?)))
 }
 
-/// Returns the layout over an axis that its strategy gives to the first result of a node, or `None` if it follows from the operands.
-fn wished_sbp(strategy: AxisStrategy, node: &Node, kind: TensorKind) -> Option<Sbp> {
-    let shards_states = strategy.shards_states();
-    match &node.op {
-        Op::Input(input) if strategy.splits_sequences() => {
-            Some(sequence_dim(input).map_or(Sbp::Broadcast, Sbp::Split))
-        }
-        Op::Input(input) => Some(input.samples_dim().map_or(Sbp::Broadcast, Sbp::Split)),
-        Op::Variable(_) if kind == TensorKind::State && shards_states => Some(Sbp::Split(0)),
-        Op::Variable(_) if kind == TensorKind::Parameter && strategy.shards_parameters() => {
-            Some(Sbp::Split(0))
-        }
-        Op::Variable(_) => Some(Sbp::Broadcast),
-        Op::Blend(_) => None,
-        op if !op.operation().updates().is_empty() => {
-            Some(if shards_states { Sbp::Split(0) } else { Sbp::Broadcast })
-        }
-        // Of the gradient as the update takes it: what is counted or summed in shards is a partial sum.
-        Op::NonFinite(_) | Op::SquareSum(_) => {
-            Some(if shards_states { Sbp::PARTIAL } else { Sbp::Broadcast })
-        }
-        _ => None,
-    }
-}
-
-/// Returns the dim of an input that counts the elements of a sequence: the first beside that of samples. An input without samples has none.
-fn sequence_dim(input: &Input) -> Option<usize> {
-    let samples = input.samples_dim()?;
-    (0..input.ty.shape.len()).find(|&dim| dim != samples)
-}
-
-/// Returns the layout that a strategy with an axis of sequences asks for of the first result of a node: of inputs, parameters and states. All other
-/// layouts are the planner's choice.
-pub(super) fn context_layout(
-    strategy: Strategy,
-    hierarchy: &[usize],
-    node: &Node,
-    kind: TensorKind,
-    shape: &[usize],
-) -> Option<NdSbp> {
-    if !strategy.splits_sequences() || !matches!(node.op, Op::Input(_) | Op::Variable(_)) {
-        return None;
-    }
-    let mut extents = shape.to_vec();
-    let axes = strategy.over_axes(hierarchy.len()).into_iter().zip(hierarchy);
-    let sbps = axes.map(|(axis, &ranks)| match wished_sbp(axis, node, kind)? {
-        // What is too small for all ranks is whole.
-        Sbp::Split(dim) => match extents.get_mut(dim).filter(|extent| **extent >= ranks) {
-            Some(extent) => {
-                *extent /= ranks;
-                Some(Sbp::Split(dim))
-            }
-            None => Some(Sbp::Broadcast),
-        },
-        sbp => Some(sbp),
-    });
-    Some(NdSbp(sbps.collect::<Option<_>>()?))
-}
-
 /// Chooses the candidate whose first result has this layout on the most axes, and among those the one with most axes whole.
 fn choose_by_layout(problem: &Problem<'_>, node: usize, wished: SbpId) -> usize {
     let wished = problem.layouts.sbp(wished);
@@ -274,7 +226,7 @@ fn follow_operands(
     id: usize,
     node: &Node,
     assignment: &[usize],
-    experts: &PinnedExperts,
+    pinned: &PinnedWays,
 ) -> usize {
     if node.operands.is_empty() {
         let axes = problem.decisions.staging.placement[id].hierarchy.len();
@@ -282,7 +234,7 @@ fn follow_operands(
         return choose_by_layout(problem, id, whole);
     }
     let mut best: Option<([f64; 4], usize)> = None;
-    for label in worth_pricing(problem, id, node, assignment, experts) {
+    for label in worth_pricing(problem, id, node, assignment, pinned) {
         let candidate = problem.candidates[id][label].clone();
         let (mut others, mut moved, mut local) = (0.0, 0.0, 0.0);
         for (position, &target) in candidate.operands.iter().enumerate() {
@@ -310,12 +262,14 @@ fn worth_pricing(
     id: usize,
     node: &Node,
     assignment: &[usize],
-    experts: &PinnedExperts,
+    pinned: &PinnedWays,
 ) -> Vec<usize> {
-    let all = experts.keep_apart(problem, id, (0..problem.candidates[id].len()).collect());
+    let all = pinned.experts.keep_apart(problem, id, (0..problem.candidates[id].len()).collect());
     let sources: Vec<_> = (0..node.operands.len())
         .map(|position| find_source(problem, node, position, assignment))
         .collect();
+    let made: Vec<SbpId> = sources.iter().map(|&(_, made)| made).collect();
+    let all = pinned.sequences.add_up(problem, id, &made, all);
     let moves_nothing = |label: &usize| {
         let operands = &problem.candidates[id][*label].operands;
         let mut pairs = sources.iter().zip(operands);

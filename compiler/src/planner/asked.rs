@@ -1,0 +1,66 @@
+//! The layouts that strategies ask for: of inputs, parameters, states and updates.
+
+use graphc_ir::graph::Node;
+use graphc_ir::op::Op;
+use graphc_ir::ops::Input;
+use graphc_ir::plan::{AxisStrategy, Strategy, TensorKind};
+use graphc_ir::sbp::{NdSbp, Sbp};
+
+/// Returns the layout over an axis that its strategy gives to the first result of a node, or `None` if it follows from the operands.
+pub(super) fn wished_sbp(strategy: AxisStrategy, node: &Node, kind: TensorKind) -> Option<Sbp> {
+    let shards_states = strategy.shards_states();
+    match &node.op {
+        Op::Input(input) if strategy.splits_sequences() => {
+            Some(sequence_dim(input).map_or(Sbp::Broadcast, Sbp::Split))
+        }
+        Op::Input(input) => Some(input.samples_dim().map_or(Sbp::Broadcast, Sbp::Split)),
+        Op::Variable(_) if kind == TensorKind::State && shards_states => Some(Sbp::Split(0)),
+        Op::Variable(_) if kind == TensorKind::Parameter && strategy.shards_parameters() => {
+            Some(Sbp::Split(0))
+        }
+        Op::Variable(_) => Some(Sbp::Broadcast),
+        Op::Blend(_) => None,
+        op if !op.operation().updates().is_empty() => {
+            Some(if shards_states { Sbp::Split(0) } else { Sbp::Broadcast })
+        }
+        // Of the gradient as the update takes it: what is counted or summed in shards is a partial sum.
+        Op::NonFinite(_) | Op::SquareSum(_) => {
+            Some(if shards_states { Sbp::PARTIAL } else { Sbp::Broadcast })
+        }
+        _ => None,
+    }
+}
+
+/// Returns the dim of an input that counts the elements of a sequence: the first beside that of samples. An input without samples has none.
+fn sequence_dim(input: &Input) -> Option<usize> {
+    let samples = input.samples_dim()?;
+    (0..input.ty.shape.len()).find(|&dim| dim != samples)
+}
+
+/// Returns the layout that a strategy with an axis of sequences asks for of the first result of a node: of inputs, parameters and states. All other
+/// layouts are the planner's choice.
+pub(super) fn context_layout(
+    strategy: Strategy,
+    hierarchy: &[usize],
+    node: &Node,
+    kind: TensorKind,
+    shape: &[usize],
+) -> Option<NdSbp> {
+    if !strategy.splits_sequences() || !matches!(node.op, Op::Input(_) | Op::Variable(_)) {
+        return None;
+    }
+    let mut extents = shape.to_vec();
+    let axes = strategy.over_axes(hierarchy.len()).into_iter().zip(hierarchy);
+    let sbps = axes.map(|(axis, &ranks)| match wished_sbp(axis, node, kind)? {
+        // What is too small for all ranks is whole.
+        Sbp::Split(dim) => match extents.get_mut(dim).filter(|extent| **extent >= ranks) {
+            Some(extent) => {
+                *extent /= ranks;
+                Some(Sbp::Split(dim))
+            }
+            None => Some(Sbp::Broadcast),
+        },
+        sbp => Some(sbp),
+    });
+    Some(NdSbp(sbps.collect::<Option<_>>()?))
+}

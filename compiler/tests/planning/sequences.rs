@@ -1,0 +1,72 @@
+//! Fixed strategies where pins split sequences: what ranks sum of keys and values they add up before the next product, in parts of the sequence.
+
+use crate::trained;
+use graphc_compiler::check::verify_invariants;
+use graphc_compiler::cluster::preset;
+use graphc_compiler::compile::compile;
+use graphc_ir::builder::GraphBuilder;
+use graphc_ir::check::VerifiedPlan;
+use graphc_ir::graph::Graph;
+use graphc_ir::nn::{Llama, LlamaConfig, Module};
+use graphc_ir::op::Op;
+use graphc_ir::plan::{Action, CompileOptions, Pin};
+use graphc_ir::types::DType;
+
+/// A decoder whose four heads have keys and values of their own.
+fn decoder() -> Graph {
+    let g = GraphBuilder::new("decoder");
+    let config = LlamaConfig {
+        layers: 2,
+        width: 32,
+        heads: 4,
+        shared: 4,
+        hidden: 48,
+        vocabulary: 64,
+        base: 1e4,
+    };
+    let tokens = g.input("tokens", DType::I64, [4, 64]);
+    g.output("logits", &Llama::new(&g, &config).forward(&tokens));
+    g.finish().expect("fits")
+}
+
+fn planned(strategy: &str, mesh: &[usize], split: &str) -> VerifiedPlan {
+    let pin = |name: &str| Pin { pattern: name.into(), sbp: split.parse().expect("an SBP") };
+    let options = CompileOptions {
+        strategy: strategy.parse().expect("a strategy"),
+        pins: vec![pin("tokens"), pin("labels")],
+        ..trained::options(mesh, 1, 2)
+    };
+    let compiled = compile(decoder(), &options, &preset("cpu").expect("a preset"), None);
+    let plan = compiled.unwrap_or_else(|error| panic!("{strategy}: {error}")).plan;
+    assert_eq!(verify_invariants(&plan), Ok(()), "{strategy}");
+    plan
+}
+
+/// The layouts of all activations that products take.
+fn multiplied(plan: &VerifiedPlan) -> Vec<String> {
+    let program = &plan.programs[0];
+    let products = program
+        .actors
+        .iter()
+        .filter(|actor| matches!(&actor.action, Action::Compute { op: Op::MatMul(_), .. }));
+    let registers = products.flat_map(|actor| &actor.inputs);
+    let layouts =
+        registers.map(|register| &plan.layouts[program.registers[register.index()].layout.index()]);
+    layouts.filter(|layout| layout.shape.len() > 2).map(|layout| layout.sbp.to_string()).collect()
+}
+
+/// Eight ranks cannot share four heads, so they share queries, and each has a summand of the gradients of all keys and values.
+#[test]
+fn gradients_of_keys_are_added_up_before_they_are_multiplied() {
+    for (strategy, mesh, split) in [
+        ("data", &[8][..], "S(1)"),
+        ("zero3", &[2, 8], "S(0),S(1)"),
+        ("megatron:sp", &[8, 2], "S(1),B"),
+        ("zero1,megatron", &[8, 2], "S(1),B"),
+    ] {
+        let taken = multiplied(&planned(strategy, mesh, split));
+        assert!(taken.len() > 10, "{strategy}: {taken:?}");
+        let sums: Vec<&String> = taken.iter().filter(|sbp| sbp.contains('P')).collect();
+        assert!(sums.is_empty(), "{strategy}: {sums:?}");
+    }
+}
