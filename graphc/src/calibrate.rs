@@ -228,8 +228,10 @@ mod tests {
 
     #[test]
     fn a_quick_look_at_this_machine_is_a_cluster() {
-        let measured = calibrate_machine(CalibrationEffort::quick(DeviceKind::Cpu, 2))
-            .expect("this machine runs plans");
+        // Where other processes have the machine it says so, and is to be measured again.
+        let measure = || calibrate_machine(CalibrationEffort::quick(DeviceKind::Cpu, 2));
+        let measured = measure().or_else(|_| measure()).or_else(|_| measure());
+        let measured = measured.expect("this machine runs plans");
         assert!(measured.launch > 0.0 && measured.launch < 1e-2, "{measured:?}");
         assert_eq!(measured.passes.len(), 6);
         assert!(measured.passes.iter().all(|pass| pass.1 > 1e6), "{measured:?}");

@@ -10,6 +10,7 @@ use graphc_ir::sbp::{NdSbp, Sbp};
 pub(super) fn wished_sbp(strategy: AxisStrategy, node: &Node, kind: TensorKind) -> Option<Sbp> {
     let shards_states = strategy.shards_states();
     match &node.op {
+        Op::Input(_) if strategy.splits_model() => Some(Sbp::Broadcast),
         Op::Input(input) if strategy.splits_sequences() => {
             Some(sequence_dim(input).map_or(Sbp::Broadcast, Sbp::Split))
         }
@@ -38,7 +39,7 @@ fn sequence_dim(input: &Input) -> Option<usize> {
 }
 
 /// Returns the layout that a strategy with an axis of sequences asks for of the first result of a node: of inputs, parameters and states. All other
-/// layouts are the planner's choice.
+/// layouts are the planner's choice. Beside an axis that splits the model it asks for those of inputs alone, and the rest is a fixed plan.
 pub(super) fn context_layout(
     strategy: Strategy,
     hierarchy: &[usize],
@@ -46,7 +47,12 @@ pub(super) fn context_layout(
     kind: TensorKind,
     shape: &[usize],
 ) -> Option<NdSbp> {
-    if !strategy.splits_sequences() || !matches!(node.op, Op::Input(_) | Op::Variable(_)) {
+    let asks = match node.op {
+        Op::Input(_) => true,
+        Op::Variable(_) => !strategy.splits_model(),
+        _ => false,
+    };
+    if !asks || !strategy.splits_sequences() {
         return None;
     }
     let mut extents = shape.to_vec();

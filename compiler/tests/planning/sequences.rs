@@ -31,9 +31,10 @@ fn decoder() -> Graph {
 
 fn planned(strategy: &str, mesh: &[usize], split: &str) -> VerifiedPlan {
     let pin = |name: &str| Pin { pattern: name.into(), sbp: split.parse().expect("an SBP") };
+    let pinned: &[&str] = if split.is_empty() { &[] } else { &["tokens", "labels"] };
     let options = CompileOptions {
         strategy: strategy.parse().expect("a strategy"),
-        pins: vec![pin("tokens"), pin("labels")],
+        pins: pinned.iter().map(|name| pin(name)).collect(),
         ..trained::options(mesh, 1, 2)
     };
     let compiled = compile(decoder(), &options, &preset("cpu").expect("a preset"), None);
@@ -63,10 +64,14 @@ fn gradients_of_keys_are_added_up_before_they_are_multiplied() {
         ("zero3", &[2, 8], "S(0),S(1)"),
         ("megatron:sp", &[8, 2], "S(1),B"),
         ("zero1,megatron", &[8, 2], "S(1),B"),
+        ("zero1,zero1:cp,megatron:sp", &[2, 8, 2], ""),
     ] {
-        let taken = multiplied(&planned(strategy, mesh, split));
+        let plan = planned(strategy, mesh, split);
+        let taken = multiplied(&plan);
         assert!(taken.len() > 10, "{strategy}: {taken:?}");
         let sums: Vec<&String> = taken.iter().filter(|sbp| sbp.contains('P')).collect();
         assert!(sums.is_empty(), "{strategy}: {sums:?}");
+        let tokens = plan.tensors.iter().find(|tensor| tensor.name == "tokens").expect("an input");
+        assert!(tokens.sbp.to_string().contains("S(1)"), "{strategy}: {}", tokens.sbp);
     }
 }

@@ -148,14 +148,11 @@ impl AxisStrategies {
     pub const HSDP: Self =
         Self { inner: [Some(AxisStrategy::Zero3), Some(AxisStrategy::Data), None, None] };
 
-    /// Returns the strategies of so many axes, outermost first; `None` if they are not 2 to 4, or one that splits the model is not the innermost, or is
-    /// beside one that splits sequences.
+    /// Returns the strategies of so many axes, outermost first; `None` if they are not 2 to 4, or one that splits the model is not the innermost.
     pub fn of_axes(axes: &[AxisStrategy]) -> Option<Self> {
         let (_, outer) = axes.split_last()?;
         let fits = (2..=MOST_AXES).contains(&axes.len());
-        let both = axes.iter().any(|axis| axis.splits_model())
-            && axes.iter().any(|axis| axis.splits_sequences());
-        if !fits || both || outer.iter().any(|axis| axis.splits_model()) {
+        if !fits || outer.iter().any(|axis| axis.splits_model()) {
             return None;
         }
         let mut inner = [None; MOST_AXES];
@@ -227,9 +224,10 @@ impl Strategy {
         self.over_axes(MOST_AXES).into_iter().any(AxisStrategy::splits_sequences)
     }
 
-    /// Returns whether the planner chooses signatures: all of them, or all but those of inputs, parameters and states.
+    /// Returns whether the planner chooses signatures: all of them, or all but those of inputs, parameters and states. Beside an axis that splits the
+    /// model, one that splits sequences is part of a fixed plan.
     pub fn is_planned(self) -> bool {
-        self == Self::Auto || self.splits_sequences()
+        self == Self::Auto || self.splits_sequences() && !self.splits_model()
     }
 
     fn single(text: &str) -> Option<Self> {
@@ -262,8 +260,8 @@ impl fmt::Display for Strategy {
 /// The error of a text that is no strategy.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{text}` is no strategy: they are {}, hsdp, or a name for each of 2 to 4 axes, such as data,zero3, zero3,megatron or zero1,zero1:cp, of which \
-     only the last may be megatron or megatron:sp, which no axis of sequences (:cp) may be beside, and none auto",
+    "`{text}` is no strategy: they are {}, hsdp, or a name for each of 2 to 4 axes, such as data,zero3, zero1,zero1:cp or zero1,data:cp,megatron:sp, of \
+     which only the last may be megatron or megatron:sp, and none auto",
     Strategy::ALL.map(|strategy| strategy.to_string()).join(", ")
 )]
 pub struct StrategyError {
@@ -337,8 +335,10 @@ mod tests {
         let mixed: Strategy = "zero3:cp,data".parse().expect("a mix");
         assert_eq!(mixed.over_axes(3), [Zero3, context(ZeroStage::Parameters), Data]);
         assert!(alone.is_planned() && mixed.is_planned() && mixed.shards_parameters());
+        let beside: Strategy = "zero1,zero1:cp,megatron:sp".parse().expect("a mix");
+        assert!(beside.splits_sequences() && beside.splits_model() && !beside.is_planned());
         for wrong in [
-            "data:cp,megatron",
+            "megatron,data:cp",
             "auto:cp",
             "megatron:cp",
             "",
