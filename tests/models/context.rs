@@ -58,6 +58,7 @@ fn ranks_that_share_sequences_train_as_one_rank() {
         options(&[2, 2], "zero3,zero3:cp"),
         options(&[2, 2], "zero1:cp,megatron"),
         options(&[2, 2], "data:cp,megatron:sp"),
+        options(&[2, 2, 2], "zero1,zero1:cp,megatron:sp"),
         CompileOptions { recompute: Recompute::Full, ..options(&[2], "zero2:cp") },
         stages,
     ] {

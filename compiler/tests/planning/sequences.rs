@@ -56,6 +56,20 @@ fn multiplied(plan: &VerifiedPlan) -> Vec<String> {
     layouts.filter(|layout| layout.shape.len() > 2).map(|layout| layout.sbp.to_string()).collect()
 }
 
+/// Ranks of both axes share the states of the optimizer: those of weights, which tensor parallelism splits too, and of norms.
+#[test]
+fn states_are_shared_over_samples_and_sequences() {
+    let plan = planned("zero1,zero1:cp,megatron:sp", &[2, 2, 2], "");
+    let state = |name: &str| {
+        let name = format!("state.exp_avg.{name}.weight");
+        let found = plan.tensors.iter().find(|tensor| tensor.name == name);
+        found.unwrap_or_else(|| panic!("no {name}")).sbp.to_string()
+    };
+    assert_eq!(state("layers.0.attention.wq"), "S(1), S(1), S(0)");
+    assert_eq!(state("layers.0.attention.wo"), "S(0), S(0), S(1)");
+    assert_eq!(state("layers.0.attention_norm"), "S(0), S(0), B");
+}
+
 /// Eight ranks cannot share four heads, so they share queries, and each has a summand of the gradients of all keys and values.
 #[test]
 fn gradients_of_keys_are_added_up_before_they_are_multiplied() {

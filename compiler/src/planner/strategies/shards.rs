@@ -1,7 +1,7 @@
 //! Shards over the axes that split the batch, beside an axis that splits the model.
 //!
 //! [`super::megatron`] leaves parameters, gradients and states whole over those axes. Where the strategy of an axis shares them, they are split over it as
-//! well, along the first dim that no axis splits and that takes it (vectors that the model's axis splits stay so): what reads a parameter gathers it over that axis alone.
+//! well, along the first dim that no axis splits and that takes it, or else one that such an axis splits already (vectors that the model's axis splits stay so): what reads a parameter gathers it over that axis alone.
 //!
 //! Gradients are scattered as they are summed over microbatches, in the type of that sum, or for the update.
 
@@ -54,6 +54,7 @@ pub(super) fn shard_over_data(problem: &Problem<'_>, strategy: Strategy, chosen:
 /// Returns the candidate of a node that makes its first result as another does, but split over more axes; `None` if there is none.
 fn split_more(problem: &Problem<'_>, node: usize, label: usize, axes: &[usize]) -> Option<usize> {
     let mut label = label;
+    let mut shared = Vec::new();
     for &axis in axes {
         let layout = NdSbp::clone(&problem.layouts.sbp(problem.candidates[node][label].results[0]));
         if matches!(layout.0[axis], Sbp::Split(_)) {
@@ -72,7 +73,11 @@ fn split_more(problem: &Problem<'_>, node: usize, label: usize, axes: &[usize]) 
             find_label(problem, node, problem.layouts.intern_sbp(&wished))
         };
         let is_whole = |dim: &usize| !layout.0.contains(&Sbp::Split(*dim));
-        label = (0..dims).filter(is_whole).find_map(split)?;
+        // What ranks of several axes share has too few dims for a dim each.
+        let mut all = (0..dims).filter(is_whole).chain(shared.iter().copied());
+        let (found, dim) = all.find_map(|dim| Some((split(dim)?, dim)))?;
+        label = found;
+        shared.push(dim);
     }
     Some(label)
 }
