@@ -6,6 +6,7 @@
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::mesh::Placement;
+use graphc_ir::op::{Movement, Op};
 use graphc_ir::plan::{Layout, TensorKind};
 use graphc_ir::rule::Choice;
 use graphc_ir::sbp::NdSbp;
@@ -182,5 +183,18 @@ impl Decisions {
     pub fn placement(&self, value: ValueId) -> &Placement {
         let producer: NodeId = self.graph().value(value).producer;
         &self.staging.placement[producer.index()]
+    }
+}
+
+/// Returns the variable that a value is, in whatever precision and order of dims, gathered again or not.
+pub(crate) fn variable_of(graph: &Graph, value: ValueId) -> Option<ValueId> {
+    let node = graph.producer(value);
+    let moves = node.op.operation().movement() == Some(Movement::Rearranged);
+    match &node.op {
+        Op::Variable(_) => Some(value),
+        _ if moves || matches!(node.op, Op::Cast(_) | Op::Regather(_)) => {
+            variable_of(graph, *node.operands.first()?)
+        }
+        _ => None,
     }
 }

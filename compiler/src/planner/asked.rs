@@ -1,10 +1,27 @@
 //! The layouts that strategies ask for: of inputs, parameters, states and updates.
 
 use graphc_ir::graph::Node;
+use graphc_ir::mesh::Placement;
 use graphc_ir::op::Op;
 use graphc_ir::ops::Input;
 use graphc_ir::plan::{AxisStrategy, Strategy, TensorKind};
 use graphc_ir::sbp::{NdSbp, Sbp};
+
+use super::error::PlannerError;
+
+/// Refuses a strategy that names more axes than a mesh has.
+pub(super) fn check_axes(strategy: Strategy, placements: &[Placement]) -> Result<(), PlannerError> {
+    let Strategy::Mixed(mixed) = strategy else { return Ok(()) };
+    let short = |place: &&Placement| place.ranks.len() > 1 && place.hierarchy.len() < mixed.count();
+    match placements.iter().find(short) {
+        None => Ok(()),
+        Some(place) => Err(PlannerError::Axes {
+            strategy: strategy.to_string(),
+            count: mixed.count(),
+            mesh: place.hierarchy.clone(),
+        }),
+    }
+}
 
 /// Returns the layout over an axis that its strategy gives to the first result of a node, or `None` if it follows from the operands.
 pub(super) fn wished_sbp(strategy: AxisStrategy, node: &Node, kind: TensorKind) -> Option<Sbp> {

@@ -6,15 +6,13 @@ use crate::trained;
 use graphc_compiler::check::verify_invariants;
 use graphc_compiler::cluster::preset;
 use graphc_compiler::compile::compile;
-use graphc_ir::builder::GraphBuilder;
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::graph::Graph;
-use graphc_ir::nn::{Llama, LlamaConfig, Module};
+use graphc_ir::nn::LlamaConfig;
 use graphc_ir::plan::{Action, BoxingKind, CompileOptions, TensorKind};
 use graphc_ir::types::DType;
 
 fn llama() -> Graph {
-    let g = GraphBuilder::new("llama");
     let config = LlamaConfig {
         layers: 2,
         width: 64,
@@ -24,9 +22,7 @@ fn llama() -> Graph {
         vocabulary: 64,
         base: 1e4,
     };
-    let tokens = g.input("tokens", DType::I64, [16, 16]);
-    g.output("logits", &Llama::new(&g, &config).forward(&tokens));
-    g.finish().expect("fits")
+    trained::llama(&config, [16, 16])
 }
 
 fn planned(strategy: &str, mesh: &[usize], precision: DType) -> VerifiedPlan {

@@ -8,7 +8,7 @@ use graphc_compiler::lower::collective_counts;
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
 use graphc_ir::nn::{Gpt, GptConfig, Module};
-use graphc_ir::plan::{BoxingKind, CompileOptions, Strategy, TensorKind};
+use graphc_ir::plan::{BoxingKind, CompileOptions, TensorKind};
 use graphc_ir::types::DType;
 
 fn gpt() -> Graph {
@@ -90,9 +90,14 @@ fn shards_lie_beside_a_split_of_the_model() {
 
 #[test]
 fn more_names_than_axes_are_refused() {
-    let options = CompileOptions { strategy: Strategy::HSDP, ..trained::options(&[4], 1, 1) };
-    let refused = compile(gpt(), &options, &preset("cpu").expect("a preset"), None);
-    let said = refused.expect_err("one axis").to_string();
-    let expected = "the strategy data,zero3 names 2 axes, and the ranks of a stage lie on a mesh of 1, 4: give a mesh that leaves each stage 2 axes, or one name for all";
-    assert!(said.ends_with(expected), "{said}");
+    for (name, mesh) in [("data,zero3", 4), ("zero1,zero1:cp", 4)] {
+        let strategy = name.parse().expect("a strategy");
+        let options = CompileOptions { strategy, ..trained::options(&[mesh], 1, 1) };
+        let refused = compile(gpt(), &options, &preset("cpu").expect("a preset"), None);
+        let said = refused.expect_err("one axis").to_string();
+        let expected = format!(
+            "the strategy {name} names 2 axes, and the ranks of a stage lie on a mesh of 1, {mesh}: give a mesh that leaves each stage 2 axes, or one name for all"
+        );
+        assert!(said.ends_with(&expected), "{said}");
+    }
 }

@@ -4,17 +4,14 @@ use crate::trained;
 use graphc_compiler::check::verify_invariants;
 use graphc_compiler::cluster::preset;
 use graphc_compiler::compile::compile;
-use graphc_ir::builder::GraphBuilder;
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::graph::Graph;
-use graphc_ir::nn::{Llama, LlamaConfig, Module};
+use graphc_ir::nn::LlamaConfig;
 use graphc_ir::op::Op;
 use graphc_ir::plan::{Action, CompileOptions, Pin};
-use graphc_ir::types::DType;
 
 /// A decoder whose four heads have keys and values of their own.
 fn decoder() -> Graph {
-    let g = GraphBuilder::new("decoder");
     let config = LlamaConfig {
         layers: 2,
         width: 32,
@@ -24,9 +21,7 @@ fn decoder() -> Graph {
         vocabulary: 64,
         base: 1e4,
     };
-    let tokens = g.input("tokens", DType::I64, [4, 64]);
-    g.output("logits", &Llama::new(&g, &config).forward(&tokens));
-    g.finish().expect("fits")
+    trained::llama(&config, [4, 64])
 }
 
 fn planned(strategy: &str, mesh: &[usize], split: &str) -> VerifiedPlan {

@@ -1,8 +1,8 @@
-//! The model that tests train: a small GPT, by AdamW on cross entropy.
+//! The models that tests train, by AdamW on cross entropy: a small GPT, and decoders of any size.
 
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
-use graphc_ir::nn::{Gpt, GptConfig, Module};
+use graphc_ir::nn::{Gpt, GptConfig, Llama, LlamaConfig, Module};
 use graphc_ir::plan::{AdamOptions, CompileOptions, Loss, Optimizer};
 use graphc_ir::types::DType;
 
@@ -19,6 +19,14 @@ pub fn options(mesh: &[usize], stages: usize, microbatches: usize) -> CompileOpt
         optimizer: Some(Optimizer::AdamW(ADAM)),
         ..CompileOptions::default()
     }
+}
+
+/// A decoder with rotary embeddings and gated perceptrons, over tokens `[batch, sequence]`.
+pub fn llama(config: &LlamaConfig, tokens: [usize; 2]) -> Graph {
+    let g = GraphBuilder::new("llama");
+    let tokens = g.input("tokens", DType::I64, tokens);
+    g.output("logits", &Llama::new(&g, config).forward(&tokens));
+    g.finish().expect("fits")
 }
 
 /// Two layers over characters.

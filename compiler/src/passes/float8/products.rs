@@ -10,7 +10,7 @@ use graphc_ir::plan::Float8Recipe;
 use graphc_ir::types::DType;
 
 use super::moved_source;
-use crate::decisions::{Phase, TrainingGraph};
+use crate::decisions::{Phase, TrainingGraph, variable_of};
 
 /// The number of elements of which rows and columns are multiples.
 const TILE: usize = 16;
@@ -82,16 +82,6 @@ fn find_weight_gradient(
 /// Returns the tensor that a value is before it was moved.
 fn unmoved(graph: &Graph, value: ValueId) -> ValueId {
     moved_source(graph, value).map_or(value, |source| unmoved(graph, source))
-}
-
-/// Returns the variable that a value is, in whatever precision and order of dims.
-fn variable_of(graph: &Graph, value: ValueId) -> Option<ValueId> {
-    let node = graph.producer(value);
-    match &node.op {
-        Op::Variable(_) => Some(value),
-        Op::Cast(_) => variable_of(graph, node.operands[0]),
-        _ => variable_of(graph, moved_source(graph, value)?),
-    }
 }
 
 /// Returns the weights of products that give scores: what the loss or the user reads, at most cast, moved or with a bias.

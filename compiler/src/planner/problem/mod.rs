@@ -19,6 +19,7 @@ use graphc_solver::meter::Meter;
 use super::error::PlannerError;
 use crate::boxing::{Fusion, Hidden, HidingWindow, fetched, unhidden_seconds};
 use crate::decisions::{Decisions, Sharding};
+use crate::planner::asked::check_axes;
 use boxed::KnownBoxing;
 use candidates::{Candidate, CandidateList, Candidates};
 use layouts::{ClassId, Layouts, PlacementId, Price, SbpId};
@@ -199,6 +200,7 @@ impl<'a> Problem<'a> {
     ) -> Result<Self, PlannerError> {
         let meter = Meter::default();
         let layouts = Layouts::new(decisions, cluster, meter.clone());
+        check_axes(options.strategy, layouts.placements())?;
         let candidates =
             Candidates::new(decisions, options, cluster, tied).list_candidates(&layouts)?;
         let lifetimes = Lifetimes::new(decisions, options.schedule);

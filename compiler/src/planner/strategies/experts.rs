@@ -7,7 +7,7 @@
 //!
 //! [`GroupedMatMul`]: graphc_ir::ops::GroupedMatMul
 
-use graphc_ir::graph::{Graph, Node};
+use graphc_ir::graph::Node;
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::{Movement, Op};
 use graphc_ir::sbp::Sbp;
@@ -15,6 +15,7 @@ use graphc_ir::sbp::Sbp;
 use super::super::problem::Problem;
 use super::super::problem::candidates::Candidate;
 use super::gradients::pinned_layout;
+use crate::decisions::variable_of;
 
 /// The axes over which products of experts are to be split by blocks, for each node.
 pub(super) struct PinnedExperts {
@@ -28,7 +29,10 @@ impl PinnedExperts {
         let readers = graph.list_consumers();
         for (id, node) in graph.iter() {
             let variable = match &node.op {
-                Op::GroupedMatMul(_) => variable_of(graph, node.operands[1]),
+                Op::GroupedMatMul(_) => {
+                    let variable = variable_of(graph, node.operands[1]);
+                    variable.map(|variable| graph.value(variable).producer.index())
+                }
                 Op::GroupedMatMulGrad(_) => {
                     let becomes = |value: ValueId| -> Option<ValueId> {
                         let &[reader] = readers[value.index()].as_slice() else { return None };
@@ -92,15 +96,4 @@ impl PinnedExperts {
 fn is_same(node: &Node) -> bool {
     let moves = node.op.operation().movement() == Some(Movement::Rearranged);
     moves || matches!(node.op, Op::Cast(_) | Op::Accumulate(_) | Op::Regather(_))
-}
-
-/// Returns the node of the variable that a value is, in whatever precision and order of dims.
-fn variable_of(graph: &Graph, value: ValueId) -> Option<usize> {
-    let producer = graph.value(value).producer;
-    let node = graph.node(producer);
-    match &node.op {
-        Op::Variable(_) => Some(producer.index()),
-        _ if is_same(node) => variable_of(graph, *node.operands.first()?),
-        _ => None,
-    }
 }

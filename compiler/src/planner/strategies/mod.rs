@@ -30,7 +30,6 @@
 
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::ValueId;
-use graphc_ir::mesh::Placement;
 use graphc_ir::op::Op;
 use graphc_ir::plan::{AxisStrategy, Strategy, TensorKind};
 use graphc_ir::sbp::{NdSbp, Sbp};
@@ -61,7 +60,6 @@ pub(super) fn assign_strategy(
     problem: &Problem<'_>,
     strategy: Strategy,
 ) -> Result<Vec<usize>, PlannerError> {
-    check_axes(problem, strategy)?;
     if strategy.splits_model() {
         let sequences = strategy.over_axes(1) == [AxisStrategy::MegatronSp];
         let mut chosen = megatron::assign_megatron(problem, sequences)?;
@@ -118,20 +116,6 @@ pub(super) fn assign_strategy(
 struct PinnedWays {
     experts: PinnedExperts,
     sequences: SequenceAxes,
-}
-
-/// Refuses a strategy that names more axes than a mesh has.
-fn check_axes(problem: &Problem<'_>, strategy: Strategy) -> Result<(), PlannerError> {
-    let Strategy::Mixed(mixed) = strategy else { return Ok(()) };
-    let short = |place: &&Placement| place.ranks.len() > 1 && place.hierarchy.len() < mixed.count();
-    match problem.layouts.placements().iter().find(short) {
-        None => Ok(()),
-        Some(place) => Err(PlannerError::Axes {
-            strategy: strategy.to_string(),
-            count: mixed.count(),
-            mesh: place.hierarchy.clone(),
-        }),
-    }
 }
 
 /// Returns the layout in which an update works if the user pins one of its states: that of the state.
