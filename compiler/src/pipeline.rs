@@ -38,6 +38,7 @@ use crate::passes::simplify::simplify_graph;
 use crate::passes::staging::{assign_stages, collect_staging, fill_from_neighbours, one_stage};
 use crate::passes::statistics::check_kept;
 use crate::passes::training_mode::set_mode;
+use crate::passes::zigzag::order_sequences;
 
 /// A pass, and the reason for its position in the order.
 pub struct Pass {
@@ -166,6 +167,12 @@ pub const PASSES: &[Pass] = &[
         why: "before autodiff, which puts each gradient in the stage of the op that it differentiates; after the loss, which is a part of the last stage's work",
         scope: PassScope::Model,
         run: PassFunction::Forward(assign_stages),
+    },
+    Pass {
+        name: "zigzag",
+        why: "after attention and functions, whose ops it gives another order; before autodiff; after stages, whose ranks share sequences",
+        scope: PassScope::Model,
+        run: PassFunction::Forward(order_sequences),
     },
     Pass {
         name: "autocast",

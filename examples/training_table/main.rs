@@ -50,6 +50,9 @@ struct Args {
     /// What runs the steps: graphc, torch-eager, torch-compile, megatron or megatron-core; default megatron for its rows, torch-eager for those of FSDP, of published trainings what each ran on
     #[arg(long)]
     framework: Option<String>,
+    /// Of published trainings: a folder for the plan of each row, which `graphc simulate` and `graphc inspect` read
+    #[arg(long)]
+    plans: Option<PathBuf>,
     /// Print the rows with a column `predicted_s`
     #[arg(long)]
     csv: bool,
@@ -79,6 +82,7 @@ fn main() -> Result<()> {
             rows: !args.csv,
             only: args.only.as_deref(),
             framework: args.framework.as_deref(),
+            plans: args.plans.as_deref(),
         };
         return published::run(&rows, &settings);
     }

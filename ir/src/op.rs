@@ -148,6 +148,8 @@ pub enum Op {
     Dropout(DropoutOp),
     /// The lower or upper triangle.
     Triangle(Triangle),
+    /// Chunks of a sequence in another order: early ones beside late ones.
+    Zigzag(Zigzag),
     /// A step of SGD.
     SgdUpdate(SgdUpdate),
     /// A step of Adam or AdamW.
@@ -245,6 +247,7 @@ impl Op {
             Op::GroupedMatMulGrad(op) => op,
             Op::Dropout(op) => op,
             Op::Triangle(op) => op,
+            Op::Zigzag(op) => op,
             Op::SgdUpdate(op) => op,
             Op::AdamUpdate(op) => op,
             Op::RmspropUpdate(op) => op,

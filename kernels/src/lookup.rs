@@ -59,7 +59,8 @@ pub(crate) fn find_cpu_kernel(op: &Op, operands: &[DType], results: &[DType]) ->
         | Op::Concat(_)
         | Op::Split(_)
         | Op::Expand(_)
-        | Op::Pad(_) => movement::move_elements,
+        | Op::Pad(_)
+        | Op::Zigzag(_) => movement::move_elements,
         Op::Reshape(_) | Op::ToGlobal(_) | Op::Regather(_) | Op::Accumulate(_) => {
             movement::copy_elements
         }

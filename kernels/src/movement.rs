@@ -2,7 +2,9 @@
 
 use graphc_ir::float8::{E4M3, E5M2};
 use graphc_ir::op::Op;
-use graphc_ir::ops::{Concat, Expand, Pad, Slice, Split, Transpose};
+use graphc_ir::ops::{
+    Concat, Expand, Pad, Slice, Split, Transpose, Zigzag, ZigzagRun, zigzag_runs,
+};
 use graphc_ir::types::{DType, row_major_strides};
 use half::{bf16, f16};
 
@@ -34,6 +36,7 @@ pub(crate) fn move_elements(
         Op::Expand(op) => takes(1).and_then(|()| expand_view(op, &operands[0], results, cx)),
         Op::Pad(op) => takes(1).and_then(|()| pad_view(op, &operands[0], results, cx)),
         Op::Split(op) => takes(1).and_then(|()| split_view(op, &operands[0], results, cx)),
+        Op::Zigzag(op) => takes(1).and_then(|()| zigzag_view(*op, &operands[0], results, cx)),
         Op::Concat(op) => concat_views(op, operands, results, cx),
         _ => Err(KernelError::bad_call(name, "moves no elements")),
     }
@@ -168,6 +171,29 @@ fn pad_view(
     }
     fill_view(to, op.value.0)?;
     strided::copy_strided("pad", &walk, from, to, cx)
+}
+
+fn zigzag_view(
+    op: Zigzag,
+    from: &View<'_>,
+    results: Views<'_, '_>,
+    cx: &KernelContext<'_>,
+) -> Result<(), KernelError> {
+    let to = only_result("zigzag", results)?;
+    let Some(&extent) = from.shape.get(op.dim).filter(|_| from.shape == to.shape) else {
+        return Err(mismatch_error("zigzag", from, to));
+    };
+    let strides = row_major_strides(from.shape);
+    let apart = strides[op.dim];
+    for ZigzagRun { position, index, count } in zigzag_runs(extent, op.pairs) {
+        let (source, target) = if op.inverse { (index, position) } else { (position, index) };
+        let mut shape = from.shape.to_vec();
+        shape[op.dim] = count;
+        let walk =
+            StridedWalk::row_major(&shape, &strides, &strides, source * apart, target * apart);
+        strided::copy_strided("zigzag", &walk, from, to, cx)?;
+    }
+    Ok(())
 }
 
 fn concat_views(

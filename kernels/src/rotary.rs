@@ -28,7 +28,7 @@ pub(crate) fn rotary<T: Float>(
     }
     let rank = x.shape.len();
     let (first, first_pair) = (x.origin[rank - 3], x.origin[rank - 1] / 2);
-    let whole = x.global[rank - 1];
+    let (whole, all_times) = (x.global[rank - 1], x.global[rank - 3]);
     let (x, out) = (x.as_slice::<T>()?, out.as_mut_slice::<T>()?);
     let row = heads * width;
     if out.is_empty() {
@@ -41,7 +41,8 @@ pub(crate) fn rotary<T: Float>(
     for (index, row) in angles.chunks_exact_mut(width).enumerate() {
         let (sines, cosines) = row.split_at_mut(width / 2);
         for (pair, (sine, cosine)) in sines.iter_mut().zip(cosines).enumerate() {
-            let (sin, cos) = op.angle(first + index, first_pair + pair, whole).sin_cos();
+            let position = op.position(first + index, all_times);
+            let (sin, cos) = op.angle(position, first_pair + pair, whole).sin_cos();
             (*sine, *cosine) = (sin as f32, cos as f32);
         }
     }

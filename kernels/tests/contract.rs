@@ -94,7 +94,7 @@ fn large_cases() -> Vec<Case> {
     add(Op::Attention(Attention::new(causal, scale)), &types, random);
     let types = [&query, &key, &key, &query, &row, &query].map(TensorType::clone);
     add(Op::AttentionGrad(AttentionGrad::new(causal, scale)), &types, random);
-    let rotary = Rotary { base: Scalar(1e4), interleaved: false, inverse: false };
+    let rotary = Rotary { base: Scalar(1e4), interleaved: false, inverse: false, zigzag: None };
     add(Op::Rotary(rotary), &[f32s(&[2, 300, 8, 16])], random);
     for (cell, gates) in [(Cell::Lstm, 80), (Cell::Gru, 60)] {
         let [of_gates, states] = [gates, 20].map(|width| f32s(&[200, 3, width]));

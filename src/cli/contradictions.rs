@@ -194,6 +194,13 @@ fn check_graph(given: &Given<'_>, plan: &Plan, args: &SharedArgs) -> Result<()> 
     if args.keep_attention && !plan.options.keep_attention {
         given.refuse_option("--keep-attention", "", "with attention by one op")?;
     }
+    if args.keep_order && !plan.options.keep_order {
+        given.refuse_option(
+            "--keep-order",
+            "",
+            "with sequences in chunks where ranks share them",
+        )?;
+    }
     Ok(())
 }
 

@@ -1,6 +1,10 @@
 //! Axes that split sequences (context parallelism): a decoder trains to one rank's losses, whatever the ranks share.
 
-use graphc::ir::nn::{Llama, LlamaConfig};
+use std::collections::BTreeSet;
+
+use graphc::ir::nn::{Embedding, Linear, Llama, LlamaConfig};
+use graphc::ir::op::Op;
+use graphc::ir::plan::{Action, Actor};
 use graphc::prelude::*;
 
 use super::{Feeds, begin, number, step};
@@ -66,6 +70,43 @@ fn ranks_that_share_sequences_train_as_one_rank() {
         let near = found.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 2e-5);
         assert!(near, "{} on {:?}: {found:?} is not {expected:?}", options.strategy, options.mesh);
     }
+}
+
+/// Returns the pairs of chunks in whose order all attention of a plan, and its gradient, takes its queries.
+fn orders(graph: &Graph, options: &CompileOptions) -> BTreeSet<Option<u32>> {
+    let cluster = preset("cpu").expect("a preset");
+    let plan = compile(graph.clone(), options, &cluster, None).expect("a plan").plan;
+    let of = |actor: &Actor| match &actor.action {
+        Action::Compute { op: Op::Attention(op), .. } => Some(op.zigzag),
+        Action::Compute { op: Op::AttentionGrad(op), .. } => Some(op.zigzag),
+        _ => None,
+    };
+    let found = plan.programs.iter().flat_map(|program| program.actors.iter().filter_map(of));
+    found.map(|pairs| pairs.map(|pairs| pairs.get())).collect()
+}
+
+/// Under a causal mask each rank has early and late queries. What depends on places in a sequence otherwise leaves sequences in their own order.
+#[test]
+fn ranks_have_as_much_of_a_causal_mask_each() {
+    for (mesh, strategy, pairs) in
+        [(&[2][..], "data:cp", 2), (&[2, 2], "zero1:cp,megatron:sp", 2), (&[4], "zero3:cp", 4)]
+    {
+        let found = orders(&decoder(), &options(mesh, strategy));
+        assert_eq!(found, [Some(pairs)].into(), "{strategy}");
+    }
+    assert_eq!(orders(&decoder(), &options(&[2], "zero3")), [None].into());
+    let kept = CompileOptions { keep_order: true, ..options(&[2], "data:cp") };
+    assert_eq!(orders(&decoder(), &kept), [None].into());
+    // 16 elements are no 10 chunks.
+    assert_eq!(orders(&decoder(), &options(&[5], "data:cp")), [None].into());
+    // Places of weights that are dropped are those in the sequence's own order.
+    let g = GraphBuilder::new("dropped");
+    let x = Embedding::new(&g, "table", 64, 32).forward(&g.input("tokens", DType::I64, [4, 16]));
+    let heads = x.dropout(0.1).reshape(&[4, 16, 4, 8]);
+    let y = heads.attention(&heads, &heads, true).reshape(&[4, 16, 32]);
+    g.output("logits", &Linear::new(&g, "head", 32, 64).forward(&y));
+    let dropped = g.finish().expect("fits");
+    assert_eq!(orders(&dropped, &options(&[2], "data:cp")), [None].into());
 }
 
 /// Inputs lie in parts of their sequences, and so do the queries of attention.

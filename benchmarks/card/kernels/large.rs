@@ -195,9 +195,16 @@ fn movements(to: &mut Examples, dtype: DType) {
     to.whole(Op::Pad(Pad { low, high, interior, value }), &thirds[..1], 0.0);
     let op = Op::Triangle(Triangle { lower: true, diagonal: -3 });
     to.whole(op, &[ty(dtype, &[12, 512, 513])], 0.0);
+    let pairs = std::num::NonZeroU32::new(8).expect("at least 1");
+    to.whole(Op::Zigzag(Zigzag { dim: 1, pairs, inverse: false }), &thirds[..1], 0.0);
     let places = ty(DType::Bool, &[4, 1024, 1]);
     to.whole(Op::Where(Where {}), &[places, thirds[0].clone(), ty(dtype, &[768])], 0.0);
-    let op = Rotary { base: graphc_ir::scalar::Scalar(5e5), interleaved: false, inverse: false };
+    let op = Rotary {
+        base: graphc_ir::scalar::Scalar(5e5),
+        interleaved: false,
+        inverse: false,
+        zigzag: None,
+    };
     // Angles reach 2047, of which f32 has 1e-4.
     to.both(Op::Rotary(op), &[ty(dtype, &[1, 2048, 16, 64])], 5e-4);
     let op = CumulativeSum { axis: 1, exclusive: false, reverse: false };

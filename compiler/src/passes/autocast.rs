@@ -123,6 +123,7 @@ fn classify_op(op: &Op) -> CastClass {
         | Op::Resize(_)
         | Op::Dropout(_)
         | Op::Triangle(_)
+        | Op::Zigzag(_)
         | Op::ToGlobal(_)
         | Op::Regather(_)
         | Op::Accumulate(_) => CastClass::Own,

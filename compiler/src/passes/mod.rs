@@ -44,6 +44,7 @@ pub mod statistics;
 pub mod training_mode;
 mod views;
 mod wanted;
+pub mod zigzag;
 
 /// The output that is the loss of a graph which [`loss::attach_loss`] has seen.
 pub const LOSS: &str = "loss";

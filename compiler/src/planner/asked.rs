@@ -49,6 +49,21 @@ pub(super) fn wished_sbp(strategy: AxisStrategy, node: &Node, kind: TensorKind) 
     }
 }
 
+/// Returns the layout that a strategy with an axis of sequences asks for of an input, whatever its extents.
+pub(crate) fn input_layout(
+    strategy: Strategy,
+    hierarchy: &[usize],
+    node: &Node,
+    kind: TensorKind,
+) -> Option<NdSbp> {
+    if !strategy.splits_sequences() {
+        return None;
+    }
+    let axes = strategy.over_axes(hierarchy.len());
+    let sbps = axes.into_iter().map(|axis| wished_sbp(axis, node, kind));
+    Some(NdSbp(sbps.collect::<Option<_>>()?))
+}
+
 /// Returns the dim of an input that counts the elements of a sequence: the first beside that of samples. An input without samples has none.
 fn sequence_dim(input: &Input) -> Option<usize> {
     let samples = input.samples_dim()?;

@@ -10,6 +10,7 @@ mod model;
 mod row;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 
@@ -18,7 +19,7 @@ use graphc::prelude::*;
 use graphc_compiler::cluster::find_framework;
 use graphc_compiler::compile::predict_step_seconds;
 use graphc_compiler::planner::UNLIMITED;
-use graphc_ir::plan::Cluster;
+use graphc_ir::plan::{Cluster, Plan, write_plan};
 
 use layout::Said;
 pub use row::{Published, is_published};
@@ -51,6 +52,8 @@ pub struct Settings<'a> {
     pub only: Option<&'a str>,
     /// The profile of all rows instead of their own.
     pub framework: Option<&'a str>,
+    /// A folder for the plan of each row.
+    pub plans: Option<&'a Path>,
 }
 
 /// Predicts all rows of a table, and prints how they compare.
@@ -100,7 +103,9 @@ fn take<'a>(next: &AtomicUsize, rows: &'a [Published]) -> Option<(usize, &'a Pub
 }
 
 fn outcome(row: Published, settings: &Settings<'_>) -> Outcome {
-    let predicted = best(&row, settings).map_err(|error| format!("{error:#}"));
+    let predicted = best(&row, settings)
+        .and_then(|best| write_row_plan(&row, &best, settings).map(|()| best))
+        .map_err(|error| format!("{error:#}"));
     let memory = match &predicted {
         Ok((_, said, cluster)) if settings.memory => peak(said, cluster).ok(),
         _ => None,
@@ -127,6 +132,21 @@ fn best(row: &Published, settings: &Settings<'_>) -> Result<(f64, Said, Cluster)
     best.context("there is no way")
 }
 
+/// Writes the plan of a row, where there is a folder for them, under the row's number and model.
+fn write_row_plan(
+    row: &Published,
+    (_, said, cluster): &(f64, Said, Cluster),
+    settings: &Settings<'_>,
+) -> Result<()> {
+    let Some(folder) = settings.plans else { return Ok(()) };
+    std::fs::create_dir_all(folder)
+        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    let plan = whole_plan(said, cluster)?;
+    let path = folder.join(format!("{}-{}.json", row.index, row.model));
+    std::fs::write(&path, write_plan(&plan))
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
 /// Returns the graph of a row, and the options of its training.
 fn training(said: &Said) -> Result<(Graph, CompileOptions)> {
     let (graph, pins) = said.model.graph()?;
@@ -136,11 +156,16 @@ fn training(said: &Said) -> Result<(Graph, CompileOptions)> {
 
 /// The peak of a plan that keeps no limit, and what the device has.
 fn peak(said: &Said, cluster: &Cluster) -> Result<(u64, u64)> {
-    let (graph, options) = training(said)?;
-    let options = CompileOptions { memory: Some(UNLIMITED), ..options };
-    let plan = compile(graph, &options, cluster, None)?.plan;
+    let plan = whole_plan(said, cluster)?;
     let peak = plan.predicted.peak_memory_bytes.iter().max().copied().unwrap_or(0);
     Ok((peak, cluster.device.memory))
+}
+
+/// Returns the plan of a row with everything placed in memory, of which there is enough.
+fn whole_plan(said: &Said, cluster: &Cluster) -> Result<Plan> {
+    let (graph, options) = training(said)?;
+    let options = CompileOptions { memory: Some(UNLIMITED), ..options };
+    Ok(compile(graph, &options, cluster, None)?.plan.into_plan())
 }
 
 fn line(outcome: &Outcome) -> String {

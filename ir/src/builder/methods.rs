@@ -213,7 +213,7 @@ impl Tensor {
     /// transformers, or neighbours do where `interleaved`, as in RoFormer and in LLaMA's own weights.
     #[track_caller]
     pub fn rotary(&self, base: f64, interleaved: bool) -> Tensor {
-        let rotary = Rotary { base: Scalar(base), interleaved, inverse: false };
+        let rotary = Rotary { base: Scalar(base), interleaved, inverse: false, zigzag: None };
         self.builder.apply(Op::Rotary(rotary), &[self])
     }
 

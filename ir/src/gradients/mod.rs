@@ -126,6 +126,7 @@ pub fn write_gradients(op: &Op, node: &GradientNode<'_>) -> Vec<Option<Tensor>> 
         Op::GroupedMatMulGrad(op) => op,
         Op::Dropout(op) => op,
         Op::Triangle(op) => op,
+        Op::Zigzag(op) => op,
         Op::ToGlobal(op) => op,
         Op::Custom(op) => op,
         Op::Regather(op) => op,

@@ -33,6 +33,7 @@ use serde::{Deserialize, Serialize};
 
 use super::dropout::DropoutOp;
 use super::shards::{fill_shard, one_float, read_element};
+use super::zigzag::{find_position, has_pairs};
 use crate::array::Array;
 use crate::operation::{
     Arithmetic, AttentionShape, EvalContext, OpError, Operand, Operation, Region, check_arity,
@@ -72,12 +73,16 @@ pub struct Attention {
     /// The dropout of the weights, whose whole is `[batch, heads, queries, keys]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dropout: Option<DropoutOp>,
+    /// The pairs of chunks in whose order queries and keys lie, where they are in the order of [`Zigzag`](super::Zigzag); with a
+    /// causal mask, without dropout and bias.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zigzag: Option<NonZeroU32>,
 }
 
 impl Attention {
-    /// Makes an op without window, soft cap and dropout.
+    /// Makes an op without window, soft cap and dropout, of a sequence in its own order.
     pub fn new(causal: bool, scale: Scalar) -> Self {
-        Self { causal, scale, window: None, soft_cap: None, dropout: None }
+        Self { causal, scale, window: None, soft_cap: None, dropout: None, zigzag: None }
     }
 
     /// Returns the dropout of the weights, if any of them can be dropped.
@@ -85,7 +90,12 @@ impl Attention {
         self.dropout.filter(DropoutOp::can_drop)
     }
 
-    /// Returns whether a query sees a key, by mask and window.
+    /// Returns the place in the sequence of a query or key, of `extent`.
+    pub fn position(&self, index: usize, extent: usize) -> usize {
+        self.zigzag.map_or(index, |pairs| find_position(index, extent, pairs))
+    }
+
+    /// Returns whether a query sees a key, by mask and window: by their places in the sequence.
     pub fn sees(&self, query: usize, key: usize) -> bool {
         let near = self.window.is_none_or(|window| query < key + window.get() as usize);
         !self.causal || key <= query && near
@@ -101,6 +111,27 @@ impl Attention {
             return Err(shape_error(op, operands, "the soft cap must be above 0"));
         }
         self.dropout.map_or(Ok(()), |dropout| dropout.check_probability(op, operands))
+    }
+
+    /// Checks that an order of pairs is that of a causal mask, and that there are such pairs. Biases, and weights that are dropped, have their places
+    /// in the sequence's own order.
+    fn check_order(
+        &self,
+        op: &'static str,
+        operands: &[&TensorType],
+        has_bias: bool,
+    ) -> Result<(), OpError> {
+        let Some(pairs) = self.zigzag else { return Ok(()) };
+        let queries = operands[0].shape.get(1).copied().unwrap_or(0);
+        if !self.causal || self.dropout.is_some() || has_bias {
+            let reason = "an order of pairs needs a causal mask, no dropout and no bias";
+            return Err(shape_error(op, operands, reason));
+        }
+        if !has_pairs(queries, pairs) {
+            let reason = format!("{queries} queries are not {pairs} pairs of equal chunks");
+            return Err(shape_error(op, operands, reason));
+        }
+        Ok(())
     }
 }
 
@@ -124,6 +155,9 @@ pub struct AttentionGrad {
     /// The dropout of the weights, as in [`Attention`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dropout: Option<DropoutOp>,
+    /// The pairs of chunks in whose order queries and keys lie, as in [`Attention`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zigzag: Option<NonZeroU32>,
     /// The part of a bias, which is the last operand if there is one.
     #[serde(default, skip_serializing_if = "AttentionBias::is_none")]
     pub bias: AttentionBias,
@@ -152,8 +186,8 @@ impl AttentionBias {
 impl AttentionGrad {
     /// Makes the gradient of an attention op, with its parameters.
     pub fn from_attention(op: Attention, bias: AttentionBias) -> Self {
-        let Attention { causal, scale, window, soft_cap, dropout } = op;
-        Self { causal, scale, window, soft_cap, dropout, bias }
+        let Attention { causal, scale, window, soft_cap, dropout, zigzag } = op;
+        Self { causal, scale, window, soft_cap, dropout, zigzag, bias }
     }
 
     /// Makes an op without bias, window, soft cap and dropout.
@@ -163,8 +197,8 @@ impl AttentionGrad {
 
     /// Returns the attention op whose gradient it is.
     pub fn forward(&self) -> Attention {
-        let Self { causal, scale, window, soft_cap, dropout, bias: _ } = *self;
-        Attention { causal, scale, window, soft_cap, dropout }
+        let Self { causal, scale, window, soft_cap, dropout, zigzag, bias: _ } = *self;
+        Attention { causal, scale, window, soft_cap, dropout, zigzag }
     }
 
     /// Returns the places among the operands of the gradient of the log-sum-exp and of the bias, where they are there.
@@ -217,6 +251,7 @@ impl Operation for Attention {
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
         self.check_payload(self.name(), operands)?;
+        self.check_order(self.name(), operands, operands.len() > 3)?;
         let space = build_rule(self.name(), operands, self.causal)?;
         let bias = operands.get(3).map(|bias| space.bias_dims(self.name(), operands, bias));
         let AttentionRule { mut rule, query, key, row } = space;
@@ -304,6 +339,7 @@ impl Operation for AttentionGrad {
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
         self.forward().check_payload(self.name(), operands)?;
+        self.forward().check_order(self.name(), operands, !self.bias.is_none())?;
         let space = build_rule(self.name(), operands, self.causal)?;
         let (of_l, bias) = self.optional_operands(operands.len());
         let bias =
@@ -314,7 +350,12 @@ impl Operation for AttentionGrad {
             let reason = "a bias whose gradient is wanted must have all queries and keys";
             return Err(shape_error(self.name(), operands, reason));
         }
-        let mut summed = vec![QUERIES, GROUP, KEYS];
+        let mut summed = vec![QUERIES, GROUP];
+        match self.zigzag {
+            None => summed.push(KEYS),
+            // Keys of a part would be two runs of the sequence, and kernels know one.
+            Some(_) => rule.factors[KEYS].kind = FactorKind::Whole,
+        }
         let lacks = |factor: &usize| {
             learned.is_some_and(|dims| !dims.iter().any(|dim| dim.factors().contains(factor)))
         };

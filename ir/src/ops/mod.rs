@@ -41,6 +41,7 @@ mod top_k;
 mod unary;
 mod update;
 mod window;
+mod zigzag;
 
 pub use attention::*;
 pub use batch_norm::*;
@@ -80,3 +81,4 @@ pub use top_k::*;
 pub use unary::*;
 pub use update::*;
 pub use window::Window;
+pub use zigzag::*;

@@ -1,8 +1,11 @@
 //! Rotary position embedding (RoFormer; Su et al., arXiv 2104.09864, section 3.4.2).
 
+use std::num::NonZeroU32;
+
 use serde::{Deserialize, Serialize};
 
 use super::shards::{fill_shard, one_float, read_element};
+use super::zigzag::{find_position, has_pairs};
 use crate::array::Array;
 use crate::operation::{
     EvalContext, OpError, Operand, Operation, Region, check_arity, shape_error,
@@ -13,8 +16,8 @@ use crate::types::{DType, TensorType};
 
 /// x [.., time, heads, d] -> the same shape: of each head the pairs (i, i + d/2), as transformers has them, or
 /// (2i, 2i + 1) where `interleaved`, as RoFormer and LLaMA have them, are turned by position base^(-2i/d) radians.
-/// The position is the index along time in the whole tensor, so that time may be split; d is even, and whole but for
-/// pairs of neighbours.
+/// The position is the index along time in the whole tensor, so that time may be split, or in the sequence that
+/// [`Zigzag`](super::Zigzag) has put in another order; d is even, and whole but for pairs of neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Rotary {
     /// The base of the angles' frequencies, 10000 in RoFormer, 500000 in LLaMA 3.
@@ -23,6 +26,9 @@ pub struct Rotary {
     pub interleaved: bool,
     /// Whether it turns by the negative angles, as the gradient does.
     pub inverse: bool,
+    /// The pairs of chunks in whose order the times lie, where they are in the order of [`Zigzag`](super::Zigzag).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zigzag: Option<NonZeroU32>,
 }
 
 impl Rotary {
@@ -31,6 +37,11 @@ impl Rotary {
         let frequency = self.base.0.powf(-2.0 * pair as f64 / width as f64);
         let angle = position as f64 * frequency;
         if self.inverse { -angle } else { angle }
+    }
+
+    /// Returns the position of the element that has an index along `time` ones.
+    pub fn position(&self, index: usize, time: usize) -> usize {
+        self.zigzag.map_or(index, |pairs| find_position(index, time, pairs))
     }
 
     /// Returns the pair of an element of a head of `width` elements, and the positions of that pair's two elements.
@@ -70,6 +81,12 @@ impl Operation for Rotary {
             }
         }
         let (&width, outer) = operands[0].shape.split_last().expect("there are three dims");
+        if let Some(pairs) = self.zigzag
+            && !has_pairs(outer[outer.len() - 2], pairs)
+        {
+            let reason = format!("its times are not {pairs} pairs of equal chunks");
+            return Err(shape_error(self.name(), operands, reason));
+        }
         let mut rule = Rule { linear: vec![vec![0]], ..Rule::default() };
         let mut dims = rule.add_parallel_dims(outer);
         let pairs = rule.add_factor(width / 2, FactorKind::Parallel);
@@ -96,7 +113,9 @@ impl Operation for Rotary {
             let (&element, outer) = index.split_last().expect("there are three dims");
             let width = results[0].global[index.len() - 1];
             let (pair, places) = self.locate_pair(element, width);
-            let (sin, cos) = self.angle(index[index.len() - 3], pair, width).sin_cos();
+            let time = index.len() - 3;
+            let position = self.position(index[time], results[0].global[time]);
+            let (sin, cos) = self.angle(position, pair, width).sin_cos();
             let [x, y] =
                 places.map(|place| read_element(&operands[0], &[outer, &[place]].concat()));
             if element == places[0] { x * cos - y * sin } else { x * sin + y * cos }
@@ -112,7 +131,8 @@ mod tests {
     use crate::ops::shards::tests::evaluate;
 
     fn turned(interleaved: bool) -> Vec<f64> {
-        let op = Op::Rotary(Rotary { base: Scalar(100.0), interleaved, inverse: false });
+        let op =
+            Op::Rotary(Rotary { base: Scalar(100.0), interleaved, inverse: false, zigzag: None });
         let x = Array::new([2, 1, 4], vec![1.0, 2.0, 3.0, 4.0, 1.0, 0.0, 0.0, 1.0]);
         evaluate(op, &[(DType::F32, x)]).expect("fits")[0].data.clone()
     }
@@ -128,7 +148,12 @@ mod tests {
 
     #[test]
     fn an_odd_width_has_no_pairs() {
-        let op = Op::Rotary(Rotary { base: Scalar(1e4), interleaved: false, inverse: false });
+        let op = Op::Rotary(Rotary {
+            base: Scalar(1e4),
+            interleaved: false,
+            inverse: false,
+            zigzag: None,
+        });
         let error = op.infer_types(&[&TensorType::new(DType::F32, [4, 2, 3])]).expect_err("odd");
         assert!(error.to_string().ends_with("a head of 3 elements has no pairs"), "{error}");
     }

@@ -184,7 +184,7 @@ impl Operation for Pad {
 }
 
 /// Completes a rule of one operand and one result: dims that stay as they are are parallel, the others whole.
-fn dim_by_dim(
+pub(super) fn dim_by_dim(
     mut rule: Rule,
     shape: &[usize],
     stays: impl Fn(usize, usize) -> bool,

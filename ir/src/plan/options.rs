@@ -102,6 +102,10 @@ pub struct CompileOptions {
     /// Whether attention that the model writes in parts stays so, with its scores in memory, instead of becoming one op.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keep_attention: bool,
+    /// Whether sequences that ranks share lie in one piece on each, so that under a causal mask the last rank has the most to do, instead of in early and late
+    /// chunks.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keep_order: bool,
     /// The element type of automatic mixed precision outside the regions that the graph itself has; `None`: every op computes
     /// in the types that the model says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -150,6 +154,7 @@ impl Default for CompileOptions {
             recompute: Recompute::None,
             cross_entropy: CrossEntropyForm::Auto,
             keep_attention: false,
+            keep_order: false,
             precision: None,
             float8_recipe: Float8Recipe::Rowwise,
             pins: Vec::new(),

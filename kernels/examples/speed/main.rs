@@ -332,7 +332,7 @@ fn attention(bench: &mut Bench) {
         let types = [&query, &key, &key, &query, &row, &query].map(TensorType::clone);
         bench.op("  gradient", Op::AttentionGrad(AttentionGrad::new(causal, scale)), &types);
     }
-    let rotary = Rotary { base: Scalar(1e4), interleaved: false, inverse: false };
+    let rotary = Rotary { base: Scalar(1e4), interleaved: false, inverse: false, zigzag: None };
     bench.op("rotary [1,2048,8,128]", Op::Rotary(rotary), &[f32s(&[1, 2048, 8, 128])]);
 }
 

@@ -13,7 +13,7 @@ use half::{bf16, f16};
 
 use super::dropping::WeightDropping;
 use super::scoring::{Scoring, multiply_slopes};
-use super::weights::{LANES, weigh_scores};
+use super::weights::weigh_scores;
 use super::{APART, AttentionExtents, KEYS, QUERIES, ScoreStrip, Strips, multiply_or_zero};
 use crate::context::KernelContext;
 use crate::error::KernelError;
@@ -123,14 +123,14 @@ impl<T: Number> AttentionGradInputs<'_, T> {
         [dq, dk, dv]: [&mut [T]; 3],
         cx: &mut KernelContext<'_>,
     ) -> Result<(), KernelError> {
-        let AttentionExtents { batch, queries, shared, width, .. } = *self.space;
+        let AttentionExtents { batch, shared, width, .. } = *self.space;
         let units = batch * shared;
         if self.space.count_multiplications() == 0 {
             [dq, dk, dv].into_iter().for_each(|of_none| of_none.fill(T::default()));
             return Ok(());
         }
         let parts = parallel::count_parts(cx, self.space.count_multiplications()).min(units);
-        let rows = 2 * queries.next_multiple_of(LANES);
+        let rows = 2 * self.space.rows();
         let own = self.sizes().iter().sum::<usize>() + self.score_blocks() + rows + 2 * width;
         let own = own + self.scratch_len();
         let pieces = cx.scratch.take(parts * own).chunks_mut(own).enumerate();
@@ -190,21 +190,20 @@ impl<T: Number> AttentionGradInputs<'_, T> {
         to: [&mut [f32]; 3],
         scratch: &mut [f32],
     ) {
-        let AttentionExtents { queries, keys, group, width, .. } = *self.space;
+        let AttentionExtents { group, width, .. } = *self.space;
         let [dq, dk, dv] = to;
         [&mut *dq, &mut *dk, &mut *dv].into_iter().for_each(|all| all.fill(0.0));
         let (blocks, rest) = scratch.split_at_mut(self.score_blocks());
         let [weights, of_scores, slopes] = self.cut_blocks(blocks);
-        let (l, rest) = rest.split_at_mut(queries.next_multiple_of(LANES));
-        let (shifts, rest) = rest.split_at_mut(queries.next_multiple_of(LANES));
+        let (l, rest) = rest.split_at_mut(self.space.rows());
+        let (shifts, rest) = rest.split_at_mut(self.space.rows());
         let (pair, room) = rest.split_at_mut(2 * width);
         for member in 0..group {
             let head = shared * group + member;
             self.prepare_rows([batch, head], pair, [&mut *l, &mut *shifts]);
-            for first in (0..keys).step_by(KEYS) {
-                for start in (0..queries).step_by(QUERIES) {
-                    let extents = [QUERIES.min(queries - start), KEYS.min(keys - first)];
-                    let strips = self.space.strips([start, extents[0]], [first, extents[1]]);
+            for (first, keys) in self.space.key_blocks() {
+                for (start, count) in self.space.query_blocks() {
+                    let strips = self.space.strips([start, count], [first, keys]);
                     if strips.are_empty() {
                         continue;
                     }

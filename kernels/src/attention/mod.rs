@@ -128,8 +128,7 @@ fn cut_blocks<'a, T>(
 ) -> Vec<QueryBlock<'a, T>> {
     let mut blocks = Vec::new();
     for batch in 0..space.batch {
-        for start in (0..space.queries).step_by(QUERIES) {
-            let count = QUERIES.min(space.queries - start);
+        for (start, count) in space.query_blocks() {
             let (own_o, rest_o) = o.split_at_mut(count * space.heads * space.width);
             let (own_l, rest_l) = l.split_at_mut(count * space.heads);
             (o, l) = (rest_o, rest_l);
@@ -152,8 +151,10 @@ struct AttentionExtents {
     width: usize,
     first_query: usize,
     first_key: usize,
-    causal: bool,
-    window: Option<usize>,
+    /// Queries and keys of all ranks.
+    whole: [usize; 2],
+    /// The op, by which queries see keys.
+    op: Attention,
     scale: f32,
 }
 
@@ -189,8 +190,8 @@ impl AttentionExtents {
             width,
             first_query: q.origin[1],
             first_key: k.origin[1],
-            causal: payload.causal,
-            window: payload.window.map(|window| window.get() as usize),
+            whole: [q.global[1], k.global[1]],
+            op: payload,
             scale: payload.scale.0 as f32,
         })
     }
@@ -200,6 +201,11 @@ impl AttentionExtents {
         [self.batch, self.heads, self.queries, self.keys]
     }
 
+    /// The queries of a head, and room for a whole vector from any of them on.
+    fn rows(&self) -> usize {
+        self.queries + LANES
+    }
+
     /// Multiplications of one product.
     fn count_multiplications(&self) -> usize {
         self.batch * self.heads * self.queries * self.keys * self.width
@@ -207,9 +213,39 @@ impl AttentionExtents {
 
     /// The block of `count` queries from `start` on and `keys` keys from `first` on, in strips.
     fn strips(&self, [start, count]: [usize; 2], [first, keys]: [usize; 2]) -> Strips {
-        let ahead = (self.first_query + start + 1) as isize - (self.first_key + first) as isize;
-        let ahead = self.causal.then_some(ahead);
-        Strips { queries: count, keys, ahead, window: self.window }
+        let query = self.op.position(self.first_query + start, self.whole[0]);
+        let key = self.op.position(self.first_key + first, self.whole[1]);
+        let ahead = self.op.causal.then_some((query + 1) as isize - key as isize);
+        let window = self.op.window.map(|window| window.get() as usize);
+        Strips { queries: count, keys, ahead, window }
+    }
+
+    /// The queries in blocks of at most [`QUERIES`], each a first one and a number of them, which follow each other in the sequence.
+    fn query_blocks(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        self.cut_runs(0, self.first_query, [self.queries, QUERIES])
+    }
+
+    /// The keys in blocks of at most [`KEYS`], as queries are.
+    fn key_blocks(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        self.cut_runs(1, self.first_key, [self.keys, KEYS])
+    }
+
+    /// Cuts `count` queries (0) or keys (1) of a shard that begins at `origin` where `most` are full, and where a chunk of the sequence ends.
+    fn cut_runs(
+        &self,
+        dim: usize,
+        origin: usize,
+        [count, most]: [usize; 2],
+    ) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let pairs = self.op.zigzag.map(|pairs| 2 * pairs.get() as usize);
+        let chunk = pairs.map_or(usize::MAX, |chunks| (self.whole[dim] / chunks).max(1));
+        let mut start = 0;
+        std::iter::from_fn(move || {
+            let to_border = chunk - (origin + start) % chunk;
+            let block = (start, most.min(count - start).min(to_border));
+            start += block.1;
+            (block.1 > 0).then_some(block)
+        })
     }
 
     /// The queries of a head from `start` on.
@@ -263,8 +299,8 @@ impl AttentionExtents {
         sums.fill(0.0);
         greatest.fill(f32::NEG_INFINITY);
         total.fill(0.0);
-        for first in (0..self.keys).step_by(KEYS) {
-            let strips = self.strips([start, count], [first, KEYS.min(self.keys - first)]);
+        for (first, keys) in self.key_blocks() {
+            let strips = self.strips([start, count], [first, keys]);
             if strips.are_empty() {
                 continue;
             }

@@ -7,8 +7,7 @@ use graphc_ir::types::DType;
 use half::{bf16, f16};
 
 use super::gradient::{AttentionGradInputs, ScoreBlock};
-use super::weights::LANES;
-use super::{APART, KEYS, QUERIES, ScoreStrip};
+use super::{APART, AttentionExtents, QUERIES, ScoreStrip};
 use crate::context::KernelContext;
 use crate::error::KernelError;
 use crate::parallel;
@@ -17,8 +16,8 @@ use crate::view::ViewMut;
 
 /// Gradients of a block of queries of a bias.
 struct BiasUnit<'a, B> {
-    /// Sample and head of the bias, and its first query.
-    at: [usize; 3],
+    /// Sample and head of the bias, its first query, and how many queries there are.
+    at: [usize; 4],
     to: &'a mut [B],
 }
 
@@ -60,11 +59,11 @@ impl<T: Number> AttentionGradInputs<'_, T> {
         to: &mut [B],
         cx: &mut KernelContext<'_>,
     ) -> Result<(), KernelError> {
-        let [_, _, queries, keys] = self.space.score_extents();
-        let units = cut_units(extents, [queries, keys], to);
+        let [_, _, _, keys] = self.space.score_extents();
+        let units = cut_units(extents, self.space, to);
         let parts =
             parallel::count_parts(cx, self.space.count_multiplications()).min(units.len()).max(1);
-        let rows = 2 * queries.next_multiple_of(LANES) + 2 * self.space.width;
+        let rows = 2 * self.space.rows() + 2 * self.space.width;
         let own = QUERIES * keys + self.score_blocks() + rows + self.scratch_len();
         let mut pieces: Vec<BiasPiece<'_, B>> = cx
             .scratch
@@ -89,27 +88,25 @@ impl<T: Number> AttentionGradInputs<'_, T> {
     fn add_bias(
         &self,
         [samples, of_heads]: [usize; 2],
-        [sample, of_head, start]: [usize; 3],
+        [sample, of_head, start, count]: [usize; 4],
         sums: &mut [f32],
         scratch: &mut [f32],
     ) {
-        let [batch, heads, queries, keys] = self.space.score_extents();
+        let [batch, heads, _, keys] = self.space.score_extents();
         sums.fill(0.0);
         let (blocks, rest) = scratch.split_at_mut(self.score_blocks());
         let [weights, of_scores, slopes] = self.cut_blocks(blocks);
-        let (l, rest) = rest.split_at_mut(queries.next_multiple_of(LANES));
-        let (shifts, rest) = rest.split_at_mut(queries.next_multiple_of(LANES));
+        let (l, rest) = rest.split_at_mut(self.space.rows());
+        let (shifts, rest) = rest.split_at_mut(self.space.rows());
         let (pair, room) = rest.split_at_mut(2 * self.space.width);
-        let count = QUERIES.min(queries - start);
         let all = |own: usize, index: usize, extent: usize| {
             if own == 1 { 0..extent } else { index..index + 1 }
         };
         for batch in all(samples, sample, batch) {
             for head in all(of_heads, of_head, heads) {
                 self.prepare_rows([batch, head], pair, [&mut *l, &mut *shifts]);
-                for first in (0..keys).step_by(KEYS) {
-                    let own = [first, KEYS.min(keys - first)];
-                    let strips = self.space.strips([start, count], own);
+                for (first, own) in self.space.key_blocks() {
+                    let strips = self.space.strips([start, count], [first, own]);
                     if strips.are_empty() {
                         continue;
                     }
@@ -126,19 +123,18 @@ impl<T: Number> AttentionGradInputs<'_, T> {
 }
 
 /// The parts of the gradient that are computed one by one.
-fn cut_units<B>(
+fn cut_units<'a, B>(
     [samples, heads]: [usize; 2],
-    [queries, keys]: [usize; 2],
-    to: &mut [B],
-) -> Vec<BiasUnit<'_, B>> {
+    space: &AttentionExtents,
+    to: &'a mut [B],
+) -> Vec<BiasUnit<'a, B>> {
     let (mut units, mut rest) = (Vec::new(), to);
     for sample in 0..samples {
         for head in 0..heads {
-            for start in (0..queries).step_by(QUERIES) {
-                let count = QUERIES.min(queries - start);
-                let (to, behind) = rest.split_at_mut(count * keys);
+            for (start, count) in space.query_blocks() {
+                let (to, behind) = rest.split_at_mut(count * space.keys);
                 rest = behind;
-                units.push(BiasUnit { at: [sample, head, start], to });
+                units.push(BiasUnit { at: [sample, head, start, count], to });
             }
         }
     }

@@ -6,17 +6,20 @@
 //! They compute the scores twice, but no block adds to what another writes. The gradient of a bias is a third one, of `f32` arithmetic,
 //! with a block for 64 queries and 64 keys that goes over the samples and heads which have the bias in common.
 
-use graphc_ir::ops::{Attention, AttentionBias, AttentionGrad, DropoutOp, FLOOR};
+use graphc_ir::ops::{Attention, AttentionBias, AttentionGrad, DropoutOp, FLOOR, Zigzag};
 use graphc_ir::types::DType;
 
 use super::Shard;
 use super::call::{Argument, Call, CallRegister, Launch, LaunchMemory};
 use super::fill::define_stream;
+use super::movement::launch_zigzag;
 use super::source::{KernelSource, index_type};
 use crate::error::KernelError;
 
 /// Queries, or keys, of a block.
 const TILE: usize = 64;
+/// The bytes of which places in the memory to work in are multiples.
+const ALIGNMENT: usize = 256;
 /// Threads of a block of `f32`, and of halves.
 const THREADS: usize = 256;
 const OF_HALVES: usize = 128;
@@ -44,7 +47,10 @@ pub(super) fn prepare_attention(
     if l.elements() == 0 {
         return Ok(Call::empty());
     }
-    let mut arguments: Vec<Argument> = (0..3).map(Argument::operand).collect();
+    let mut scratch = 0;
+    let (keys, mut launches) = space.order_keys([k, v], &mut scratch);
+    let mut arguments = vec![Argument::operand(0)];
+    arguments.extend(keys.map(Argument::Address));
     arguments.extend([Argument::result(0), Argument::result(1)]);
     space.bias_and_origins(&mut arguments);
     let halves = space.dtype != DType::F32 && space.width <= WIDEST;
@@ -53,12 +59,15 @@ pub(super) fn prepare_attention(
         let source = space
             .build_half_source(include_str!("cu/attention_halves.cu"))
             .define("TILE_KEYS", if space.depth() > 128 { 32 } else { 64 });
-        let launch = Launch::kernel(source, "attention", blocks, OF_HALVES, arguments);
-        return Ok(Call::from_launches(vec![launch]));
+        launches.push(Launch::kernel(source, "attention", blocks, OF_HALVES, arguments));
+    } else {
+        let body = include_str!("cu/attention_floats.cu");
+        let (source, parts) = space.build_float_source(body, COLUMNS);
+        launches.push(Launch::kernel(source, "attention", blocks * parts, THREADS, arguments));
     }
-    let (source, parts) = space.build_float_source(include_str!("cu/attention_floats.cu"), COLUMNS);
-    let launch = Launch::kernel(source, "attention", blocks * parts, THREADS, arguments);
-    Ok(Call::from_launches(vec![launch]))
+    let mut call = Call::from_launches(launches);
+    call.scratch = scratch;
+    Ok(call)
 }
 
 /// The gradient.
@@ -90,15 +99,26 @@ pub(super) fn prepare_attention_grad(
         return Ok(Call::from_launches(written.map(none).collect()));
     }
     let mut call = Call::from_launches(vec![space.launch_shift(of_l.is_some())]);
-    call.launches.extend(space.launch_gradients());
+    call.scratch = l.elements() * size_of::<f32>();
+    let (keys, launches) = space.order_keys([k, v], &mut call.scratch);
+    call.launches.extend(launches);
+    let (of_keys, launches) = space.order_gradients([k, v], &mut call.scratch);
+    call.launches.extend(space.launch_gradients(keys, of_keys));
+    call.launches.extend(launches);
     let of_bias = of_bias.first().filter(|_| op.bias == AttentionBias::Learned);
     call.launches.extend(of_bias.map(|of_bias| space.of_bias(of_bias.shape())).transpose()?);
-    call.scratch = l.elements() * size_of::<f32>();
     Ok(call)
 }
 
 fn mismatch_error(op: &'static str, reason: &str) -> KernelError {
     KernelError::bad_call(op, reason)
+}
+
+/// Returns memory for a tensor behind `scratch` bytes, which grow by it.
+fn reserve(scratch: &mut usize, like: &Shard) -> LaunchMemory {
+    let place = scratch.next_multiple_of(ALIGNMENT);
+    *scratch = place + like.elements() * like.dtype().size();
+    LaunchMemory::Scratch(place)
 }
 
 /// Extents of the shards.
@@ -174,6 +194,41 @@ impl CudaAttentionExtents {
         Ok(Self { batch, queries, keys, heads, shared, width, op: payload, bias, whole, dtype })
     }
 
+    /// Returns where keys and values lie in the sequence's own order, and the launches that bring them there, to memory behind `scratch` bytes, which grow
+    /// by it.
+    fn order_keys(
+        &self,
+        keys: [&Shard; 2],
+        scratch: &mut usize,
+    ) -> ([LaunchMemory; 2], Vec<Launch>) {
+        let lie = [1, 2].map(|place| LaunchMemory::Slot(CallRegister::Operand(place)));
+        let Some(op) = self.zigzag(true) else { return (lie, Vec::new()) };
+        let ordered = keys.map(|key| reserve(scratch, key));
+        let mut launches = launch_zigzag(op, keys[0], [lie[0], ordered[0]]);
+        launches.extend(launch_zigzag(op, keys[1], [lie[1], ordered[1]]));
+        (ordered, launches)
+    }
+
+    /// Returns where the gradients of keys and values are written, and the launches that bring them from there to the results, as [`Self::order_keys`]
+    /// does.
+    fn order_gradients(
+        &self,
+        keys: [&Shard; 2],
+        scratch: &mut usize,
+    ) -> ([LaunchMemory; 2], Vec<Launch>) {
+        let lie = [1, 2].map(|place| LaunchMemory::Slot(CallRegister::Result(place)));
+        let Some(op) = self.zigzag(false) else { return (lie, Vec::new()) };
+        let ordered = keys.map(|key| reserve(scratch, key));
+        let mut launches = launch_zigzag(op, keys[0], [ordered[0], lie[0]]);
+        launches.extend(launch_zigzag(op, keys[1], [ordered[1], lie[1]]));
+        (ordered, launches)
+    }
+
+    /// The op that brings keys in the order of pairs, or back from it, if they lie so.
+    fn zigzag(&self, inverse: bool) -> Option<Zigzag> {
+        self.op.zigzag.map(|pairs| Zigzag { dim: 1, pairs, inverse })
+    }
+
     /// The bias, if there is one, and where queries and keys begin, which a causal mask depends on, and a dropout as well.
     fn bias_and_origins(&self, arguments: &mut Vec<Argument>) {
         arguments.extend(self.bias.as_ref().map(|bias| Argument::operand(bias.place)));
@@ -202,6 +257,8 @@ impl CudaAttentionExtents {
             .define("SHARING", self.heads / self.shared.max(1))
             .define("WIDTH", self.width)
             .define("CAUSAL", u8::from(self.op.causal))
+            .define("CHUNK", self.op.zigzag.map_or(0, |_| self.whole[1] / self.chunks().max(1)))
+            .define("CHUNKS", self.chunks())
             .define("WINDOW", self.op.window.map_or(0, |window| window.get()))
             .define_number("SCALE", self.op.scale.0 as f32)
             .define_flag("CAPPED", self.op.soft_cap.is_some())
@@ -229,6 +286,11 @@ impl CudaAttentionExtents {
             .zip(self.whole)
             .fold(source, |source, (name, extent)| source.define(name, extent));
         define_stream(source, "DROPOUT_KEY", dropout)
+    }
+
+    /// The chunks of the sequence in an order of pairs.
+    fn chunks(&self) -> usize {
+        self.op.zigzag.map_or(0, |pairs| 2 * pairs.get() as usize)
     }
 
     /// Kernels of `f32`, and in how many parts rows go.
@@ -264,8 +326,12 @@ impl CudaAttentionExtents {
         Launch::kernel(source, "shift", rows.div_ceil(THREADS / 32), THREADS, arguments)
     }
 
-    /// The gradients of keys and values, and of queries.
-    fn launch_gradients(&self) -> [Launch; 2] {
+    /// The gradients of keys and values, which are read and written where that is said, and of queries.
+    fn launch_gradients(
+        &self,
+        ordered: [LaunchMemory; 2],
+        of_keys: [LaunchMemory; 2],
+    ) -> [Launch; 2] {
         let halves = self.dtype != DType::F32 && self.width <= WIDEST_GRADIENT;
         let (source, parts) = match halves {
             true => (self.build_half_source(include_str!("cu/attention_halves_grad.cu")), 1),
@@ -275,16 +341,21 @@ impl CudaAttentionExtents {
         let source = source.define("TILE_QUERIES", queries).define("TILE_KEYS", keys);
         let threads = if halves { OF_HALVES } else { THREADS };
         let blocks = |rows: usize| self.batch * rows.div_ceil(TILE) * parts;
-        let launch = |entry, blocks, results: &[usize]| {
-            let mut arguments: Vec<Argument> = [0, 1, 2, 4, 5].map(Argument::operand).to_vec();
-            arguments.push(Argument::scratch(0));
-            arguments.extend(results.iter().map(|&result| Argument::result(result)));
+        let launch = |entry, blocks, results: &[LaunchMemory]| {
+            let mut arguments = vec![Argument::operand(0)];
+            arguments.extend(ordered.map(Argument::Address));
+            arguments.extend([Argument::operand(4), Argument::operand(5), Argument::scratch(0)]);
+            arguments.extend(results.iter().copied().map(Argument::Address));
             self.bias_and_origins(&mut arguments);
             Launch::kernel(source.clone(), entry, blocks, threads, arguments)
         };
         [
-            launch("of_keys", blocks(self.keys) * self.shared, &[1, 2]),
-            launch("of_queries", blocks(self.queries) * self.heads, &[0]),
+            launch("of_keys", blocks(self.keys) * self.shared, &of_keys),
+            launch(
+                "of_queries",
+                blocks(self.queries) * self.heads,
+                &[LaunchMemory::Slot(CallRegister::Result(0))],
+            ),
         ]
     }
 

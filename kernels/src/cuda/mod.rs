@@ -123,6 +123,7 @@ pub fn prepare_op(op: &Op, operands: &[Shard], results: &[Shard]) -> Result<Call
         }
         Op::Dropout(op) => Some(fill::prepare_dropout(op, operands, results)),
         Op::Triangle(op) => Some(fill::prepare_triangle(op, operands)?),
+        Op::Zigzag(op) => Some(movement::prepare_zigzag(*op, operands)?),
         Op::Transpose(op) => Some(movement::prepare_transpose(op, operands, results)),
         Op::Slice(op) => Some(movement::prepare_slice(op, operands, results)),
         Op::Expand(_) => Some(movement::prepare_expand(operands, results)?),

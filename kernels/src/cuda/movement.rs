@@ -7,11 +7,11 @@ mod pad;
 
 pub(super) use pad::prepare_pad;
 
-use graphc_ir::ops::{Concat, Slice, Split, Transpose};
+use graphc_ir::ops::{Concat, Slice, Split, Transpose, Zigzag, ZigzagRun, zigzag_runs};
 use graphc_ir::types::row_major_strides;
 
 use super::Shard;
-use super::call::{Argument, Call, Launch};
+use super::call::{Argument, Call, CallRegister, Launch, LaunchMemory};
 use super::source::{
     KernelSource, access_width, broadcast_strides, index_type, position_expression, word_type,
 };
@@ -39,9 +39,8 @@ struct MovementWalk {
     /// The position of the first element on both sides.
     from: usize,
     to: usize,
-    /// The numbers of the operand and of the result.
-    operand: usize,
-    result: usize,
+    /// The memory that is read, and that which is written.
+    memory: [LaunchMemory; 2],
 }
 
 /// Prepares the call of a `Transpose` op.
@@ -54,7 +53,7 @@ pub(super) fn prepare_transpose(op: &Transpose, operands: &[Shard], results: &[S
         to,
     };
     let dims = to.into_iter().zip(&op.permutation).map(dim).collect();
-    let walk = MovementWalk::new(dims, [0, 0], [0, 0]);
+    let walk = MovementWalk::new(dims, [0, 0], registers(0, 0));
     let size = results[0].dtype().size();
     match launch_tiles(&walk, size) {
         Some(launch) => Call::from_launches(vec![launch]),
@@ -73,7 +72,8 @@ pub(super) fn prepare_slice(op: &Slice, operands: &[Shard], results: &[Shard]) -
     };
     // A dim taken whole may be split, and then both shards hold the same part.
     let first = op.starts.iter().zip(&from).map(|(start, stride)| start * stride).sum();
-    let walk = MovementWalk::new((0..from.len()).map(dim).collect(), [first, 0], [0, 0]);
+    let dims = (0..from.len()).map(dim).collect();
+    let walk = MovementWalk::new(dims, [first, 0], registers(0, 0));
     Call::from_launches(launch_walks(vec![walk], results[0].dtype().size()))
 }
 
@@ -82,7 +82,8 @@ pub(super) fn prepare_expand(operands: &[Shard], results: &[Shard]) -> Result<Ca
     let (x, out) = (operands[0].shape(), results[0].shape());
     let misfit = || KernelError::bad_call("expand", format!("{x:?} into {out:?}"));
     let from = broadcast_strides(x, out).ok_or_else(misfit)?;
-    let walk = MovementWalk::new(zip_dims(out, &from, &row_major_strides(out)), [0, 0], [0, 0]);
+    let dims = zip_dims(out, &from, &row_major_strides(out));
+    let walk = MovementWalk::new(dims, [0, 0], registers(0, 0));
     Ok(Call::from_launches(launch_walks(vec![walk], results[0].dtype().size())))
 }
 
@@ -94,7 +95,8 @@ pub(super) fn prepare_concat(op: &Concat, operands: &[Shard], results: &[Shard])
         let shape = operand.shape();
         let first = place * to[op.axis];
         place += shape[op.axis];
-        MovementWalk::new(zip_dims(shape, &row_major_strides(shape), &to), [0, first], [index, 0])
+        let dims = zip_dims(shape, &row_major_strides(shape), &to);
+        MovementWalk::new(dims, [0, first], registers(index, 0))
     };
     let walks = operands.iter().enumerate().map(walk).collect();
     Call::from_launches(launch_walks(walks, results[0].dtype().size()))
@@ -108,10 +110,41 @@ pub(super) fn prepare_split(op: &Split, operands: &[Shard], results: &[Shard]) -
         let shape = result.shape();
         let first = place * from[op.axis];
         place += shape[op.axis];
-        MovementWalk::new(zip_dims(shape, &from, &row_major_strides(shape)), [first, 0], [0, index])
+        let dims = zip_dims(shape, &from, &row_major_strides(shape));
+        MovementWalk::new(dims, [first, 0], registers(0, index))
     };
     let walks = results.iter().enumerate().map(walk).collect();
     Call::from_launches(launch_walks(walks, operands[0].dtype().size()))
+}
+
+/// Prepares the call of a `Zigzag` op.
+pub(super) fn prepare_zigzag(op: Zigzag, operands: &[Shard]) -> Result<Call, KernelError> {
+    let shape = operands[0].shape();
+    if op.dim >= shape.len() {
+        return Err(KernelError::bad_call("zigzag", format!("dim {} of {shape:?}", op.dim)));
+    }
+    Ok(Call::from_launches(launch_zigzag(op, &operands[0], registers(0, 0))))
+}
+
+/// The launches of a `Zigzag` op, of a tensor with the shape and type of `like`, from some memory to other.
+pub(super) fn launch_zigzag(op: Zigzag, like: &Shard, memory: [LaunchMemory; 2]) -> Vec<Launch> {
+    let shape = like.shape();
+    let strides = row_major_strides(shape);
+    let apart = strides[op.dim];
+    let walk = |ZigzagRun { position, index, count }| {
+        let (from, to) = if op.inverse { (index, position) } else { (position, index) };
+        let mut extents = shape.to_vec();
+        extents[op.dim] = count;
+        let dims = zip_dims(&extents, &strides, &strides);
+        MovementWalk::new(dims, [from * apart, to * apart], memory)
+    };
+    let walks = zigzag_runs(shape[op.dim], op.pairs).map(walk).collect();
+    launch_walks(walks, like.dtype().size())
+}
+
+/// An operand and a result.
+fn registers(operand: usize, result: usize) -> [LaunchMemory; 2] {
+    [CallRegister::Operand(operand), CallRegister::Result(result)].map(LaunchMemory::Slot)
 }
 
 fn zip_dims(extents: &[usize], from: &[usize], to: &[usize]) -> Vec<MovementDim> {
@@ -122,7 +155,7 @@ fn zip_dims(extents: &[usize], from: &[usize], to: &[usize]) -> Vec<MovementDim>
 
 impl MovementWalk {
     /// Dims that follow each other on both sides are joined.
-    fn new(dims: Vec<MovementDim>, [from, to]: [usize; 2], [operand, result]: [usize; 2]) -> Self {
+    fn new(dims: Vec<MovementDim>, [from, to]: [usize; 2], memory: [LaunchMemory; 2]) -> Self {
         let mut joined: Vec<MovementDim> = Vec::new();
         for dim in dims.into_iter().filter(|dim| dim.extent != 1) {
             match joined.last_mut() {
@@ -134,7 +167,7 @@ impl MovementWalk {
                 _ => joined.push(dim),
             }
         }
-        Self { dims: joined, from, to, operand, result }
+        Self { dims: joined, from, to, memory }
     }
 
     fn elements(&self) -> usize {
@@ -211,7 +244,7 @@ fn launch_kernel(walks: &[MovementWalk], bytes: usize) -> Launch {
         cases.push_str(&format!(
             "    case {number}: if (i < {elements}) to{number}[{to}] = from{number}[{from}]; break;\n"
         ));
-        arguments.extend([Argument::operand(walk.operand), Argument::result(walk.result)]);
+        arguments.extend(walk.memory.map(Argument::Address));
     }
     let text = format!(
         "extern \"C\" __global__ void __launch_bounds__({THREADS}) walk({}) {{\n  {index} i = ({index})blockIdx.x * {THREADS} + threadIdx.x;\n  switch (blockIdx.y) {{\n{cases}  }}\n}}\n",
@@ -250,6 +283,6 @@ fn launch_tiles(walk: &MovementWalk, size: usize) -> Option<Launch> {
     if walk.elements() == 0 {
         return None;
     }
-    let arguments = vec![Argument::operand(walk.operand), Argument::result(walk.result)];
+    let arguments = walk.memory.map(Argument::Address).to_vec();
     Some(Launch::kernel(source, "transpose", blocks, THREADS, arguments))
 }

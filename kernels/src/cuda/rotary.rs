@@ -27,6 +27,8 @@ pub(super) fn prepare_rotary(op: &Rotary, operands: &[Shard]) -> Result<Call, Ke
     let (pairs, halves) = (head / 2, x.elements() / 2);
     let width = access_width(x.dtype().size() * if op.interleaved { 2 } else { 1 }, [pairs]);
     let table = angle_table(op, x)?;
+    let rank = x.shape().len();
+    let chunks = op.zigzag.map_or(0, |pairs| 2 * pairs.get() as usize);
     let source = KernelSource::new(format!("{table}\n{}", include_str!("cu/rotary.cu")))
         .define_element("T", x.dtype())
         .define("TIME", time)
@@ -37,8 +39,9 @@ pub(super) fn prepare_rotary(op: &Rotary, operands: &[Shard]) -> Result<Call, Ke
         .define("WIDTH", width)
         .define_flag("INTERLEAVED", op.interleaved)
         .define_flag("INVERSE", op.inverse)
+        .define("CHUNK", op.zigzag.map_or(0, |_| x.global[rank - 3] / chunks.max(1)))
+        .define("CHUNKS", chunks)
         .define_index(halves);
-    let rank = x.shape().len();
     let origin = |dim| Argument::Origin(CallRegister::Operand(0), dim);
     let turns = Argument::scratch(0);
     let angles = vec![turns, origin(rank - 3), origin(rank - 1)];

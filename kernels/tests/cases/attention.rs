@@ -41,6 +41,7 @@ pub fn examples() -> Vec<Example> {
     to.whole(op, &types, 2e-4);
     other_scores(to);
     dropped_weights(to);
+    zigzags(to);
     std::mem::take(&mut to.all)
 }
 
@@ -72,6 +73,22 @@ fn dropped_weights(to: &mut Examples) {
     let wide = |op: Attention, width| Attention { scale: scale(width), ..op };
     biased(to, DType::F16, wide(dropped(true, 4), 72), [1, 66, 66, 1, 2, 72], None);
     biased(to, DType::F16, wide(dropped(false, 7), 200), [1, 9, 40, 1, 1, 200], None);
+}
+
+/// Sequences whose early and late chunks lie beside each other: shards of one pair of chunks, of several and of parts.
+fn zigzags(to: &mut Examples) {
+    let of = |pairs: u32, width: usize| Attention {
+        zigzag: NonZeroU32::new(pairs),
+        ..Attention::new(true, scale(width))
+    };
+    let near = Attention { window: NonZeroU32::new(50), ..of(2, 8) };
+    let capped = Attention { soft_cap: Some(Scalar(0.8)), ..of(3, 16) };
+    biased(to, DType::F32, of(2, 7), [2, 160, 160, 1, 2, 7], None);
+    biased(to, DType::F32, near, [1, 264, 264, 1, 1, 8], None);
+    biased(to, DType::BF16, of(2, 16), [1, 256, 256, 1, 2, 16], None);
+    biased(to, DType::F16, of(1, 64), [2, 70, 70, 1, 1, 64], None);
+    biased(to, DType::F16, of(2, 128), [1, 144, 144, 1, 1, 128], None);
+    biased(to, DType::BF16, capped, [1, 144, 144, 2, 1, 16], None);
 }
 
 /// Attention and its gradient, of such extents, with a bias of a shape.

@@ -82,7 +82,7 @@ pub fn normalizations(to: &mut Examples, dtype: DType, shape: &[usize]) {
 
 fn rotations(to: &mut Examples, dtype: DType) {
     for (interleaved, inverse, head) in [(false, false, 10), (true, true, 10), (false, true, 16)] {
-        let op = Op::Rotary(Rotary { base: Scalar(1e4), interleaved, inverse });
+        let op = Op::Rotary(Rotary { base: Scalar(1e4), interleaved, inverse, zigzag: None });
         to.both(op, &[ty(dtype, &[2, 9, 3, head])], 4e-6);
     }
 }

@@ -1,4 +1,6 @@
-//! Sources, dropout, triangles.
+//! Sources, dropout, triangles, zigzags.
+
+use std::num::NonZeroU32;
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::*;
@@ -21,6 +23,7 @@ pub fn examples() -> Vec<Example> {
         random(to, ty(dtype, &[9, 5, 12]));
     }
     triangles(to);
+    zigzags(to);
     std::mem::take(&mut to.all)
 }
 
@@ -58,6 +61,17 @@ pub fn random(to: &mut Examples, of: TensorType) {
         let op = Op::Dropout(DropoutOp { probability, key: 11, training });
         to.both(op, std::slice::from_ref(&of), 1e-7);
     }
+}
+
+fn zigzags(to: &mut Examples) {
+    for (dim, pairs, inverse) in [(1, 2, false), (0, 3, true), (2, 1, false)] {
+        let pairs = NonZeroU32::new(pairs).expect("at least 1");
+        let op = Op::Zigzag(Zigzag { dim, pairs, inverse });
+        to.both(op.clone(), &[ty(DType::F32, &[6, 8, 10])], 0.0);
+        to.both(op, &[ty(DType::I64, &[6, 8, 10])], 0.0);
+    }
+    let pairs = NonZeroU32::new(70).expect("at least 1");
+    to.both(Op::Zigzag(Zigzag { dim: 0, pairs, inverse: true }), &[ty(DType::U8, &[280, 3])], 0.0);
 }
 
 fn triangles(to: &mut Examples) {

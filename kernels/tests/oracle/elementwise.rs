@@ -349,6 +349,19 @@ fn slices_pads_concatenations_and_splits() {
 }
 
 #[test]
+fn zigzags() {
+    repeat(100, |random| {
+        let (rank, pairs) = (1 + random.below(3), 1 + random.below(4));
+        let (mut shape, dim) = (random.shape(rank), random.below(rank));
+        shape[dim] = 2 * pairs * random.below(5);
+        let pairs = std::num::NonZeroU32::new(pairs as u32).expect("at least 1");
+        let op = Op::Zigzag(Zigzag { dim, pairs, inverse: random.below(2) == 0 });
+        let dtype = random.of(&[DType::F32, DType::I64, DType::BF16]);
+        Case::random(op, &[ty(dtype, &shape)], random, &mut ordinary).check(0.0);
+    });
+}
+
+#[test]
 fn triangles() {
     repeat(100, |random| {
         let rank = 2 + random.below(2);

@@ -12,7 +12,7 @@ use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 
 /// The number of variants of [`Op`].
-const OPS: usize = 73;
+const OPS: usize = 74;
 
 /// The number of an op's variant, from 0 to `OPS - 1`: who adds a variant adds its number, and examples below.
 fn number(op: &Op) -> usize {
@@ -67,6 +67,7 @@ fn number(op: &Op) -> usize {
         Op::GroupedMatMulGrad(_) => 72,
         Op::Dropout(_) => 46,
         Op::Triangle(_) => 47,
+        Op::Zigzag(_) => 73,
         Op::SgdUpdate(_) => 48,
         Op::AdamUpdate(_) => 49,
         Op::ToGlobal(_) | Op::Regather(_) | Op::Accumulate(_) => 50,
@@ -247,6 +248,8 @@ fn movements(to: &mut Examples<'_>) {
     let (low, high, interior) = (vec![0, 1], vec![0, 2], vec![0, 1]);
     to.add(Op::Pad(Pad { low, high, interior, value: Scalar(0.3) }), one, 1e-6);
     to.add(Op::Triangle(Triangle { lower: true, diagonal: 1 }), one, 0.0);
+    let pairs = std::num::NonZeroU32::new(2).expect("a count");
+    to.add(Op::Zigzag(Zigzag { dim: 0, pairs, inverse: false }), one, 0.0);
     to.add(Op::Accumulate(Accumulate {}), one, 0.0);
     let dropout = DropoutOp { probability: Scalar(0.3), key: 11, training: true };
     to.add(Op::Dropout(dropout), one, 1e-6);
@@ -343,7 +346,7 @@ fn products(to: &mut Examples<'_>) {
 
 fn layers(to: &mut Examples<'_>) {
     for interleaved in [true, false] {
-        let op = Rotary { base: Scalar(1e4), interleaved, inverse: false };
+        let op = Rotary { base: Scalar(1e4), interleaved, inverse: false, zigzag: None };
         to.add(Op::Rotary(op), &[to.ty(&[2, 9, 3, 8])], 4e-6);
     }
     recurrences(to);

@@ -75,6 +75,33 @@ fn check_other_scores(random: &mut Random, dropout: Option<DropoutOp>) {
     }
 }
 
+/// Early and late chunks of a sequence lie beside each other, whole and in shards.
+#[test]
+fn attention_to_a_zigzag() {
+    repeat(24, |random| {
+        let (pairs, chunk) = (1 + random.below(3), random.of(&[1, 3, 40, 70]));
+        let time = 2 * pairs * chunk;
+        let window = random.of(&[0, 5, 100]) as u32;
+        let op = Attention {
+            window: std::num::NonZeroU32::new(window),
+            zigzag: std::num::NonZeroU32::new(pairs as u32),
+            ..Attention::new(true, Scalar(0.5))
+        };
+        let (shared, group) = (1 + random.below(2), 1 + random.below(2));
+        let query = f32s(&[1, time, shared * group, 4]);
+        let (key, row) = (f32s(&[1, time, shared, 4]), f32s(&query.shape[..3]));
+        let types = [query.clone(), key.clone(), key.clone()];
+        Case::random(Op::Attention(op), &types, random, &mut ordinary).check(1e-5);
+        let fill = &mut |random: &mut Random, i: usize, dtype: DType| {
+            let x = ordinary(random, i, dtype) * 0.5;
+            if i == 4 { x.abs() + 3.0 } else { x }
+        };
+        let grad = Op::AttentionGrad(AttentionGrad::from_attention(op, AttentionBias::None));
+        let types = [&query, &key, &key, &query, &row, &query].map(Clone::clone);
+        Case::random(grad, &types, random, fill).check(3e-4);
+    });
+}
+
 /// If all keys of a query are hidden, the result and the gradients are 0; if low numbers hide them, all keys weigh the same.
 #[test]
 fn queries_whose_keys_a_bias_hides() {
@@ -386,7 +413,10 @@ fn rotary_embeddings() {
         let (time, heads) = (random.extent(), 1 + random.below(4));
         let shape = [random.below(3), time, heads, 2 * (1 + random.below(9))];
         let (interleaved, inverse) = (random.below(2) == 0, random.below(2) == 0);
-        let op = Op::Rotary(Rotary { base: Scalar(1e4), interleaved, inverse });
+        let pairs = 1 + random.below(3);
+        let zigzag =
+            std::num::NonZeroU32::new(pairs as u32).filter(|_| time.is_multiple_of(2 * pairs));
+        let op = Op::Rotary(Rotary { base: Scalar(1e4), interleaved, inverse, zigzag });
         Case::random(op, &[f32s(&shape)], random, &mut ordinary).check(2e-6);
     });
 }

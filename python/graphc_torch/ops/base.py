@@ -130,6 +130,21 @@ def prepare(call: Call) -> Run:
     return found(call)
 
 
+def zigzag_positions(extent: int, pairs: int, device: torch.device) -> Tensor:
+    """The places in a sequence of elements that lie in pairs of chunks: the first beside the last, the second beside the last but one."""
+    order = torch.arange(extent, device=device).view(2 * pairs, -1)
+    return torch.stack([order[:pairs], order[pairs:].flip(0)], 1).flatten()
+
+
+def sequence_places(op: Op, port: Port, dim: int) -> Tensor:
+    """The places in the sequence of the elements of a shard along a dim, which an op may say to lie in pairs of chunks."""
+    first, extent, device = port.origin[dim], port.tensor.shape[dim], port.tensor.device
+    pairs = op.get("zigzag")
+    if pairs is None:
+        return torch.arange(first, first + extent, device=device)
+    return zigzag_positions(port.shape[dim], pairs, device)[first : first + extent]
+
+
 def into(result: Tensor, compute: Callable[[], Tensor]) -> Run:
     """Computes anew and copies, rounding once."""
 

@@ -1,11 +1,11 @@
-"""Ops that move elements: reshape, transpose, expand, slice, pad, concat, split, triangle."""
+"""Ops that move elements: reshape, transpose, expand, slice, pad, concat, split, triangle, zigzag."""
 
 from __future__ import annotations
 
 import torch
 
 from ..errors import PlanError
-from .base import Call, Run, dim_of, into, op
+from .base import Call, Run, dim_of, into, op, zigzag_positions
 
 
 @op("reshape")
@@ -71,6 +71,15 @@ def triangle(call: Call) -> Run:
     kept = torch.tril if call.op["lower"] else torch.triu
     x = port.tensor
     return into(y, lambda: kept(x, diagonal))
+
+
+@op("zigzag")
+def zigzag(call: Call) -> Run:
+    """Chunks of a dim in another order: early ones of the sequence beside late ones, or back."""
+    x, y, dim = call.operand(0), call.result(), call.op["dim"]
+    order = zigzag_positions(x.shape[dim], call.op["pairs"], x.device)
+    order = torch.argsort(order) if call.op["inverse"] else order
+    return into(y, lambda: torch.index_select(x, dim, order))
 
 
 @op("concat")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..plan import scalar
 from ..random import Stream, blocks, positions
-from .base import EIGHTS, HALVES, Call, Run, into, op, wide
+from .base import EIGHTS, HALVES, Call, Run, into, op, sequence_places, wide
 from .elementwise import float8_scale
 from .sources import drop
 
@@ -151,7 +151,7 @@ def _flash(call: Call, q: Tensor, k: Tensor) -> bool:
     """Whether PyTorch's kernel for processors computes the same."""
     whole = all(call.operands[index].shape[1] == call.operand(index).shape[1] for index in (0, 1))
     plain = q.shape[2] == k.shape[2] and q.numel() > 0 and k.numel() > 0 and q.dtype not in HALVES
-    of_softmax = call.op.get("window") is None and _soft_cap(call) is None and _dropped(call) is None
+    of_softmax = call.op.get("window") is None and call.op.get("zigzag") is None and _soft_cap(call) is None and _dropped(call) is None
     return q.device.type == "cpu" and whole and plain and of_softmax
 
 
@@ -159,9 +159,8 @@ def _hidden(call: Call) -> Tensor | None:
     """Which keys a query does not see: those behind it in the whole sequence, and those before its window."""
     if not call.op["causal"]:
         return None
-    (q, k), device = call.operands[:2], call.operand(0).device
-    queries = torch.arange(q.origin[1], q.origin[1] + q.tensor.shape[1], device=device)
-    keys = torch.arange(k.origin[1], k.origin[1] + k.tensor.shape[1], device=device)
+    q, k = call.operands[:2]
+    queries, keys = sequence_places(call.op, q, 1), sequence_places(call.op, k, 1)
     ahead = keys.unsqueeze(0) - queries.unsqueeze(1)
     window = call.op.get("window")
     return ahead > 0 if window is None else (ahead > 0) | (ahead <= -window)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .base import HALVES, Call, Run, dim_of, into, op, wide
+from .base import HALVES, Call, Run, dim_of, into, op, sequence_places, wide
 
 _ATEN: Any = torch.ops.aten
 
@@ -143,11 +143,10 @@ def rotary(call: Call) -> Run:
 def _angles(call: Call, first: int, count: int, width: int) -> tuple[Tensor, Tensor]:
     """Cosines and sines [time, 1, pairs], computed in f64."""
     port, device = call.operands[0], call.operand(0).device
-    at, extent = port.origin[-3], port.tensor.shape[-3]
     pairs = torch.arange(first, first + count, dtype=torch.float64, device=device)
     base = torch.tensor(call.op.number("base"), dtype=torch.float64, device=device)
     frequency = base.pow(-2.0 * pairs / width)
-    time = torch.arange(at, at + extent, dtype=torch.float64, device=device)
+    time = sequence_places(call.op, port, port.tensor.dim() - 3).double()
     angle = time.view(-1, 1, 1) * frequency
     angle = -angle if call.op["inverse"] else angle
     return angle.cos().float(), angle.sin().float()

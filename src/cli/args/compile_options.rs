@@ -34,6 +34,7 @@ pub(crate) fn compile_options(
         recompute: args.recompute.unwrap_or_default(),
         cross_entropy: CrossEntropyForm::Auto,
         keep_attention: args.keep_attention,
+        keep_order: args.keep_order,
         precision: args.precision.map(|asked| asked.dtype),
         float8_recipe: args.precision.map(|asked| asked.float8_recipe).unwrap_or_default(),
         pins: args.pins.clone(),

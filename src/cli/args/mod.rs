@@ -407,6 +407,9 @@ pub(crate) struct SharedArgs {
     /// Keep attention as the model writes it, with its scores in memory, instead of computing it by one op
     #[arg(long)]
     pub keep_attention: bool,
+    /// Leave sequences that ranks share in one piece on each rank, instead of giving each early and late chunks, as much of a causal mask as the others
+    #[arg(long)]
+    pub keep_order: bool,
     /// Memory per rank, e.g. 16GiB; default the device's
     #[arg(long, value_parser = parse_bytes)]
     pub memory: Option<u64>,

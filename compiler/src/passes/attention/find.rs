@@ -482,7 +482,8 @@ impl<'a> AttentionFinder<'a> {
         let terms = terms.into_iter().map(form).collect::<Result<Vec<_>, Kept>>()?;
         let window = path.window.filter(|_| causal);
         let Path { inside, head_scale, dropout, .. } = path;
-        let op = Attention { causal, scale: Scalar(factor), window, soft_cap, dropout };
+        let op =
+            Attention { causal, scale: Scalar(factor), window, soft_cap, dropout, zigzag: None };
         Ok(FoundAttention { product, inside, op, operands, terms, head_scale })
     }
 

@@ -285,6 +285,7 @@ impl<'a> Magnitudes<'a> {
             | Op::Embedding(_)
             | Op::Gather(_)
             | Op::Triangle(_)
+            | Op::Zigzag(_)
             | Op::Dropout(_)
             | Op::Rotary(_) => of(0),
             Op::Pad(pad) => of(0).max(of_numbers(&[pad.value.0])),

@@ -296,7 +296,8 @@ impl Splitter<'_, '_> {
             (_, None) => {
                 let wish = self.attention_wish(id, node, &rule)?;
                 // One head is nobody's to share: as a whole it may lie as its operands do.
-                return Some(wish).filter(|wish| self.heads_of_queries(node, wish) > 1);
+                let shared = wish.heads.is_none() || self.heads_of_queries(node, &wish) > 1;
+                return Some(wish).filter(|_| shared);
             }
             (_, Some(_)) => return None,
         };
@@ -390,13 +391,13 @@ impl Splitter<'_, '_> {
         }
     }
 
-    /// Returns the wish for attention: a contraction of activations in the forward pass over more than one batch dim. All batch dims but the first
-    /// are heads.
+    /// Returns the wish for attention: a contraction of activations over more than one batch dim. All batch dims but the first are heads. In the backward
+    /// pass heads that are apart stay apart, though ranks of another axis could share them for less communication.
     fn attention_wish(&self, id: usize, node: &Node, rule: &Rule) -> Option<Wish> {
         let forward = self.problem.decisions.training.phases[id] == Phase::Forward;
         // To pick numbers by their places is no contraction of activations, though it has batch dims.
         let picks = matches!(node.op, Op::Gather(_));
-        if !forward || picks || !rule.is_contraction() || rule.operands.len() < 2 {
+        if picks || !rule.is_contraction() || rule.operands.len() < 2 {
             return None;
         }
         // What is added to the scores of attention may be the same for all samples, and follows.
@@ -405,7 +406,11 @@ impl Splitter<'_, '_> {
         let size = |factor: &usize| rule.factors[*factor].size;
         let factors =
             heads.iter().copied().filter(|f| size(f).is_multiple_of(self.model_ranks(id)));
-        Some(Wish { factors: factors.collect(), heads: Some(heads.iter().map(size).product()) })
+        let factors: Vec<usize> = factors.collect();
+        if !forward {
+            return Some(Wish { factors, heads: None }).filter(|wish| !wish.factors.is_empty());
+        }
+        Some(Wish { factors, heads: Some(heads.iter().map(size).product()) })
     }
 
     /// Counts the rules that a candidate breaks. One of them forbids to split what is whole, unless that is wished for.

@@ -40,7 +40,8 @@ impl AttentionScores<'_> {
 
     /// Returns the score of a query [b, t, head] and a key; -inf where the query does not see it.
     pub(super) fn score_at(&self, row: &[usize], key: usize) -> f64 {
-        if !self.op.sees(row[1], key) {
+        let [queries, keys] = [self.q.region.global[1], self.k.region.global[1]];
+        if !self.op.sees(self.op.position(row[1], queries), self.op.position(key, keys)) {
             return f64::NEG_INFINITY;
         }
         let score = self.capped_product(row, key);

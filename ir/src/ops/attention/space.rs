@@ -1,5 +1,7 @@
 //! The iteration space of attention, and how much of it a mask leaves.
 
+use std::num::NonZeroU32;
+
 use super::Attention;
 use crate::operation::{OpError, shape_error};
 use crate::rule::{DimRule, FactorKind, Rule};
@@ -25,10 +27,13 @@ pub(super) fn seen_share(op: Attention, keys: f64) -> f64 {
 }
 
 /// Returns the FLOPs of the part with most to do, as a multiple of the mean: with a causal mask the last queries see the most keys, and the first
-/// keys are seen by the most queries.
+/// keys are seen by the most queries. Parts of whole pairs of chunks all have the mean.
 pub(super) fn most_to_mean(op: Attention, whole: &Rule, part: &Rule) -> f64 {
     let [queries, keys] = [QUERIES, KEYS].map(|factor| part.factors[factor].size as f64);
     if !op.causal || queries * keys == 0.0 {
+        return 1.0;
+    }
+    if op.zigzag.is_some_and(|pairs| has_whole_pairs(part.factors[QUERIES].size, whole, pairs)) {
         return 1.0;
     }
     // Keys before the first query are all seen; of the others half of the pairs are.
@@ -44,6 +49,11 @@ pub(super) fn most_to_mean(op: Attention, whole: &Rule, part: &Rule) -> f64 {
         _ => seen,
     };
     most / (queries * keys * seen_share(op, keys))
+}
+
+/// Whether parts of so many queries each are whole pairs of chunks.
+fn has_whole_pairs(queries: usize, whole: &Rule, pairs: NonZeroU32) -> bool {
+    queries.is_multiple_of((whole.factors[QUERIES].size / pairs.get() as usize).max(1))
 }
 
 /// The iteration space, every factor parallel, and the dims of queries, of keys and of one number for each query.

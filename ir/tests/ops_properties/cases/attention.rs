@@ -8,7 +8,10 @@ use graphc_ir::ops::{Attention, AttentionBias, AttentionGrad, DropoutOp, Rotary}
 use super::{Case, floats};
 
 pub fn cases() -> Vec<Case> {
-    [attention(), other_scores(), rotary(), dropped_weights()].into_iter().flatten().collect()
+    [attention(), other_scores(), rotary(), dropped_weights(), zigzags()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// Batch, queries, keys, heads, heads of keys and values, width.
@@ -106,6 +109,26 @@ fn dropped_weights() -> Vec<Case> {
         .collect()
 }
 
+/// Sequences whose early and late chunks lie beside each other.
+fn zigzags() -> Vec<Case> {
+    let pairs = NonZeroU32::new(2);
+    let op = Attention { zigzag: pairs, ..Attention::new(true, 0.7.into()) };
+    let near = Attention { window: NonZeroU32::new(3), ..op };
+    let cases = [
+        (Extents(1, 4, 4, 1, 1, 1), op, true),
+        (Extents(2, 8, 8, 4, 2, 2), op, false),
+        (Extents(2, 8, 8, 2, 1, 2), near, false),
+    ];
+    let of_attention =
+        cases.iter().flat_map(|(extents, op, complete)| extents.of(*op, None, *complete));
+    let rotary = Rotary { base: 100.0.into(), interleaved: true, inverse: false, zigzag: pairs };
+    let of_rotary = [
+        Case { op: Op::Rotary(rotary), operands: vec![floats(&[4, 1, 2])], complete: true },
+        Case::new(Op::Rotary(rotary), vec![floats(&[2, 8, 2, 4])]),
+    ];
+    of_attention.chain(of_rotary).collect()
+}
+
 impl Extents {
     fn of(&self, op: Attention, bias: Option<[usize; 4]>, complete: bool) -> Vec<Case> {
         let &Extents(batch, queries, keys, heads, shared, width) = self;
@@ -144,7 +167,8 @@ fn rotary() -> Vec<Case> {
     let of = |(shape, complete): (&[usize], bool)| {
         [(false, false), (true, false), (false, true), (true, true)].map(
             |(interleaved, inverse)| {
-                let op = Op::Rotary(Rotary { base: 100.0.into(), interleaved, inverse });
+                let op =
+                    Op::Rotary(Rotary { base: 100.0.into(), interleaved, inverse, zigzag: None });
                 Case { op, operands: vec![floats(shape)], complete }
             },
         )

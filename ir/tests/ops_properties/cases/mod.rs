@@ -251,6 +251,7 @@ pub fn is_differentiable(op: &Op) -> bool {
         | Op::GroupedMatMulGrad(_)
         | Op::Dropout(_)
         | Op::Triangle(_)
+        | Op::Zigzag(_)
         | Op::ToGlobal(_)
         | Op::Regather(_)
         | Op::Accumulate(_) => true,

@@ -1,19 +1,32 @@
 //! Cases of ops that move, repeat or mask elements.
 
+use std::num::NonZeroU32;
+
 use graphc_ir::mesh::Placement;
 use graphc_ir::op::Op;
 use graphc_ir::ops::{
-    Accumulate, Concat, Expand, Pad, Regather, Reshape, Slice, Split, ToGlobal, Transpose, Triangle,
+    Accumulate, Concat, Expand, Pad, Regather, Reshape, Slice, Split, ToGlobal, Transpose,
+    Triangle, Zigzag,
 };
 use graphc_ir::sbp::{NdSbp, Sbp};
 
 use super::{Case, floats};
 
 pub fn cases() -> Vec<Case> {
-    [reshapes(), transposes(), expansions(), slices(), pads(), joints(), triangles(), layouts()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        reshapes(),
+        transposes(),
+        expansions(),
+        slices(),
+        pads(),
+        joints(),
+        triangles(),
+        zigzags(),
+        layouts(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 fn reshapes() -> Vec<Case> {
@@ -111,6 +124,19 @@ fn triangles() -> Vec<Case> {
         Case::new(op(true, -1), vec![floats(&[5, 3])]),
         Case::new(op(false, -2), vec![floats(&[3, 5, 5])]),
         Case::new(op(true, 0), vec![floats(&[0, 3])]),
+    ]
+}
+
+fn zigzags() -> Vec<Case> {
+    let op = |dim, pairs, inverse| {
+        let pairs = NonZeroU32::new(pairs).expect("a count");
+        Op::Zigzag(Zigzag { dim, pairs, inverse })
+    };
+    vec![
+        Case::complete(op(1, 2, false), vec![floats(&[2, 4])]),
+        Case::complete(op(0, 1, true), vec![floats(&[4, 6])]),
+        Case::new(op(1, 3, true), vec![floats(&[3, 12, 2])]),
+        Case::new(op(0, 2, false), vec![floats(&[0, 3])]),
     ]
 }
 

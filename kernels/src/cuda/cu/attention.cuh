@@ -2,7 +2,8 @@
 // keys and values [BATCH, KEYS, SHARED, WIDTH]; a head reads keys and values of head / SHARING.
 //
 // Macros: INDEX, the type of positions; T, the element type; these extents; CAUSAL, whether query i of the whole tensor sees keys up to
-// i alone; WINDOW, how many of these at most, 0 for all; SCALE, which multiplies scores; SOFT_CAP, which bounds them, where CAPPED; and
+// i alone; CHUNK, elements of a chunk where early and late chunks of the sequence lie beside each other, else 0, and CHUNKS, how many
+// there are; WINDOW, how many keys a query sees at most, 0 for all; SCALE, which multiplies scores; SOFT_CAP, which bounds them, where CAPPED; and
 // where HAS_BIAS, B, its element type, FLOOR, and from one index to the next of each of its dims BIAS_BATCH, BIAS_HEAD, BIAS_QUERY and
 // BIAS_KEY. DROPS, whether weights are dropped; then DROPOUT_KEY of the stream, THRESHOLD and KEPT as of dropout, and WHOLE_HEADS,
 // WHOLE_QUERIES and WHOLE_KEYS, the extents of all ranks' weights.
@@ -27,32 +28,63 @@ __device__ __forceinline__ INDEX key_row(u32 batch, u32 key, u32 shared) {
 #define AHEAD 0
 #endif
 
-// How many keys a query sees; `ahead` is how many more keys than queries are in other ranks' shards before.
+#if CHUNK
+// The place in the sequence of the query with an index in the order of pairs of chunks.
+__device__ __forceinline__ i64 position(i64 index) {
+  u32 chunk = (u32)index / CHUNK, inside = (u32)index % CHUNK;
+  return (chunk % 2 == 0 ? chunk / 2 : CHUNKS - 1 - chunk / 2) * CHUNK + inside;
+}
+#endif
+
+// How many keys there are up to the place of a query; `ahead` is how many more keys than queries are in other ranks' shards before. In an
+// order of pairs it is how many queries are, and all keys are here, in the sequence's own order.
+__device__ __forceinline__ i64 up_to(u32 query, i64 ahead) {
+#if CHUNK
+  return position((i64)query + ahead) + 1;
+#else
+  return (i64)query + ahead + 1;
+#endif
+}
+
+// How many keys a query sees.
 __device__ __forceinline__ u32 seen(u32 query, i64 ahead) {
   if (query >= QUERIES) return 0;
   if (!CAUSAL) return KEYS;
-  i64 count = (i64)query + ahead + 1;
+  i64 count = up_to(query, ahead);
   return count < 0 ? 0 : (count < KEYS ? (u32)count : KEYS);
 }
 
 // How many of the first keys a query does not see, because its window is behind them.
 __device__ __forceinline__ u32 passed(u32 query, i64 ahead) {
   if (WINDOW == 0) return 0;
-  i64 count = (i64)query + ahead + 1 - WINDOW;
+  i64 count = up_to(query, ahead) - WINDOW;
   return count < 0 ? 0 : (count < KEYS ? (u32)count : KEYS);
 }
 
-// The query behind the last one that sees this key.
+// Whether each query is behind the one before in the sequence: of one pair of chunks both are, and of several they are not.
+#define ASCENDING (CHUNK == 0 || QUERIES == 2 * CHUNK)
+
+// How many keys some of the queries up to `last`, of a tile, see, and how many none from `start` on does.
+__device__ __forceinline__ u32 any_seen(u32 last, i64 ahead) { return ASCENDING ? seen(last, ahead) : KEYS; }
+__device__ __forceinline__ u32 all_passed(u32 start, i64 ahead) { return ASCENDING ? passed(start, ahead) : 0; }
+
+// The query behind the last one that sees this key, or any of which that is known.
 __device__ __forceinline__ u32 behind_seeing(u32 key, i64 ahead) {
-  if (WINDOW == 0) return QUERIES;
+  if (WINDOW == 0 || CHUNK) return QUERIES;
   i64 end = (i64)key + WINDOW - ahead;
   return end < 0 ? 0 : (end < QUERIES ? (u32)end : QUERIES);
 }
 
 // The first query that sees this key; QUERIES where none does.
 __device__ __forceinline__ u32 first_seeing(u32 key, i64 ahead) {
-  if (!CAUSAL) return 0;
+  if (!CAUSAL || !ASCENDING) return 0;
+#if CHUNK
+  // Of a pair early queries come first, and then late ones.
+  i64 early = (i64)key - (position(ahead)), late = (i64)key - position(ahead + CHUNK);
+  i64 first = early < CHUNK ? early : CHUNK + (late < 0 ? 0 : late);
+#else
   i64 first = (i64)key - ahead;
+#endif
   return first < 0 ? 0 : (first < QUERIES ? (u32)first : QUERIES);
 }
 

@@ -16,8 +16,8 @@ extern "C" __global__ void __launch_bounds__(256, 1) attention(const T* q, const
   [[maybe_unused]] const Dropping dropping = DROPPING;
 #pragma unroll
   for (int i = 0; i < 4; ++i) greatest[i] = -INFINITE;
-  u32 end = seen(start + count - 1, AHEAD);
-  for (u32 first = passed(start, AHEAD) / 64 * 64; first < end; first += 64) {
+  u32 end = any_seen(start + count - 1, AHEAD);
+  for (u32 first = all_passed(start, AHEAD) / 64 * 64; first < end; first += 64) {
     u32 keys = KEYS - first < 64 ? KEYS - first : 64;
     INDEX at = key_row(batch, first, head / SHARING) * WIDTH;
     float scores[4][4];

@@ -99,8 +99,8 @@ extern "C" __global__ void OF_THREADS(256) of_queries(const T* q, const T* k, co
   u32 row = threadIdx.x / 16 * 4, column = threadIdx.x % 16 * 4;
   Tile all = {q, k, v, of_o, l, shifts BIAS_GIVEN, DROPPING};
   float sums[4][COLUMNS / 16] = {};
-  u32 end = seen(start + count - 1, AHEAD);
-  for (u32 first = passed(start, AHEAD) / 64 * 64; first < end; first += 64) {
+  u32 end = any_seen(start + count - 1, AHEAD);
+  for (u32 first = all_passed(start, AHEAD) / 64 * 64; first < end; first += 64) {
     Terms terms;
     all.terms<true>(terms, room.left, room.right, batch, head, start, first, AHEAD);
 #pragma unroll
@@ -128,7 +128,7 @@ extern "C" __global__ void OF_THREADS(256) of_bias(const T* q, const T* k, const
   u32 row = threadIdx.x / 16 * 4, column = threadIdx.x % 16 * 4;
   Tile all = {q, k, v, of_o, l, shifts BIAS_GIVEN, DROPPING};
   float sums[4][4] = {};
-  bool sees = seen(start + 63 < QUERIES ? start + 63 : QUERIES - 1, AHEAD) > first && passed(start, AHEAD) < first + 64;
+  bool sees = any_seen(start + 63 < QUERIES ? start + 63 : QUERIES - 1, AHEAD) > first && all_passed(start, AHEAD) < first + 64;
   for (u32 batch = own_batch; sees && batch < own_batch + SAMPLES_OF_BIAS; ++batch) {
     for (u32 head = own_head; head < own_head + SHARING_BIAS; ++head) {
       Terms terms;

@@ -18,7 +18,7 @@ extern "C" __global__ void OF_THREADS(128) attention(const T* q, const T* k, con
   __syncthreads();
   u32 row = start + warp * 16 + lane / 4, sees[2] = {seen(row, AHEAD), seen(row + 8, AHEAD)};
   u32 before[2] = {passed(row, AHEAD), passed(row + 8, AHEAD)};
-  u32 begin = passed(start, AHEAD) / TILE_KEYS * TILE_KEYS, end = seen(start + count - 1, AHEAD);
+  u32 begin = all_passed(start, AHEAD) / TILE_KEYS * TILE_KEYS, end = any_seen(start + count - 1, AHEAD);
   Sums<DEPTH> sums;
   sums.clear();
   float greatest[2] = {-INFINITE, -INFINITE}, total[2] = {};

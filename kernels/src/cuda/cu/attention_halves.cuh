@@ -258,7 +258,7 @@ template <u32 N> struct Sums {
 
 // Whether every query from `start` on, `queries` of them, sees every key from `first` on, `keys` of them.
 __device__ __forceinline__ bool sees_all(u32 start, u32 queries, u32 first, u32 keys, i64 ahead) {
-  return start + queries <= QUERIES && first + keys <= seen(start, ahead) && first >= passed(start + queries - 1, ahead);
+  return ASCENDING && start + queries <= QUERIES && first + keys <= seen(start, ahead) && first >= passed(start + queries - 1, ahead);
 }
 struct Whole { static constexpr bool value = true; };
 struct Part { static constexpr bool value = false; };

@@ -221,7 +221,7 @@ extern "C" __global__ void BOUNDS_OVER_KEYS of_queries(const T* q, const T* k, c
   [[maybe_unused]] const Dropping dropping = DROPPING;
   Sums<DEPTH> sums;
   sums.clear();
-  u32 begin = passed(start, AHEAD) / TILE_KEYS * TILE_KEYS, end = seen(start + count - 1, AHEAD);
+  u32 begin = all_passed(start, AHEAD) / TILE_KEYS * TILE_KEYS, end = any_seen(start + count - 1, AHEAD);
   auto bring_keys = [&](u32 first) {
     Row* to_ = room[first / TILE_KEYS % BUFFERS];
     INDEX at = key_row(batch, first, head / SHARING) * WIDTH;

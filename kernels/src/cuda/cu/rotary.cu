@@ -2,18 +2,29 @@
 // position and pair: at position 100,000 a float has lost the digits that matter.
 //
 // Macros: T; TIME, HEADS and HEAD (elements of one) of the shard; PAIRS, half of HEAD; HALVES, pairs of the shard; WIDTH, pairs that a thread
-// takes at once, which divides PAIRS; INTERLEAVED, whether neighbours make a pair, or else elements half a head apart; INVERSE; INDEX, the
+// takes at once, which divides PAIRS; INTERLEAVED, whether neighbours make a pair, or else elements half a head apart; INVERSE; CHUNK,
+// elements of a chunk where early and late chunks of the sequence lie beside each other, else 0, and CHUNKS, how many there are; INDEX, the
 // type of positions. `frequencies`, of all pairs of a whole head, stand in front.
 
 struct alignas(8) Turn {
   float sine, cosine;
 };
 
+// The place in the sequence of the element with an index along time.
+__device__ __forceinline__ i64 position(i64 index) {
+#if CHUNK
+  i64 chunk = index / CHUNK;
+  return (chunk % 2 == 0 ? chunk / 2 : CHUNKS - 1 - chunk / 2) * CHUNK + index % CHUNK;
+#else
+  return index;
+#endif
+}
+
 // The table, [TIME, PAIRS].
 extern "C" __global__ void __launch_bounds__(256) angles(Turn* turns, i64 first, i64 first_element) {
   u64 i = (u64)blockIdx.x * 256 + threadIdx.x;
   if (i >= (u64)TIME * PAIRS) return;
-  double angle = (double)(first + (i64)(i / PAIRS)) * frequencies[first_element / 2 + (i64)(i % PAIRS)];
+  double angle = (double)position(first + (i64)(i / PAIRS)) * frequencies[first_element / 2 + (i64)(i % PAIRS)];
   if (INVERSE) angle = -angle;
   // In turns, of which only the fraction counts: what a quotient by 2 pi loses is added to that.
   const double turn = 0.15915494309189535, rest = -9.839338337591243e-18;
