@@ -81,6 +81,7 @@ struct FileFramework {
     interference: Option<f64>,
     reduced_under_products: Option<f64>,
     shared_nodes: Option<f64>,
+    sums_in_products: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -287,6 +288,7 @@ fn read_framework(file: FileFramework) -> Result<Framework, ClusterError> {
         interference,
         reduced_under_products: hidden,
         shared_nodes: check_share(name("shared_nodes"), shared)?,
+        sums_in_products: file.sums_in_products.unwrap_or(known.sums_in_products),
     })
 }
 

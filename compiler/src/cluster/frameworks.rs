@@ -63,11 +63,12 @@ pub fn find_framework(name: &str) -> Option<Framework> {
         // in parts while others are sent (`tp-comm-overlap`), chains are fused. Chosen by hand with four rows of the README of
         // NVIDIA/Megatron-LM in view, on H100: a third of the older host's time for a kernel, three quarters of tensor
         // parallelism's communication hidden, and nodes of which groups share the cards lose nothing, as each card has its own
-        // adapter.
+        // adapter. Gradients of weights are added up by the products that make them, as it does by default (`gradient_accumulation_fusion`).
         "megatron-core" => Some(Framework {
             name: name.into(),
             dispatch: 1e-5,
             reduced_under_products: 0.75,
+            sums_in_products: true,
             ..graphc
         }),
         _ => None,

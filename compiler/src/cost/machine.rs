@@ -17,8 +17,8 @@ use graphc_ir::plan::{
 use graphc_ir::types::{DType, TensorType};
 
 use super::{
-    LeastSeconds, NodeWork, chain_seconds, has_odd_rows, least_seconds, node_work, peak_flops,
-    roofline_seconds,
+    LeastSeconds, NodeWork, add_sums_in_products, chain_seconds, has_odd_rows, least_seconds,
+    node_work, peak_flops, roofline_seconds,
 };
 use crate::decisions::Decisions;
 
@@ -35,6 +35,7 @@ pub fn on_cluster(plan: &Plan, cluster: &Cluster) -> Plan {
         for (actor, seconds) in program.actors.iter_mut().zip(seconds) {
             actor.seconds = seconds;
         }
+        add_sums_in_products(cluster, &plan.layouts, program);
     }
     moved
 }
@@ -98,6 +99,12 @@ impl ActorWork {
             Some(head) if head.work == self.all => of(head).1,
             head => chain_seconds(cluster, head.map(of), self.all),
         }
+    }
+
+    /// Returns the seconds of the op at the head of a chain alone, if there is one.
+    pub(crate) fn head_seconds(&self, cluster: &Cluster) -> Option<f64> {
+        let WorkPiece { precision, arithmetic, work } = self.head?;
+        Some(roofline_seconds(cluster, precision, arithmetic, work))
     }
 
     /// Returns the least seconds that machines with these peaks take for it. If there is a head, the seconds of computing are those of the head

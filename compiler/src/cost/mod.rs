@@ -5,6 +5,7 @@
 
 mod compute;
 mod machine;
+mod sums;
 
 use graphc_ir::plan::{BoxingKind, Cluster};
 
@@ -17,6 +18,7 @@ pub(crate) use compute::{
     ROW_BYTES, chain_seconds, has_odd_rows, is_odd_row, node_work, peak_flops, roofline_seconds,
 };
 pub use machine::{ActorWork, model_flops_utilization, on_cluster};
+pub(crate) use sums::add_sums_in_products;
 
 /// Returns the seconds of a collective among the ranks of a link. `bytes` are those of the full tensor for all-reduce, of the busiest rank's input
 /// for reduce-scatter and all-to-all, and of its output for all-gather. Local steps, and collectives of less than two ranks, take 0.

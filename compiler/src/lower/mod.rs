@@ -28,6 +28,7 @@ use graphc_ir::plan::{
     BoxingEntry, Channel, Cluster, CompileOptions, Layout, Program, RankEntry, TensorEntry,
 };
 
+use crate::cost::add_sums_in_products;
 use crate::decisions::{Decisions, Sharding};
 use crate::side_by_side::map_side_by_side;
 
@@ -182,7 +183,8 @@ pub fn lower(
         tight: how.tight,
         memory: options.memory.unwrap_or(cluster.device.memory),
     };
-    let (programs, ranks) = programs(&cx, world, decisions.staging.stages);
+    let (mut programs, ranks) = programs(&cx, world, decisions.staging.stages);
+    programs.iter_mut().for_each(|program| add_sums_in_products(cluster, &job.layouts, program));
     let tensors = tables::tensor_entries(decisions, sharding);
     let job::Job { boxing, layouts, channels, .. } = job;
     Ok(Lowered { tensors, boxing, layouts, channels, programs, ranks })

@@ -246,6 +246,10 @@ pub struct Framework {
     /// groups meet it there.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub shared_nodes: f64,
+    /// Whether products that are gradients of weights add to what the microbatches before have summed, so that nothing is moved for sums over
+    /// microbatches.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sums_in_products: bool,
 }
 
 impl Default for Framework {
@@ -259,6 +263,7 @@ impl Default for Framework {
             interference: 0.0,
             reduced_under_products: 0.0,
             shared_nodes: 1.0,
+            sums_in_products: false,
         }
     }
 }
