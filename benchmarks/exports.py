@@ -8,7 +8,8 @@ trained by `graphc train` for some steps of SGD beside PyTorch in float32 and in
 are from onnxruntime's (as a share of the greatest), how far the first loss is from PyTorch's (as a share of it), and how far the
 later ones are, in units of the distance between PyTorch's float32 and its float64. Exits with 1 where outputs are farther than 1e-4, a first
 loss than 1e-5 (or than PyTorch's in float32, where that is more), or later ones than 20 such units. Of `--export default` many are:
-the exporter's optimizer folds batch norms and other parameters away, which the line says. Needs torch, onnx, onnxscript, onnxruntime, safetensors; some models transformers, diffusers or
+the exporter's optimizer folds batch norms and other parameters away, which the line says, and leaves out an addition of 1e-8 (`helium`, whose
+norms have that epsilon: PyTorch's outputs are 1.6e-5 from onnxruntime's). `dinov3` places patches at random while PyTorch trains it. Needs torch, onnx, onnxscript, onnxruntime, safetensors; some models transformers, diffusers or
 torchvision.
 """
 

@@ -135,6 +135,19 @@ impl Dual {
         }
     }
 
+    /// Begins with the messages of another network, unless a sweep with them proves less than none at all do: then it takes more sweeps to shift back
+    /// what they have shifted than they save. (With those of the other form the search of an RWKV of 11,700 nodes on 2x2 takes 3.9 user seconds, and
+    /// without them 3.3.) Nothing may have been shifted yet.
+    pub(crate) fn resume_if_useful(&mut self, keys: &[Key], messages: &Messages) {
+        let (fresh, proven) = (self.clone(), self.bound());
+        self.resume_messages(keys, messages);
+        let mut swept = self.clone();
+        swept.sweep();
+        if swept.bound() < proven {
+            *self = fresh;
+        }
+    }
+
     /// Writes to `given` what was given to the labels of each member of each term. `kept` says which of all labels are left. The other labels, and
     /// forbidden ones, keep what they had before.
     pub(crate) fn note_messages(&self, kept: &[Vec<usize>], given: &mut [Vec<Vec<f64>>]) {
@@ -351,5 +364,38 @@ mod tests {
         }
         let (value, _) = find_minimum(&network, LIMITS).expect("it is small");
         assert!(bound_of(&network) <= value + 1e-9);
+    }
+
+    /// Makes a network in which each pair of variables costs at most `most`.
+    fn complete(most: f64) -> Network {
+        let mut network = Network::default();
+        for b in 0..12 {
+            network.add_variable(3, b);
+            for a in 0..b {
+                let of =
+                    |i: usize, j: usize| ((a * 7 + b * 3 + i * 5 + j * 11 + i * j) % 13) as f64;
+                network.add_pair(a, b, |i, j| most * of(i, j) / 12.0);
+            }
+        }
+        network
+    }
+
+    #[test]
+    fn messages_that_prove_less_than_none_are_left_out() {
+        let network = complete(12.0);
+        let names: Vec<usize> = (0..network.unary.len()).collect();
+        let keys = Dual::new(&network).term_keys(&names);
+        let resumed_bound = |most: f64| {
+            let mut other = Dual::new(&complete(most));
+            (0..20).for_each(|_| other.sweep());
+            let messages = Messages::new(keys.clone(), other.given_messages());
+            let mut dual = Dual::new(&network);
+            dual.resume_if_useful(&keys, &messages);
+            dual.bound()
+        };
+        let none = Dual::new(&network).bound();
+        assert!(resumed_bound(12.0) > 5.0 * none);
+        // Rounding leaves nothing of the network's own costs beside such messages.
+        assert_eq!(resumed_bound(1e18), none);
     }
 }

@@ -4,6 +4,10 @@
 //! ([`dive`](super::dive)). Labels that cannot be part of anything better are dropped, until the rest is narrow or
 //! the remaining gap is reported.
 //!
+//! What is still open then is divided ([`subdivide`](super::subdivide)), after one more dive: costs have been shifted
+//! since the first, and the better the plan, the fewer labels are left to divide. (An RWKV of 1,600 nodes on 2x2 in two
+//! stages takes 1.1 instead of 1.8 s, and experts on 4x4 take a fifth of the time.)
+//!
 //! A dive that ends within half a percent of the bound leaves a twelfth of the work limit for the rest, or 32 sweeps
 //! if these read more. From the dive on, all terms are told which labels are forbidden, which makes bounds tighter.
 //! They are not told before, so that the first rounds choose among equal plans as they would without. A round after
@@ -233,7 +237,7 @@ impl<'a> NetworkSearch<'a> {
             }
             Some(Course::From(messages, names)) => {
                 let names: Vec<usize> = variables.iter().map(|&variable| names[variable]).collect();
-                self.dual.resume_messages(&self.dual.term_keys(&names), messages);
+                self.dual.resume_if_useful(&self.dual.term_keys(&names), messages);
                 self.run(effort)
             }
             Some(Course::To(messages)) => {
@@ -267,9 +271,12 @@ impl<'a> NetworkSearch<'a> {
         let closed = self.run_rounds(effort, &mut left, &mut bound);
         self.note_messages();
         let given = self.given.take().unwrap_or_default();
-        let work = left.min(effort.division);
+        let mut work = left.min(effort.division);
         if !closed && work / self.dual.sweep_size().max(1) >= DIVISIBLE {
-            bound = self.subdivide(bound, work);
+            bound = match self.close_by_dive(&mut work, bound) {
+                Some(bound) => bound,
+                None => self.subdivide(bound, work),
+            };
         }
         let bound = bound.min(self.ceiling).min(self.value);
         (Minimum { value: self.value, bound, labels: self.best }, given)
@@ -340,6 +347,16 @@ impl<'a> NetworkSearch<'a> {
         }
         // Not before: among equals the first rounds find what they found without.
         self.dual.forbids = true;
+    }
+
+    /// Searches for a better plan once more. Returns the bound if that closes the gap.
+    fn close_by_dive(&mut self, left: &mut usize, bound: f64) -> Option<f64> {
+        self.dive(left);
+        if bound >= self.proof_limit() || !self.drop_labels() {
+            return Some(self.proof_limit());
+        }
+        let value = self.solve_kept()?;
+        Some(value.min(self.proof_limit()))
     }
 
     /// Shifts costs up to `most` times while that raises the bound, and returns the number of times.
@@ -496,6 +513,15 @@ mod tests {
             let (gap, work) = minimum(seed);
             assert!(gap < 2.0 * TOLERANCE && work > 2_000_000, "{gap} for {work} entries");
         }
+    }
+
+    #[test]
+    fn a_dive_before_the_gap_is_divided_leaves_less_to_divide() {
+        let effort = Effort { division: 4_000_000, work: 20_000_000, ..FULL };
+        let found = minimise_network(&grid_of(73, 2.0), None, effort);
+        // Without it a plan that costs 252.67 is left with a gap of 0.7 %.
+        assert!(found.value < 252.03, "{}", found.value);
+        assert!(found.bound >= found.value * (1.0 - 2.0 * TOLERANCE), "{found:?}");
     }
 
     #[test]

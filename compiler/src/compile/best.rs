@@ -27,8 +27,8 @@ use graphc_ir::plan::{
 };
 
 use super::forms::{
-    Form, InMemory, all_regathered, best_in_memory, form_decisions, lower_reported_bound,
-    prepare_variants,
+    Form, InMemory, all_regathered, best_in_memory, best_with_room, form_decisions,
+    lower_reported_bound, prepare_variants,
 };
 use super::once::{Draft, Header, assemble_draft};
 use super::stages::{Chooser, MOST_BEHIND, apply_choice, is_small, may_pay};
@@ -106,8 +106,14 @@ impl CompileJob<'_> {
         // are made of several choices, and of a large one of what is better by its layers than the whole plans before
         // it: one stage first, as its plan is made in the time in which the layers of other choices are priced again
         // with less memory, and leaves few of them worth that.
-        let chooser = Chooser::new(graph, options, cluster)?;
-        let mut tried = Tried::default();
+        let mut ready = None;
+        let chooser = Chooser::with_whole_plan(graph, options, cluster, |choice| {
+            let draft = self.plan_with_room(choice, reached)?;
+            let seconds = draft.plan.planner.objective_seconds;
+            ready = Some(((choice.stages, choice.microbatches), draft));
+            Some(seconds)
+        })?;
+        let mut tried = Tried { ready, ..Tried::default() };
         tried.try_choices(self, &chooser.in_one_stage(), MemoryShortage::Short, reached)?;
         match chooser.find_choices(tried.best_seconds()) {
             Ok(mut choices) => {
@@ -178,18 +184,46 @@ impl CompileJob<'_> {
         memory: MemoryShortage,
         reached: &mut dyn FnMut(Milestone),
     ) -> Result<Draft, CompileError> {
-        let prepared = prepare_variants(&staged, options, self.cluster)?;
+        let plan = |forms: &[Form<()>]| Ok(Some(self.best_of(forms, options, memory)));
+        let best = self.best_variant(&staged, options, plan, reached)?;
+        best.expect("every variant is planned")
+    }
+
+    /// Makes the plan of a choice like [`CompileJob::compile_staged`]. `None` if there is none, or if memory is short for the plan of fewest seconds.
+    fn plan_with_room(
+        &self,
+        choice: &PipelineReport,
+        reached: &mut dyn FnMut(Milestone),
+    ) -> Option<Draft> {
+        let (staged, options) = apply_choice(self.graph, self.options, choice).ok()?;
+        let plan = |forms: &[Form<()>]| {
+            let chosen = best_with_room(&form_decisions(forms), &options, self.cluster)?;
+            Ok(chosen.map(|chosen| self.in_room(forms, &options, chosen)))
+        };
+        self.best_variant(&staged, &options, plan, reached).ok()??.ok()
+    }
+
+    /// Makes the best plan of all variants of a graph. `plan` makes that of the forms of one. If it returns `None`, there is no plan.
+    fn best_variant(
+        &self,
+        staged: &Graph,
+        options: &CompileOptions,
+        plan: impl Fn(&[Form<()>]) -> Result<Option<Result<Draft, CompileError>>, CompileError>,
+        reached: &mut dyn FnMut(Milestone),
+    ) -> Result<Option<Result<Draft, CompileError>>, CompileError> {
+        let prepared = prepare_variants(staged, options, self.cluster)?;
         reached(Milestone::Prepared);
         let mut best = None;
         for variant in &prepared {
-            let draft = self.best_of(&variant.forms, options, memory).map(|mut draft| {
+            let Some(draft) = plan(&variant.forms)? else { return Ok(None) };
+            let draft = draft.map(|mut draft| {
                 draft.plan.padded = variant.padded;
                 draft
             });
             best = Some(choose_better(best, draft));
         }
         reached(Milestone::Planned);
-        best.expect("there is a variant")
+        Ok(best)
     }
 
     /// Makes the best plan of these forms.
@@ -349,6 +383,8 @@ pub(super) struct PlanAttempt {
 #[derive(Default)]
 struct Tried {
     best: Option<Draft>,
+    /// A plan that was made before its choice was priced, with the numbers of stages and microbatches.
+    ready: Option<((usize, usize), Draft)>,
     /// The reason why there is none, if there is none.
     failed: Option<CompileError>,
     planned: BTreeSet<(usize, usize)>,
@@ -380,9 +416,16 @@ impl Tried {
                 true => choice.seconds < self.most_seconds(),
                 false => may_pay(choice.seconds, self.best_seconds()),
             };
-            if pays && self.planned.insert((choice.stages, choice.microbatches)) {
-                let (staged, resolved) = apply_choice(job.graph, job.options, choice)?;
-                self.offer(choice, job.compile_staged(staged, &resolved, memory, reached))?;
+            let size = (choice.stages, choice.microbatches);
+            if pays && self.planned.insert(size) {
+                let found = match self.ready.take_if(|(of, _)| *of == size) {
+                    Some((_, draft)) => Ok(draft),
+                    None => {
+                        let (staged, resolved) = apply_choice(job.graph, job.options, choice)?;
+                        job.compile_staged(staged, &resolved, memory, reached)
+                    }
+                };
+                self.offer(choice, found)?;
             }
         }
         Ok(())

@@ -125,8 +125,9 @@ pub(super) fn best_form_below(
     let mut best = BestForm::new(forms, options, cluster);
     for (at, decisions) in forms.iter().enumerate() {
         if !best.outbids(decisions)? {
-            let ceiling = best.best_seconds().min(ceiling);
-            best.offer(at, plan_below(decisions, options, cluster, ceiling, care))?;
+            let before = best.prior_knowledge();
+            let before = Before { ceiling: before.ceiling.min(ceiling), ..before };
+            best.offer(at, plan_below(decisions, options, cluster, before, care))?;
         }
     }
     best.into_best()
@@ -169,7 +170,7 @@ pub(super) fn best_in_memory(
             (Some(found), _) => found.transpose(),
             (None, true) => None,
             (None, false) => {
-                let before = best.best_plan().map_or(Before::NOTHING, Planned::prior_knowledge);
+                let before = best.prior_knowledge();
                 plan_with_room(decisions, options, cluster, || Some(before)).transpose()
             }
         };
@@ -178,10 +179,10 @@ pub(super) fn best_in_memory(
             continue;
         }
         is_short[at] = true;
-        let ceiling = best.best_seconds();
+        let before = Before { lead: None, ..best.prior_knowledge() };
         let (this, others) = short[at..].split_first_mut().expect("there is one for each form");
         let decisions = regather_once(this, decisions, options)?;
-        let plan = || plan_below(decisions, options, cluster, ceiling, care);
+        let plan = || plan_below(decisions, options, cluster, before, care);
         let (Some(&next), Some(known)) = (forms.get(at + 1), others.first_mut()) else {
             best.offer(at, plan())?;
             continue;
@@ -198,6 +199,37 @@ pub(super) fn best_in_memory(
     let regathered = regathered.map(|(decisions, is_short)| decisions.filter(|_| is_short));
     let (at, planned) = best.into_best()?;
     Ok(InMemory { at, planned, regathered: regathered.collect() })
+}
+
+/// Returns the best form like [`best_in_memory`], if memory is not short for the plan of fewest seconds of any form; `None` if it is.
+///
+/// # Errors
+/// Returns an error if no form can be planned.
+pub(super) fn best_with_room(
+    forms: &[&Decisions],
+    options: &CompileOptions,
+    cluster: &Cluster,
+) -> Result<Option<InMemory>, PlannerError> {
+    let found = match forms {
+        [first, second] => both_with_room([first, second], options, cluster),
+        _ => {
+            let plan = |form: &&Decisions| {
+                plan_with_room(form, options, cluster, || Some(Before::NOTHING))
+            };
+            forms.iter().map(plan).collect()
+        }
+    };
+    let mut best = BestForm::new(forms, options, cluster);
+    let mut planned = 0;
+    for found in found.into_iter().filter_map(Result::transpose) {
+        best.offer(planned, found)?;
+        planned += 1;
+    }
+    if planned < forms.len() {
+        return Ok(None);
+    }
+    let (at, planned) = best.into_best()?;
+    Ok(Some(InMemory { at, planned, regathered: vec![None; forms.len()] }))
 }
 
 /// Plans a form when memory is short, and computes the bound of the next form if that is not to be planned ([`outbid_form`]). The work on the next
@@ -299,6 +331,11 @@ impl<'a> BestForm<'a> {
     /// Returns the plan of the best form so far.
     fn best_plan(&self) -> Option<&Planned> {
         self.best.as_ref().map(|(_, planned)| planned)
+    }
+
+    /// Returns what is known before the next form is planned.
+    fn prior_knowledge(&self) -> Before<'_> {
+        self.best_plan().map_or(Before::NOTHING, Planned::prior_knowledge)
     }
 
     /// Whether another form need not be planned, because the best so far is no worse. If so, the bound proven for it counts.

@@ -64,7 +64,7 @@ pub use memory::Care;
 pub(crate) use memory::Rival;
 pub use waiting::{Reading, Waiting, WaitingWay, Waits, price_waiting};
 
-use memory::{Solution, Unlimited};
+use memory::Solution;
 use problem::candidates::{Candidate, CandidateList};
 use problem::layouts::SbpId;
 use problem::size::programme_size;
@@ -99,10 +99,11 @@ pub fn plan_signatures(
     options: &CompileOptions,
     cluster: &Cluster,
 ) -> Result<Planned, PlannerError> {
-    plan_below(decisions, options, cluster, f64::INFINITY, Care::Plan)
+    plan_below(decisions, options, cluster, Before::NOTHING, Care::Plan)
 }
 
-/// Plans the best signatures, if they cost less than `ceiling`. If no plan does, it returns any plan that costs as much or more.
+/// Plans the best signatures, if they cost less than the ceiling that is known before. If no plan does, it returns any plan that costs as much or
+/// more.
 ///
 /// # Errors
 /// Returns an error if a pin cannot be fulfilled, or if the memory does not suffice.
@@ -110,14 +111,14 @@ pub fn plan_below(
     decisions: &Decisions,
     options: &CompileOptions,
     cluster: &Cluster,
-    ceiling: f64,
+    before: Before<'_>,
     care: Care,
 ) -> Result<Planned, PlannerError> {
     let _span = enter_span!("choose_signatures");
     let problem = Problem::new(decisions, options, cluster)?;
     if options.strategy.is_planned() {
-        let solution = memory::solve_in_memory(&problem, ceiling, care)?;
-        return Ok(build_planned(&problem, options, solution));
+        let (solution, lead) = memory::solve_in_memory(&problem, before, care)?;
+        return Ok(Planned { lead, ..build_planned(&problem, options, solution) });
     }
     let (alone, solution) = plan_strategy(&problem, options.strategy)?;
     Ok(build_planned(&alone, options, solution))
@@ -143,13 +144,14 @@ pub(crate) fn plan_with_room<'a>(
     before: impl FnOnce() -> Option<Before<'a>>,
 ) -> Result<Option<Planned>, PlannerError> {
     if !options.strategy.is_planned() {
-        let Some(Before { ceiling, .. }) = before() else { return Ok(None) };
-        return plan_below(decisions, options, cluster, ceiling, Care::Plan).map(Some);
+        let Some(before) = before() else { return Ok(None) };
+        return plan_below(decisions, options, cluster, before, Care::Plan).map(Some);
     }
     let _span = enter_span!("choose_signatures");
     let problem = Problem::new(decisions, options, cluster)?;
     let found = memory::plan_unlimited(&problem, Care::Plan, before)?;
-    let Some((solution, lead)) = found.and_then(Unlimited::into_fitting) else { return Ok(None) };
+    let Some(found) = found.filter(|found| found.fits) else { return Ok(None) };
+    let (solution, lead) = found.into_solution();
     Ok(Some(Planned { lead, ..build_planned(&problem, options, solution) }))
 }
 

@@ -269,12 +269,15 @@ fn stages_and_modules_of_any_kind_have_such_a_plan() {
 }
 
 /// Makes two layers whose norms stand behind sums, so that products read what another stage has sent, and whose attention drops weights: by the op,
-/// or in parts. Of a packed weight those of queries, keys and values are slices.
-fn dropping(op: bool, packed: bool, staged: bool) -> Graph {
+/// or in parts. Of a packed weight those of queries, keys and values are slices. The first products read an input, or what is looked up in a table.
+fn dropping(op: bool, packed: bool, staged: bool, table: bool) -> Graph {
     const EACH: usize = 4;
     let g = GraphBuilder::new("dropping");
-    let mut x = g.in_stage(0, || g.input("x", DType::F32, [8, 6, 4 * EACH]));
     let width = 4 * EACH;
+    let mut x = g.in_stage(0, || match table {
+        true => Embedding::new(&g, "wte", 96, width).forward(&g.input("x", DType::I64, [8, 6])),
+        false => g.input("x", DType::F32, [8, 6, width]),
+    });
     for layer in 0..2 {
         let name = |name: &str| format!("{layer}.{name}");
         x = g.in_stage(if staged { layer } else { 0 }, || {
@@ -315,23 +318,30 @@ fn dropping(op: bool, packed: bool, staged: bool) -> Graph {
 
 #[test]
 fn attention_that_drops_weights_is_split_along_heads_wherever_its_operands_come_from() {
-    for (strategy, packed, staged) in [
-        (Strategy::Megatron, true, false),
-        (Strategy::Megatron, false, true),
-        (Strategy::MegatronSp, true, false),
-        (Strategy::MegatronSp, false, true),
-        (Strategy::MegatronSp, true, true),
+    for (strategy, packed, staged, table) in [
+        (Strategy::Megatron, true, false, false),
+        (Strategy::Megatron, false, true, false),
+        (Strategy::MegatronSp, true, false, false),
+        (Strategy::MegatronSp, false, true, false),
+        (Strategy::MegatronSp, true, true, false),
+        (Strategy::Megatron, false, false, true),
+        (Strategy::MegatronSp, false, false, true),
+        (Strategy::MegatronSp, true, true, true),
     ] {
         for op in [false, true] {
             let (mesh, stages) = if staged { (&[2, 2][..], 2) } else { (&[2][..], 1) };
             let given = options(mesh, stages, stages);
             let given =
                 CompileOptions { strategy, keep_attention: !op, loss: Some(Loss::Mse), ..given };
-            let compiled = compiled(dropping(op, packed, staged), &given);
+            let compiled = compiled(dropping(op, packed, staged, table), &given);
             let (name, split) = if op { ("attention", "S(2)") } else { ("softmax", "S(1)") };
             let [operands, _] = layouts_of(&compiled, name);
             let all = operands.iter().all(|layout| layout.ends_with(split));
             assert!(!operands.is_empty() && all, "{name} {strategy:?} {operands:?}");
+            // Beside the first products, which read all of them, sequences are split.
+            let [operands, _] = layouts_of(&compiled, "normalize");
+            let split = if strategy == Strategy::MegatronSp { "S(1)" } else { "B" };
+            assert!(operands[0].ends_with(split), "{strategy:?} {operands:?}");
         }
     }
 }

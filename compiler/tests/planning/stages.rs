@@ -6,7 +6,7 @@ use graphc_compiler::compile::prepare_again;
 use graphc_compiler::compile::stages::{apply_choice, choose_stages};
 use graphc_compiler::compile::{Compiled, compile};
 use graphc_compiler::pipeline::prepare_graph;
-use graphc_compiler::planner::{Care, plan_below, plan_signatures};
+use graphc_compiler::planner::{Before, Care, plan_below, plan_signatures};
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
 use graphc_ir::nn::{Gpt, GptConfig, Module};
@@ -222,6 +222,23 @@ fn of_the_best_choices_the_one_is_taken_that_the_null_device_finds_fastest() {
 }
 
 #[test]
+fn a_model_of_which_no_layer_is_left_out_is_priced_by_the_plan_of_one_stage() {
+    let cluster = preset("cpu").expect("a preset");
+    // Of two blocks both are priced, and of six two.
+    for (blocks, is_whole) in [(2, true), (6, false)] {
+        let compiled = compiled(gpt(blocks), &options(&[2]), &cluster);
+        let choice = compiled.plan.pipeline.as_ref().expect("a choice");
+        assert_eq!((choice.stages, choice.microbatches), (1, 1), "{choice:?}");
+        let objective = compiled.plan.planner.objective_seconds;
+        assert_eq!(choice.seconds == objective, is_whole, "{choice:?} {objective}");
+        let prices = choose_stages(&gpt(blocks), &options(&[2]), &cluster).expect("it can be cut");
+        let priced = &prices.ranked[0];
+        assert_eq!((priced.stages, &priced.layers), (1, &choice.layers));
+        assert!((priced.seconds / choice.seconds - 1.0).abs() < 0.02, "{priced:?} {choice:?}");
+    }
+}
+
+#[test]
 fn prices_of_layers_take_less_work_than_a_plan_and_cost_as_much() {
     let open = options(&[4]);
     let whole = CompileOptions { auto_stages: false, auto_microbatches: false, ..open };
@@ -232,7 +249,7 @@ fn prices_of_layers_take_less_work_than_a_plan_and_cost_as_much() {
     for percent in [95, 90, 85] {
         let less = CompileOptions { memory: Some(peak * percent / 100), ..whole.clone() };
         let [careful, rough] = [Care::Plan, Care::Prices].map(|care| {
-            plan_below(&decisions, &less, &cluster, f64::INFINITY, care).expect("fits")
+            plan_below(&decisions, &less, &cluster, Before::NOTHING, care).expect("fits")
         });
         work = [work[0] + careful.work, work[1] + rough.work];
         let (rough, careful) = (rough.report, careful.report);
@@ -251,7 +268,7 @@ fn what_is_dearer_than_the_next_graph_in_a_row_is_not_looked_for() {
     let limit = plan_signatures(&decisions, &whole, &cluster).expect("fits").memory[0] * 85 / 100;
     let less = CompileOptions { memory: Some(limit), ..whole };
     let planned = |care| {
-        plan_below(&decisions, &less, &cluster, f64::INFINITY, care).expect("fits the memory")
+        plan_below(&decisions, &less, &cluster, Before::NOTHING, care).expect("fits the memory")
     };
     let careful = planned(Care::Plan);
     assert!(careful.relaxed < careful.report.objective_seconds, "memory costs something");

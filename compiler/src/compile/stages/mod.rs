@@ -27,18 +27,21 @@
 //!
 //! A choice whose layers take half as long again as those of the best is not planned whole ([`MOST_BEHIND`]). So one
 //! stage of a small graph is priced first, and the layers of pipelines only as far as they may take less than that. If
-//! the whole batch fits the memory in one stage, parts of it are not priced: parts come one after the other.
+//! the whole batch fits the memory in one stage, parts of it are not priced: parts come one after the other. If no
+//! layer stands for others, the short model is the whole one. Then the whole plan of one stage is its price, and the
+//! same search is not made twice ([`Chooser::with_whole_plan`]).
 //!
 //! For a large graph, a single stage is compiled first if its layers do not fit but would be better than what fits. A
 //! pipeline has its bubble, and a whole plan knows better what to keep: `llama3_405b` on 64x8 H100 takes 43 s a step
 //! in one stage, and 79 s in the eight that its layers speak for. The known time of that step spares most of the
 //! pricing in less memory. Another choice is priced again, and compiled, only where its layers promise a tenth less.
 //!
-//! Start reading with [`Chooser`]. Nothing here plans the whole model: the caller says how long the steps of these
-//! plans take.
+//! Start reading with [`Chooser`]. Nothing here plans the whole model: the caller does, and says how long the steps of
+//! these plans take.
 
 mod cuts;
 mod price;
+mod priced;
 mod short;
 
 use graphc_ir::graph::{Graph, Part};
@@ -56,6 +59,7 @@ use crate::side_by_side::map_side_by_side;
 
 use cuts::{Chain, cut_chain};
 use price::{PriceLimits, Prices, price_layers};
+use priced::{MARGIN, PricedPipeline, PricedWays, sort_choices};
 use short::shorten_model;
 
 /// The most numbers of microbatches that are priced with each number of stages, and the most with the least effort.
@@ -70,10 +74,6 @@ const MEMORY_SHARES: [f64; 3] = [0.6, 0.35, 0.2];
 /// The number of choices that are priced again in parallel, in the order in which they would be priced one after the other. It is the same on every
 /// machine, so that the result never depends on the machine.
 const WAVE: usize = 2;
-
-/// The share by which a choice must be better, by its layers, if these fit the memory only at a price. Whole plans of such choices are found slowly
-/// and with a gap, and cost more than their layers say.
-const MARGIN: f64 = 0.1;
 
 /// The most choices of stages and microbatches whose whole plan is made, and the most of those whose layers do not fit the memory.
 const MOST_CHOICES: usize = 3;
@@ -127,19 +127,6 @@ pub fn choose_stages(
     cluster: &Cluster,
 ) -> Result<Choices, CompileError> {
     Chooser::new(graph, options, cluster)?.find_choices(f64::INFINITY)
-}
-
-/// Reports the choices of all priced pipelines, best first.
-fn sort_choices(mut all: Vec<PricedPipeline>, bound: f64) -> Vec<PipelineReport> {
-    all.sort_by(|a, b| {
-        let size = |priced: &PricedPipeline| (priced.options.stages, priced.options.microbatches);
-        a.compared_seconds().total_cmp(&b.compared_seconds()).then_with(|| size(a).cmp(&size(b)))
-    });
-    let bounded = |choice: PipelineReport| PipelineReport {
-        bound_seconds: bound.min(choice.seconds),
-        ..choice
-    };
-    all.into_iter().filter_map(|priced| priced.choice).map(bounded).collect()
 }
 
 /// Returns the options with stages and microbatches fixed at their present numbers.
@@ -212,41 +199,6 @@ pub(super) fn microbatch_counts(
         .collect()
 }
 
-/// The prices of the layers with one choice of stages and microbatches.
-#[derive(Clone)]
-struct PricedPipeline {
-    /// The options with these numbers and this recomputation.
-    options: CompileOptions,
-    /// The best cut, whatever the memory.
-    free: PipelineReport,
-    /// The bytes at the peak of the short model's plan.
-    peak: u64,
-    /// The bytes that the layers of a stage keep all the time, on average.
-    resident: u64,
-    /// The best cut that fits the memory.
-    choice: Option<PipelineReport>,
-    /// Whether layers had to be priced with less memory to find that cut.
-    short: bool,
-}
-
-impl PricedPipeline {
-    /// Whether the best cut fits the memory.
-    fn fits_memory(&self) -> bool {
-        self.choice.as_ref().is_some_and(|choice| choice.seconds <= self.free.seconds)
-    }
-
-    /// Returns a copy whose choice is the best cut whatever the memory.
-    fn with_unlimited_memory(&self) -> Self {
-        Self { choice: Some(self.free.clone()), short: false, ..self.clone() }
-    }
-
-    /// Returns the seconds by which the choice is compared with others.
-    fn compared_seconds(&self) -> f64 {
-        let margin = if self.short { 1.0 + MARGIN } else { 1.0 };
-        self.choice.as_ref().map_or(f64::INFINITY, |choice| choice.seconds * margin)
-    }
-}
-
 /// Whether a choice that is known to take at least `seconds` may be better than `best`.
 pub(super) fn may_pay(seconds: f64, best: f64) -> bool {
     seconds * (1.0 + MARGIN) < best
@@ -259,21 +211,6 @@ fn layers_per_step(options: &CompileOptions) -> f64 {
         [options.stages, options.microbatches, options.schedule.chunks_per_stage()]
             .map(|count| count as f64);
     microbatches * chunks * stages / (stages + chunks * microbatches - 1.0)
-}
-
-/// The prices of a number of stages and microbatches, by the ways of recomputation that were priced.
-#[derive(Default)]
-struct PricedWays {
-    priced: Vec<PricedPipeline>,
-    /// The first error.
-    error: Option<CompileError>,
-}
-
-impl PricedWays {
-    /// Returns the seconds of the best cut of any way, whatever the memory.
-    fn least_seconds(&self) -> f64 {
-        self.priced.iter().map(|priced| priced.free.seconds).fold(f64::INFINITY, f64::min)
-    }
 }
 
 /// Chooses stages and microbatches. [`Chooser::in_one_stage`] gives the choices of which whole plans are made first, and [`Chooser::find_choices`]
@@ -301,6 +238,20 @@ impl<'a> Chooser<'a> {
         options: &'a CompileOptions,
         cluster: &'a Cluster,
     ) -> Result<Self, PassError> {
+        Self::with_whole_plan(graph, options, cluster, |_| None)
+    }
+
+    /// Prices the layers like [`Chooser::new`]. If the short model of a small graph is the whole model, `plan_whole` is asked for the plan of one
+    /// stage. It returns the planner's seconds of this plan, or `None` if there is none or memory is short for it. Then the layers are priced.
+    ///
+    /// # Errors
+    /// Returns an error if the options do not fit the graph.
+    pub(super) fn with_whole_plan(
+        graph: &Graph,
+        options: &'a CompileOptions,
+        cluster: &'a Cluster,
+        plan_whole: impl FnOnce(&PipelineReport) -> Option<f64>,
+    ) -> Result<Self, PassError> {
         let is_small = is_small(graph, options);
         let annotated = graph.nodes.iter().any(|node| node.stage().is_some());
         let given = annotated.then_some(graph.stages.len());
@@ -311,12 +262,39 @@ impl<'a> Chooser<'a> {
         let (layers, all, cause) = (found.count, Vec::new(), None);
         let mut chooser = Self { graph, options, cluster, model, layers, is_small, all, cause };
         let mut counts = stage_counts(options, given, layers);
+        if is_small
+            && counts[0] == 1
+            && let Some(priced) = chooser.price_whole(plan_whole)
+        {
+            chooser.all.push(priced);
+            counts.remove(0);
+        }
         if is_small && counts.len() > 1 && counts[0] == 1 {
             counts.remove(0);
             chooser.price_side_by_side(vec![1]);
         }
         chooser.price_side_by_side(counts);
         Ok(chooser)
+    }
+
+    /// Prices one stage by its whole plan. `None` if the layers are to be priced.
+    fn price_whole(
+        &self,
+        plan_whole: impl FnOnce(&PipelineReport) -> Option<f64>,
+    ) -> Option<PricedPipeline> {
+        if self.layers == 0 || self.model.graph.nodes.len() < self.graph.nodes.len() {
+            return None;
+        }
+        let CompileOptions { auto_microbatches, microbatches, .. } = *self.options;
+        let microbatches = if auto_microbatches { 1 } else { microbatches };
+        let layers = vec![self.layers];
+        let mut free =
+            PipelineReport { stages: 1, microbatches, layers, seconds: 0.0, bound_seconds: 0.0 };
+        free.seconds = plan_whole(&free)?;
+        let options = CompileOptions { stages: 1, microbatches, ..fix_options(self.options) };
+        let choice = Some(free.clone());
+        // What its layers keep counts only where they do not fit.
+        Some(PricedPipeline { options, free, peak: 0, resident: 0, choice, short: false })
     }
 
     /// Prices these numbers of stages side by side.

@@ -128,36 +128,35 @@ const NEAR: f64 = 2e-3;
 /// 5.2 or 3.1 s instead of 4.4.
 const ROUGH: f64 = 2e-2;
 
-/// Finds the plan of fewest seconds that fits the memory, or the best plan found, with a bound. If no plan costs less than `ceiling`, it returns any
-/// plan that costs as much or more, and the bound is at most `ceiling`.
+/// Finds the plan of fewest seconds that fits the memory, or the best plan found, with a bound. If no plan costs less than the ceiling that is known
+/// before, it returns any plan that costs as much or more, and the bound is at most the ceiling. If memory is not short, it also returns the lead for
+/// the search for another form.
 ///
 /// # Errors
 /// Returns an error if no plan fits.
 pub(super) fn solve_in_memory(
     problem: &Problem<'_>,
-    ceiling: f64,
+    before: Before<'_>,
     care: Care,
-) -> Result<Solution, PlannerError> {
-    let before = || Some(Before { ceiling, lead: None });
-    let found = plan_unlimited(problem, care, before)?.expect("all is known before");
-    let Unlimited { fits, assignment, data, free, .. } = found;
-    if fits {
-        let (seconds, bound) = (free.value, free.bound);
-        return Ok(Solution { assignment, seconds, bound, relaxed: seconds, prices: None });
+) -> Result<(Solution, Option<Lead>), PlannerError> {
+    let found = plan_unlimited(problem, care, || Some(before))?.expect("all is known before");
+    if found.fits {
+        return Ok(found.into_solution());
     }
+    let Unlimited { data, free, .. } = found;
     let nodes = problem.candidates.len();
     let mut search = MemorySearch::new(problem, &free);
     search.learn_labels(&data);
     search.offer(&free.labels[..nodes]);
     search.care = care;
     search.run();
-    search.into_solution()
+    Ok((search.into_solution()?, None))
 }
 
 /// The plan of fewest seconds without a memory limit.
 pub(super) struct Unlimited {
     /// Whether it fits the memory, or costs no less than the ceiling.
-    fits: bool,
+    pub(super) fits: bool,
     assignment: Vec<usize>,
     /// The assignment of data parallelism.
     data: Vec<usize>,
@@ -167,12 +166,12 @@ pub(super) struct Unlimited {
 }
 
 impl Unlimited {
-    /// Returns the plan, if it fits, with its lead for the search for another form.
-    pub(super) fn into_fitting(self) -> Option<(Solution, Option<Lead>)> {
-        let Self { fits, assignment, free, lead, .. } = self;
+    /// Returns the plan with its lead for the search for another form.
+    pub(super) fn into_solution(self) -> (Solution, Option<Lead>) {
+        let Self { assignment, free, lead, .. } = self;
         let Minimum { value: seconds, bound, .. } = free;
         let relaxed = seconds;
-        fits.then_some((Solution { assignment, seconds, bound, relaxed, prices: None }, lead))
+        (Solution { assignment, seconds, bound, relaxed, prices: None }, lead)
     }
 }
 

@@ -428,7 +428,7 @@ impl Splitter<'_, '_> {
             && !candidate.operands.iter().any(split)
             && !wish.is_some_and(|wish| wish.is_met_by(candidate, axis));
         let breaks =
-            |&position: &usize| self.breaks_rule(id, candidate, position, sources[position]);
+            |&position: &usize| self.breaks_rule(id, candidate, position, sources[position], wish);
         (0..sources.len()).filter(breaks).count() + usize::from(from_nowhere)
     }
 
@@ -439,6 +439,7 @@ impl Splitter<'_, '_> {
         candidate: &Candidate,
         position: usize,
         source: Option<SbpId>,
+        wish: Option<&Wish>,
     ) -> bool {
         let axis = self.model_axis(id);
         let sbp = |id: SbpId| self.problem.layouts.sbp(id);
@@ -470,7 +471,11 @@ impl Splitter<'_, '_> {
             (Sbp::Partial(_), Sbp::Split(dim)) => {
                 dim != SEQUENCE || !self.has_sequences(id, position)
             }
-            (Sbp::Partial(_), Sbp::Broadcast) => self.has_sequences(id, position),
+            // Right behind a table a product reads the sums themselves: there is nothing between that could stay in parts of the sequence.
+            (Sbp::Partial(_), Sbp::Broadcast) => {
+                let gathers = wish.is_some_and(|wish| wish.is_met_by(candidate, axis));
+                !gathers && self.has_sequences(id, position)
+            }
             (Sbp::Split(_), Sbp::Broadcast) if self.sequences => !self.fed_by(id, position),
             (Sbp::Split(from), Sbp::Split(to)) => from != to,
             (made, Sbp::Partial(kind)) => {

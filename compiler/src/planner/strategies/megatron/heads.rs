@@ -101,7 +101,9 @@ impl Splitter<'_, '_> {
         let best = wished
             .min_by_key(|candidate| self.count_broken_rules(id, candidate, sources, Some(wish)));
         let breaks = |position: &usize| {
-            best.is_some_and(|best| self.breaks_rule(id, best, *position, sources[*position]))
+            best.is_some_and(|best| {
+                self.breaks_rule(id, best, *position, sources[*position], Some(wish))
+            })
         };
         (0..sources.len()).find(breaks).unwrap_or(0)
     }
