@@ -1,8 +1,7 @@
 //! Arrays of the oracle: every element as an `f64`, whatever the element type. Slow and obviously right.
 
-use crate::mesh::unravel_position;
 use crate::shard::Rect;
-use crate::types::row_major_strides;
+use crate::types::row_major_position;
 
 /// A dense row-major array. Integers up to 2^53 and truth values (0, 1) are exact.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,8 +30,8 @@ impl Array {
     /// An array whose element at each index is `element(index)`.
     pub fn from_fn(shape: impl Into<Vec<usize>>, mut element: impl FnMut(&[usize]) -> f64) -> Self {
         let shape = shape.into();
-        let n = shape.iter().product();
-        let data = (0..n).map(|position| element(&unravel_position(position, &shape))).collect();
+        let mut data = Vec::with_capacity(shape.iter().product());
+        visit_indices(&shape, |index| data.push(element(index)));
         Self { shape, data }
     }
 
@@ -45,37 +44,47 @@ impl Array {
     /// the right, a dim of extent 1 repeats.
     pub fn at_broadcast(&self, index: &[usize]) -> f64 {
         let skip = index.len() - self.shape.len();
-        let clamped: Vec<usize> = index[skip..]
-            .iter()
-            .zip(&self.shape)
-            .map(|(&i, &extent)| if extent == 1 { 0 } else { i })
-            .collect();
-        self.element_at(&clamped)
+        let own = index[skip..].iter().zip(&self.shape);
+        let clamped = own.map(|(&i, &extent)| if extent == 1 { 0 } else { i });
+        self.data[row_major_position(clamped, &self.shape)]
     }
 
     /// The row-major position of an index.
     pub fn offset_of_index(&self, index: &[usize]) -> usize {
-        index.iter().zip(row_major_strides(&self.shape)).map(|(i, stride)| i * stride).sum()
+        row_major_position(index.iter().copied(), &self.shape)
     }
 
     /// The part that a rectangle covers.
     pub fn slice_rect(&self, rect: &Rect) -> Array {
-        Array::from_fn(rect.extent.clone(), |index| {
-            let global: Vec<usize> = index.iter().zip(&rect.origin).map(|(i, o)| i + o).collect();
-            self.element_at(&global)
-        })
+        Array::from_fn(rect.extent.clone(), |index| self.data[self.offset_within(rect, index)])
     }
 
     /// Writes `part` where the rectangle lies.
     pub fn write_rect(&mut self, rect: &Rect, part: &Array) {
-        for (position, &value) in part.data.iter().enumerate() {
-            let index: Vec<usize> = unravel_position(position, &part.shape)
-                .iter()
-                .zip(&rect.origin)
-                .map(|(i, o)| i + o)
-                .collect();
-            let offset = self.offset_of_index(&index);
-            self.data[offset] = value;
+        let mut values = part.data.iter();
+        visit_indices(&part.shape, |index| {
+            let offset = self.offset_within(rect, index);
+            self.data[offset] = *values.next().expect("an element for each index");
+        });
+    }
+
+    /// The row-major position of an index in a rectangle.
+    fn offset_within(&self, rect: &Rect, index: &[usize]) -> usize {
+        row_major_position(index.iter().zip(&rect.origin).map(|(i, o)| i + o), &self.shape)
+    }
+}
+
+/// Calls `visit` with each index of a shape, in row-major order.
+pub(crate) fn visit_indices(shape: &[usize], mut visit: impl FnMut(&[usize])) {
+    let mut index = vec![0; shape.len()];
+    for _ in 0..shape.iter().product() {
+        visit(&index);
+        for (place, &extent) in index.iter_mut().zip(shape).rev() {
+            *place += 1;
+            if *place < extent {
+                break;
+            }
+            *place = 0;
         }
     }
 }

@@ -199,6 +199,15 @@ pub fn row_major_strides(shape: &[usize]) -> Vec<usize> {
     strides
 }
 
+/// Returns the row-major position of an index in a shape.
+pub(crate) fn row_major_position(index: impl Iterator<Item = usize>, shape: &[usize]) -> usize {
+    let mut extents = shape.iter();
+    let position =
+        index.zip(extents.by_ref()).fold(0, |position, (i, extent)| position * extent + i);
+    // Of an index of the first dims: the position of the first element there.
+    position * extents.product::<usize>()
+}
+
 /// The binary units of memory, largest first.
 const UNITS: [(&str, u64); 4] =
     [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];

@@ -2,16 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::shards::{
-    copy_operand, elementwise_rule, fill_shard, one_float, read_element, row_major_position,
-};
+use super::shards::{copy_operand, elementwise_rule, fill_shard, one_float, read_element};
 use crate::array::Array;
 use crate::operation::{
     EvalContext, InPlace, OpError, Operand, Operation, Region, check_arity, dtype_error,
 };
 use crate::rule::Rule;
 use crate::scalar::Scalar;
-use crate::types::{DType, TensorType};
+use crate::types::{DType, TensorType, row_major_position};
 
 /// The operand with random zeros: each element is 0 with `probability`, else x / (1 - probability); the mask is a function of (seed, key, step,
 /// global element index), so the gradient is the same op on the gradient.
@@ -84,8 +82,10 @@ impl Operation for DropoutOp {
             return Ok(copy_operand(operands));
         }
         let element = |index: &[usize]| {
-            let dropped =
-                self.drops_element(cx, row_major_position(index, &results[0].global) as u64);
+            let dropped = self.drops_element(
+                cx,
+                row_major_position(index.iter().copied(), &results[0].global) as u64,
+            );
             if dropped {
                 0.0
             } else {

@@ -1,5 +1,7 @@
 //! Matrix product.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 
 use crate::array::Array;
@@ -209,18 +211,19 @@ impl Operation for MatMul {
     ) -> Result<Vec<Array>, OpError> {
         let (a, b) = (operands[0].array, operands[1].array);
         let ((rows, inner), (_, columns)) = self.matrix_extents(&a.shape, &b.shape);
-        let mut result = Array::full(results[0].rect.extent.clone(), 0.0);
+        // Sums begin with -0.0, so that zeros keep their signs.
+        let mut result = Array::full(results[0].rect.extent.clone(), -0.0);
         for (position, matrix) in result.data.chunks_exact_mut((rows * columns).max(1)).enumerate()
         {
             let index = unravel_position(position, batch_dims(&results[0].rect.extent));
-            let (a, b) = (matrix_at(a, &index), matrix_at(b, &index));
-            for (element, value) in matrix.iter_mut().enumerate() {
-                let (i, j) = (element / columns, element % columns);
-                let left =
-                    |k: usize| a[if self.transpose_a { k * rows + i } else { i * inner + k }];
-                let right =
-                    |k: usize| b[if self.transpose_b { j * inner + k } else { k * columns + j }];
-                *value = (0..inner).map(|k| left(k) * right(k)).sum();
+            let left = stored_by_rows(matrix_at(a, &index), [rows, inner], self.transpose_a);
+            let right = stored_by_rows(matrix_at(b, &index), [inner, columns], self.transpose_b);
+            // Each element is a sum over k in order.
+            for (i, row) in matrix.chunks_exact_mut(columns.max(1)).enumerate() {
+                for k in 0..inner {
+                    let x = left[i * inner + k];
+                    row.iter_mut().zip(&right[k * columns..]).for_each(|(sum, y)| *sum += x * y);
+                }
             }
         }
         if let [_, _, of_rows, of_columns] = operands {
@@ -234,7 +237,14 @@ impl Operation for MatMul {
     }
 }
 
-impl MatMul {}
+/// Returns a matrix by its rows, whether it is stored by rows or by columns.
+fn stored_by_rows(matrix: &[f64], [rows, columns]: [usize; 2], transposed: bool) -> Cow<'_, [f64]> {
+    if !transposed {
+        return Cow::Borrowed(matrix);
+    }
+    let element = |at: usize| matrix[at % columns * rows + at / columns];
+    Cow::Owned((0..rows * columns).map(element).collect())
+}
 
 /// Returns the elements of the matrix of a tensor at an index of the broadcast leading dims.
 fn matrix_at<'a>(array: &'a Array, index: &[usize]) -> &'a [f64] {

@@ -2,15 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::array::Array;
-use crate::mesh::unravel_position;
+use crate::array::{Array, visit_indices};
 use crate::operation::{
     EvalContext, OpError, Operand, Operation, Region, check_arity, dtype_error, shape_error,
 };
 use crate::ops::broadcast::fit_to_dtype;
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::sbp::ReduceKind;
-use crate::types::{DType, TensorType};
+use crate::types::{DType, TensorType, row_major_position};
 
 /// A reduction over dims. A mean divides by the whole tensor's extents, whatever the shard or microbatch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -167,13 +166,14 @@ impl Operation for Reduce {
         let kind = self.function.kind();
         let kept = self.kept_shape(&operand.array.shape);
         let mut result = Array::full(kept, self.function.identity(dtype));
-        for (position, &value) in operand.array.data.iter().enumerate() {
-            let mut index = unravel_position(position, &operand.array.shape);
-            self.axes.iter().for_each(|&axis| index[axis] = 0);
-            let offset = result.offset_of_index(&index);
+        let mut values = operand.array.data.iter();
+        visit_indices(&operand.array.shape, |index| {
+            let own = |(dim, &i): (usize, &usize)| if self.axes.contains(&dim) { 0 } else { i };
+            let offset = row_major_position(index.iter().enumerate().map(own), &result.shape);
+            let value = *values.next().expect("an element for each index");
             let value = if self.function == ReduceFunction::MaxAbs { value.abs() } else { value };
             result.data[offset] = fit_to_dtype(dtype, kind.combine(result.data[offset], value));
-        }
+        });
         if self.function == ReduceFunction::Mean {
             let count = self.count_elements(&operand.region.global) as f64;
             result.data.iter_mut().for_each(|value| *value /= count);

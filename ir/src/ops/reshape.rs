@@ -2,14 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::shards::{fill_shard, read_element, row_major_position};
+use super::shards::{fill_shard, read_element};
 use crate::array::Array;
 use crate::mesh::unravel_position;
 use crate::operation::{
     EvalContext, InPlace, Movement, OpError, Operand, Operation, Region, check_arity, shape_error,
 };
 use crate::rule::{DimRule, FactorKind, Rule};
-use crate::types::{DType, TensorType};
+use crate::types::{DType, TensorType, row_major_position};
 
 /// The operand's elements, row-major, in another shape. Dims are factored by common refinement, so that a split passes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -59,7 +59,10 @@ impl Operation for Reshape {
     ) -> Result<Vec<Array>, OpError> {
         let (from, to) = (&operands[0].region.global, &results[0].global);
         let element = |index: &[usize]| {
-            read_element(&operands[0], &unravel_position(row_major_position(index, to), from))
+            read_element(
+                &operands[0],
+                &unravel_position(row_major_position(index.iter().copied(), to), from),
+            )
         };
         Ok(vec![fill_shard(&results[0], element)])
     }

@@ -5,28 +5,29 @@ use crate::mesh::unravel_position;
 use crate::operation::{OpError, Operand, Region, check_arity, dtype_error, shape_error};
 use crate::rule::{FactorKind, Rule};
 use crate::sbp::ReduceKind;
-use crate::types::{DType, TensorType, row_major_strides};
+use crate::types::{DType, TensorType, row_major_position, row_major_strides};
 
 /// Makes a shard of a result whose element at each index *of the whole tensor* is `element(index)`.
 pub(crate) fn fill_shard(region: &Region, mut element: impl FnMut(&[usize]) -> f64) -> Array {
-    Array::from_fn(region.rect.extent.clone(), |index| element(&global_index(region, index)))
+    let mut global = region.rect.origin.clone();
+    Array::from_fn(region.rect.extent.clone(), |local| {
+        for (place, (i, o)) in global.iter_mut().zip(local.iter().zip(&region.rect.origin)) {
+            *place = i + o;
+        }
+        element(&global)
+    })
 }
 
 /// Returns the element of an operand at an index of the whole tensor. The rule promises that the shard holds it.
 pub(crate) fn read_element(operand: &Operand<'_>, index: &[usize]) -> f64 {
     let origin = &operand.region.rect.origin;
-    let local: Vec<usize> = index.iter().zip(origin).map(|(i, o)| i - o).collect();
-    operand.array.element_at(&local)
+    let local = index.iter().zip(origin).map(|(i, o)| i - o);
+    operand.array.data[row_major_position(local, &operand.array.shape)]
 }
 
 /// Returns the index in the whole tensor of an index in a shard.
 pub(crate) fn global_index(region: &Region, local: &[usize]) -> Vec<usize> {
     local.iter().zip(&region.rect.origin).map(|(i, o)| i + o).collect()
-}
-
-/// Returns the row-major position of an index in a shape.
-pub(crate) fn row_major_position(index: &[usize], shape: &[usize]) -> usize {
-    index.iter().zip(row_major_strides(shape)).map(|(i, stride)| i * stride).sum()
 }
 
 /// Applies `lane` to the lanes along `axis` of arrays of one shape; it returns a lane of each result.
@@ -39,7 +40,7 @@ pub(crate) fn map_lanes<const N: usize>(
     let (extent, stride) = (shape[axis], row_major_strides(shape)[axis]);
     let mut results = [(); N].map(|()| Array::full(shape.clone(), 0.0));
     for start in 0..arrays[0].data.len() {
-        if unravel_position(start, shape)[axis] != 0 {
+        if start / stride % extent != 0 {
             continue;
         }
         let read = |array: &&Array| (0..extent).map(|i| array.data[start + i * stride]).collect();

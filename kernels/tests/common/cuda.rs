@@ -337,19 +337,17 @@ impl Bench {
         address: u64,
         first: usize,
     ) -> Vec<f64> {
-        let mut all = Vec::new();
-        for row in 0..rows {
-            for column in 0..columns {
-                let at = match matrix.by_columns {
-                    true => column * matrix.leading + row,
-                    false => row * matrix.leading + column,
-                };
-                let element =
-                    self.read(address + ((first + at) * dtype.size()) as u64, dtype.size());
-                all.extend(memory(dtype, &element).values());
-            }
+        let [lines, length] = if matrix.by_columns { [columns, rows] } else { [rows, columns] };
+        let line = |line: usize| {
+            let start = address + ((first + line * matrix.leading) * dtype.size()) as u64;
+            memory(dtype, &self.read(start, length * dtype.size())).values()
+        };
+        let stored: Vec<f64> = (0..lines).flat_map(line).collect();
+        let of_column = |at: usize| stored[at % columns * rows + at / columns];
+        match matrix.by_columns {
+            true => (0..rows * columns).map(of_column).collect(),
+            false => stored,
         }
-        all
     }
 }
 

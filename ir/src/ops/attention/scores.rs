@@ -1,11 +1,11 @@
 //! The oracle of attention: scores, and what each of them adds to the gradients, element by element.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 
-use super::super::shards::{read_element, row_major_position};
+use super::super::shards::read_element;
 use super::{Attention, FLOOR};
 use crate::operation::{EvalContext, Operand};
+use crate::types::row_major_position;
 
 /// Returns the range of a dim that an operand's shard covers.
 pub(super) fn shard_range(operand: &Operand<'_>, dim: usize) -> std::ops::Range<usize> {
@@ -47,8 +47,10 @@ impl AttentionScores<'_> {
         let score = self.capped_product(row, key);
         let Some(bias) = self.bias else { return score };
         let of_extents = [row[0], row[2], row[1], key].into_iter().zip(&bias.region.global);
-        let place: Vec<usize> =
-            of_extents.map(|(index, &extent)| if extent == 1 { 0 } else { index }).collect();
+        let mut place = [0; 4];
+        for (own, (index, &extent)) in place.iter_mut().zip(of_extents) {
+            *own = if extent == 1 { 0 } else { index };
+        }
         let sum = score + read_element(bias, &place);
         if sum == f64::NEG_INFINITY { sum } else { sum.max(FLOOR) }
     }
@@ -57,7 +59,8 @@ impl AttentionScores<'_> {
     pub(super) fn kept_share(&self, row: &[usize], key: usize) -> f64 {
         let Some(dropout) = self.op.weight_dropout() else { return 1.0 };
         let (q, k) = (&self.q.region.global, &self.k.region.global);
-        let place = row_major_position(&[row[0], row[2], row[1], key], &[q[0], q[2], q[1], k[1]]);
+        let place = [row[0], row[2], row[1], key];
+        let place = row_major_position(place.into_iter(), &[q[0], q[2], q[1], k[1]]);
         let dropped = dropout.drops_element(self.cx, place as u64);
         if dropped { 0.0 } else { 1.0 / (1.0 - dropout.probability.0) }
     }
@@ -96,7 +99,10 @@ pub(super) struct GradientTerms<'a> {
     /// The operands q, k, v, o, l and do.
     operands: &'a [Operand<'a>],
     of_l: Option<&'a Operand<'a>>,
-    known: RefCell<HashMap<[usize; 4], GradientTerm>>,
+    /// The extents of queries [b, t, head] and keys, in whole tensors.
+    extents: [usize; 4],
+    /// Those that were computed, row-major.
+    known: RefCell<Vec<Option<GradientTerm>>>,
 }
 
 impl<'a> GradientTerms<'a> {
@@ -105,18 +111,16 @@ impl<'a> GradientTerms<'a> {
         operands: &'a [Operand<'a>],
         of_l: Option<&'a Operand<'a>>,
     ) -> Self {
-        Self { scores, operands, of_l, known: RefCell::default() }
+        let (q, k) = (&scores.q.region.global, &scores.k.region.global);
+        let extents = [q[0], q[1], q[2], k[1]];
+        let known = RefCell::new(vec![None; extents.iter().product()]);
+        Self { scores, operands, of_l, extents, known }
     }
 
     /// Returns the term of a query [b, t, head] and a key.
     pub(super) fn term_at(&self, row: &[usize], key: usize) -> GradientTerm {
-        let place = [row[0], row[1], row[2], key];
-        if let Some(&known) = self.known.borrow().get(&place) {
-            return known;
-        }
-        let found = self.compute_term(row, key);
-        self.known.borrow_mut().insert(place, found);
-        found
+        let place = row_major_position(row.iter().copied().chain([key]), &self.extents);
+        *self.known.borrow_mut()[place].get_or_insert_with(|| self.compute_term(row, key))
     }
 
     fn compute_term(&self, row: &[usize], key: usize) -> GradientTerm {
@@ -137,10 +141,7 @@ impl<'a> GradientTerms<'a> {
     /// Returns the product of the last dims of two operands.
     fn dot_product(&self, a: usize, at_a: &[usize], b: usize, at_b: &[usize]) -> f64 {
         let [a, b] = [&self.operands[a], &self.operands[b]];
-        (0..a.region.global[3])
-            .map(|c| {
-                read_element(a, &[at_a, &[c]].concat()) * read_element(b, &[at_b, &[c]].concat())
-            })
-            .sum()
+        let read = |of, at: &[usize], c| read_element(of, &[at[0], at[1], at[2], c]);
+        (0..a.region.global[3]).map(|c| read(a, at_a, c) * read(b, at_b, c)).sum()
     }
 }

@@ -3,6 +3,7 @@
 
 pub mod exports;
 mod find;
+mod kept;
 mod library;
 mod resources;
 
@@ -39,26 +40,48 @@ pub fn is_installed() -> bool {
 /// The compiler's log, or that there is no compiler.
 pub fn compile(source: &str, architecture: &str, options: &[&str]) -> Result<Ptx, String> {
     let virtual_one = architecture.replace("sm_", "compute_");
-    compile_as(source, &virtual_one, options, |program| Ptx(program.ptx()))
+    compile_as(source, &virtual_one, options, CompiledText::Ptx).map(Ptx)
 }
 
-/// Compiles for an architecture, `compute_90` for PTX or `sm_90` for machine code, and takes something of the result.
-fn compile_as<R>(
+/// A text that compiling gives.
+#[derive(Clone, Copy, Debug)]
+enum CompiledText {
+    Ptx,
+    /// The compiler's messages.
+    Log,
+}
+
+/// Compiles for an architecture, `compute_90` for PTX or `sm_90` for machine code, or takes what was kept of that.
+fn compile_as(
     source: &str,
     architecture: &str,
     options: &[&str],
-    take: impl FnOnce(&Program<'_>) -> R,
-) -> Result<R, String> {
+    made: CompiledText,
+) -> Result<String, String> {
     let library = LIBRARY.as_ref().ok_or("NVRTC is not installed")?;
     let mut all = vec![format!("--gpu-architecture={architecture}")];
     all.extend(options.iter().map(|option| String::from(*option)));
+    let folder = std::env::var_os(kept::VARIABLE).map(PathBuf::from);
+    let making = kept::Making::new(source, &all, &format!("{made:?}"));
+    kept::take_or_make(folder.as_deref(), &making, || compile_now(library, source, &all, made))
+}
+
+fn compile_now(
+    library: &Library,
+    source: &str,
+    options: &[String],
+    made: CompiledText,
+) -> Result<String, String> {
     let text = |text: &str| CString::new(text).map_err(|_| String::from("a zero byte in the text"));
-    let all: Result<Vec<CString>, String> = all.iter().map(|option| text(option)).collect();
+    let all: Result<Vec<CString>, String> = options.iter().map(|option| text(option)).collect();
     let (source, all) = (text(source)?, all?);
     let options: Vec<*const c_char> = all.iter().map(|option| option.as_ptr()).collect();
     let program = Program::new(library, &source).ok_or("NVRTC cannot begin")?;
     match program.compile(&options) {
-        0 => Ok(take(&program)),
+        0 => Ok(match made {
+            CompiledText::Ptx => program.ptx(),
+            CompiledText::Log => program.log(),
+        }),
         code => Err(format!("NVRTC error {code}: {}", program.log())),
     }
 }

@@ -1,6 +1,6 @@
 //! The resources that kernels need of a multiprocessor, as NVIDIA's assembler says it.
 
-use super::compile_as;
+use super::{CompiledText, compile_as};
 
 /// The resources that a kernel needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub fn resources(
 ) -> Result<Vec<Resources>, String> {
     let mut all = options.to_vec();
     all.push("--ptxas-options=-v");
-    compile_as(source, architecture, &all, |program| parse(&program.log()))
+    compile_as(source, architecture, &all, CompiledText::Log).map(|log| parse(&log))
 }
 
 /// Reads the assembler's account, of which each kernel has some lines.
