@@ -82,6 +82,7 @@ impl Producers {
 #[cfg(test)]
 mod tests {
     use graphc_ir::builder::GraphBuilder;
+    use graphc_ir::nn::{Linear, Module};
     use graphc_ir::plan::{CompileOptions, Loss, Optimizer, Plan};
     use graphc_ir::types::DType;
 
@@ -93,7 +94,7 @@ mod tests {
     fn plan(framework: &str) -> Plan {
         let g = GraphBuilder::new("layers");
         let x = g.input("x", DType::BF16, [64, 256]);
-        let w = graphc_ir::nn::Linear::new(&g, "fc", 256, 256);
+        let w = Linear::new(&g, "fc", 256, 256);
         g.output("y", &g.autocast(DType::BF16, || w.forward(&x)));
         let framework = find_framework(framework).expect("a profile");
         let cluster = Cluster { framework, ..preset("dgx-h100").expect("a preset") };
