@@ -3,7 +3,6 @@
 use graphc_ir::graph::Node;
 use graphc_ir::mesh::Placement;
 use graphc_ir::op::Op;
-use graphc_ir::ops::Input;
 use graphc_ir::plan::{AxisStrategy, Strategy, TensorKind};
 use graphc_ir::sbp::{NdSbp, Sbp};
 
@@ -27,11 +26,7 @@ pub(super) fn check_axes(strategy: Strategy, placements: &[Placement]) -> Result
 pub(super) fn wished_sbp(strategy: AxisStrategy, node: &Node, kind: TensorKind) -> Option<Sbp> {
     let shards_states = strategy.shards_states();
     match &node.op {
-        Op::Input(_) if strategy.splits_model() => Some(Sbp::Broadcast),
-        Op::Input(input) if strategy.splits_sequences() => {
-            Some(sequence_dim(input).map_or(Sbp::Broadcast, Sbp::Split))
-        }
-        Op::Input(input) => Some(input.samples_dim().map_or(Sbp::Broadcast, Sbp::Split)),
+        Op::Input(input) => Some(strategy.lay_input(input)),
         Op::Variable(_) if kind == TensorKind::State && shards_states => Some(Sbp::Split(0)),
         Op::Variable(_) if kind == TensorKind::Parameter && strategy.shards_parameters() => {
             Some(Sbp::Split(0))
@@ -47,27 +42,6 @@ pub(super) fn wished_sbp(strategy: AxisStrategy, node: &Node, kind: TensorKind) 
         }
         _ => None,
     }
-}
-
-/// Returns the layout that a strategy with an axis of sequences asks for of an input, whatever its extents.
-pub(crate) fn input_layout(
-    strategy: Strategy,
-    hierarchy: &[usize],
-    node: &Node,
-    kind: TensorKind,
-) -> Option<NdSbp> {
-    if !strategy.splits_sequences() {
-        return None;
-    }
-    let axes = strategy.over_axes(hierarchy.len());
-    let sbps = axes.into_iter().map(|axis| wished_sbp(axis, node, kind));
-    Some(NdSbp(sbps.collect::<Option<_>>()?))
-}
-
-/// Returns the dim of an input that counts the elements of a sequence: the first beside that of samples. An input without samples has none.
-fn sequence_dim(input: &Input) -> Option<usize> {
-    let samples = input.samples_dim()?;
-    (0..input.ty.shape.len()).find(|&dim| dim != samples)
 }
 
 /// Returns the layout that a strategy with an axis of sequences asks for of the first result of a node: of inputs, parameters and states. All other

@@ -53,7 +53,6 @@ use graphc_ir::sbp::NdSbp;
 
 use crate::decisions::{Decisions, NodeSharding, Sharding};
 
-pub(crate) use asked::input_layout;
 pub use error::PlannerError;
 pub(crate) use reference::account_by_node;
 pub use reference::{RepricedSharding, reprice_sharding};

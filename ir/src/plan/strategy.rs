@@ -5,6 +5,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::ops::Input;
+use crate::sbp::{NdSbp, Sbp};
+
 /// The way in which signatures are chosen: `auto`, `data`, `zero1`, `zero2`, `zero3`, these with `:cp`, `megatron`, `megatron:sp`, `hsdp`, or a name for each
 /// axis of the mesh, e.g. `data,zero3` (the same as `hsdp`), `zero3,megatron` or `zero1,zero1:cp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,6 +106,16 @@ impl AxisStrategy {
     /// Whether parameters are split over the axis.
     pub fn shards_parameters(self) -> bool {
         self.stage() >= ZeroStage::Parameters
+    }
+
+    /// Returns the layout over the axis of an input: split along its sequences or its samples, or whole.
+    pub fn lay_input(self, input: &Input) -> Sbp {
+        let dim = match self {
+            Self::Megatron | Self::MegatronSp => None,
+            Self::Context(_) => sequence_dim(input),
+            Self::Data | Self::Zero1 | Self::Zero2 | Self::Zero3 => input.samples_dim(),
+        };
+        dim.map_or(Sbp::Broadcast, Sbp::Split)
     }
 
     /// Whether the axis splits sequences instead of samples.
@@ -209,6 +222,11 @@ impl Strategy {
         (0..axes).rev().map(alone).collect()
     }
 
+    /// Returns the layout of an input on a mesh of so many axes.
+    pub fn lay_input(self, axes: usize, input: &Input) -> NdSbp {
+        NdSbp(self.over_axes(axes).into_iter().map(|axis| axis.lay_input(input)).collect())
+    }
+
     /// Returns whether the innermost mesh axis splits the model.
     pub fn splits_model(self) -> bool {
         self.over_axes(1)[0].splits_model()
@@ -305,6 +323,12 @@ impl From<Strategy> for String {
     fn from(strategy: Strategy) -> Self {
         strategy.to_string()
     }
+}
+
+/// Returns the dim of an input that counts the elements of a sequence: the first beside that of samples. An input without samples has none.
+fn sequence_dim(input: &Input) -> Option<usize> {
+    let samples = input.samples_dim()?;
+    (0..input.ty.shape.len()).find(|&dim| dim != samples)
 }
 
 #[cfg(test)]

@@ -18,13 +18,12 @@ use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::mesh::Placement;
 use graphc_ir::op::{Op, OpError};
 use graphc_ir::ops::{Attention, ToGlobal, Zigzag, has_pairs};
-use graphc_ir::plan::{CompileOptions, TensorKind};
+use graphc_ir::plan::CompileOptions;
 use graphc_ir::sbp::{NdSbp, Sbp};
 
 use super::error::PassError;
 use super::pins::pin_of;
 use super::staging::collect_staging;
-use crate::planner::input_layout;
 
 use follow::{SequenceDim, follow_op};
 
@@ -72,7 +71,8 @@ impl SharedSequences {
                 return None;
             };
             let hierarchy = &placements[id.index()].hierarchy;
-            let asked = input_layout(options.strategy, hierarchy, node, TensorKind::Input);
+            let strategy = Some(options.strategy).filter(|strategy| strategy.splits_sequences());
+            let asked = strategy.map(|strategy| strategy.lay_input(hierarchy.len(), input));
             let layout = pin_of(graph, node.results[0], options).or(asked)?;
             let splits = layout.0.iter().zip(hierarchy);
             let splits = splits.filter(|(sbp, _)| **sbp == Sbp::Split(SEQUENCE));
