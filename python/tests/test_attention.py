@@ -48,6 +48,22 @@ DROPPED = """graph @attention {
 """
 
 
+SHARED = """graph @attention {
+  %x = input "x" : f32[4, 16, 16]
+  %places = variable "places" {init={"normal": {"mean": 0, "std": 0.4}}, trainable=true} : f32[16, 16]
+  %w = variable "w" {init={"normal": {"mean": 0, "std": 0.4}}, trainable=true} : f32[16, 16]
+  %a = binary %x, %places {function="add"}
+  %p = matmul %a, %w
+  %q = reshape %p {shape=[4, 16, 4, 4]}
+  %t = rotary %q {base=100}
+  %k = slice %t {starts=[0, 0, 0, 0], ends=[4, 16, 2, 4], steps=[1, 1, 1, 1]}
+  %o, %l = attention %t, %k, %k {causal=true, scale=0.5, window=9}
+  %y = reshape %o {shape=[4, 16, 16]}
+  return "y" = %y
+}
+"""
+
+
 @pytest.mark.parametrize("strategy", ["data", "megatron"])
 @pytest.mark.parametrize("mesh", ["1", "2"])
 def test_attention_to_other_scores_trains_as_in_graphc(graphc: Callable[..., None], tmp_path: Path, mesh: str, strategy: str) -> None:
@@ -65,10 +81,20 @@ def test_the_weights_that_graphc_drops_are_dropped(graphc: Callable[..., None], 
     trains_as_in_graphc(graphc, tmp_path, DROPPED, {"x": torch.randn(4 * STEPS, 6, 16)}, options.split())
 
 
+@pytest.mark.parametrize("mesh", ["2", "4"])
+def test_ranks_that_share_sequences_train_as_in_graphc(graphc: Callable[..., None], tmp_path: Path, mesh: str) -> None:
+    torch.manual_seed(0)
+    options = ["--mesh", mesh, "--strategy", "data:cp"]
+    trains_as_in_graphc(graphc, tmp_path, SHARED, {"x": torch.randn(4 * STEPS, 16, 16)}, options)
+    plan = (tmp_path / "plan.json").read_text()
+    assert all(f'"op": "{op}"' in plan for op in ("zigzag", "attention", "attention_grad", "rotary"))
+    assert plan.count(f'"zigzag": {mesh}') >= 4
+
+
 def trains_as_in_graphc(graphc: Callable[..., None], folder: Path, text: str, inputs: dict[str, torch.Tensor], options: list[str]) -> None:
     model, plan, data, metrics = (folder / name for name in ("model.gir", "plan.json", "data", "losses"))
     model.write_text(text)
-    save_file({**inputs, "target": torch.randn(4 * STEPS, 6, 16)}, data)
+    save_file({**inputs, "target": torch.randn_like(inputs["x"])}, data)
     graphc("compile", model, "--loss", "mse", "--optimizer", "sgd", "--lr", "0.5", *options, "-o", plan)
     graphc("train", plan, "--data", data, "--steps", STEPS, "--metrics", metrics)
     expected = [json.loads(line)["loss"] for line in metrics.read_text().splitlines()]

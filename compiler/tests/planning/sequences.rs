@@ -84,3 +84,24 @@ fn gradients_of_keys_are_added_up_before_they_are_multiplied() {
         assert!(tokens.sbp.to_string().contains("S(1)"), "{strategy}: {}", tokens.sbp);
     }
 }
+
+/// Four ranks could share four heads for less communication than it takes to gather keys, but tensor parallelism has them apart already: ranks that hold
+/// the same sequences would compute the same.
+#[test]
+fn heads_that_are_apart_stay_apart_in_the_gradient_of_attention() {
+    for (strategy, mesh, split) in
+        [("megatron:sp", &[4, 2][..], "S(1),B"), ("zero1,zero1:cp,megatron:sp", &[2, 4, 2], "")]
+    {
+        let plan = planned(strategy, mesh, split);
+        let program = &plan.programs[0];
+        let gradients = program.actors.iter().filter(|actor| {
+            matches!(&actor.action, Action::Compute { op: Op::AttentionGrad(_), .. })
+        });
+        let layouts: Vec<String> = gradients
+            .map(|actor| program.registers[actor.inputs[0].index()].layout.index())
+            .map(|layout| plan.layouts[layout].sbp.to_string())
+            .collect();
+        assert_eq!(layouts.len(), 2, "{strategy}");
+        assert!(layouts.iter().all(|sbp| sbp.ends_with("S(1), S(2)")), "{strategy}: {layouts:?}");
+    }
+}
