@@ -45,11 +45,11 @@ pub fn has_pairs(extent: usize, pairs: NonZeroU32) -> bool {
     extent.is_multiple_of(2 * pairs.get() as usize)
 }
 
-/// Returns the elements of a sequence in runs, one for each chunk, by their indices in the order of pairs.
+/// Returns the elements of a sequence in runs, one for each chunk, by their indices in the order of pairs. No elements have no runs.
 pub fn zigzag_runs(extent: usize, pairs: NonZeroU32) -> impl Iterator<Item = ZigzagRun> {
     let count = extent / (2 * pairs.get() as usize);
-    let chunks = 0..2 * pairs.get() as usize;
-    chunks.map(move |chunk| {
+    let chunks = if count == 0 { 0 } else { 2 * pairs.get() as usize };
+    (0..chunks).map(move |chunk| {
         let index = chunk * count;
         ZigzagRun { position: find_position(index, extent, pairs), index, count }
     })
@@ -138,6 +138,7 @@ mod tests {
         assert_eq!(order, [0, 1, 6, 7, 2, 3, 4, 5]);
         let runs: Vec<ZigzagRun> = zigzag_runs(8, pairs(2)).collect();
         assert_eq!(runs[1], ZigzagRun { position: 6, index: 2, count: 2 });
+        assert_eq!(zigzag_runs(0, pairs(u32::MAX)).count(), 0);
         for position in 0..8 {
             assert_eq!(order[find_index(position, 8, pairs(2))], position);
         }
