@@ -93,15 +93,16 @@ mod tests {
 
     fn plan(framework: &str) -> Plan {
         let g = GraphBuilder::new("layers");
-        let x = g.input("x", DType::BF16, [64, 256]);
+        let x = g.input("x", DType::F32, [64, 256]);
         let w = Linear::new(&g, "fc", 256, 256);
-        g.output("y", &g.autocast(DType::BF16, || w.forward(&x)));
+        g.output("y", &w.forward(&x));
         let framework = find_framework(framework).expect("a profile");
         let cluster = Cluster { framework, ..preset("dgx-h100").expect("a preset") };
         let sgd = Optimizer::Sgd { lr: 0.1, momentum: 0.0, nesterov: false, weight_decay: 0.0 };
         let options = CompileOptions {
             mesh: vec![1],
             microbatches: 4,
+            precision: Some(DType::BF16),
             loss: Some(Loss::Sum),
             optimizer: Some(sgd),
             ..CompileOptions::default()
