@@ -10,21 +10,31 @@ use graphc_ir::nn::LlamaConfig;
 use graphc_ir::op::Op;
 use graphc_ir::plan::{Action, CompileOptions, Pin};
 
-/// A decoder whose four heads have keys and values of their own.
-fn decoder() -> Graph {
+/// A decoder whose heads, of so many elements, have keys and values of their own.
+fn decoder(heads: usize, width: usize, sequence: usize) -> Graph {
     let config = LlamaConfig {
         layers: 2,
-        width: 32,
-        heads: 4,
-        shared: 4,
+        width: heads * width,
+        heads,
+        shared: heads,
         hidden: 48,
         vocabulary: 64,
         base: 1e4,
     };
-    trained::llama(&config, [4, 64])
+    trained::llama(&config, [4, sequence])
 }
 
 fn planned(strategy: &str, mesh: &[usize], split: &str) -> VerifiedPlan {
+    planned_on("cpu", decoder(4, 8, 64), strategy, mesh, split)
+}
+
+fn planned_on(
+    cluster: &str,
+    graph: Graph,
+    strategy: &str,
+    mesh: &[usize],
+    split: &str,
+) -> VerifiedPlan {
     let pin = |name: &str| Pin { pattern: name.into(), sbp: split.parse().expect("an SBP") };
     let pinned: &[&str] = if split.is_empty() { &[] } else { &["tokens", "labels"] };
     let options = CompileOptions {
@@ -32,7 +42,7 @@ fn planned(strategy: &str, mesh: &[usize], split: &str) -> VerifiedPlan {
         pins: pinned.iter().map(|name| pin(name)).collect(),
         ..trained::options(mesh, 1, 2)
     };
-    let compiled = compile(decoder(), &options, &preset("cpu").expect("a preset"), None);
+    let compiled = compile(graph, &options, &preset(cluster).expect("a preset"), None);
     let plan = compiled.unwrap_or_else(|error| panic!("{strategy}: {error}")).plan;
     assert_eq!(verify_invariants(&plan), Ok(()), "{strategy}");
     plan
@@ -85,14 +95,13 @@ fn gradients_of_keys_are_added_up_before_they_are_multiplied() {
     }
 }
 
-/// Four ranks could share four heads for less communication than it takes to gather keys, but tensor parallelism has them apart already: ranks that hold
-/// the same sequences would compute the same.
+/// Sixteen ranks could share sixteen heads for less communication than it takes to gather keys, but tensor parallelism has them apart already: ranks that
+/// hold the same sequences would compute the same.
 #[test]
 fn heads_that_are_apart_stay_apart_in_the_gradient_of_attention() {
-    for (strategy, mesh, split) in
-        [("megatron:sp", &[4, 2][..], "S(1),B"), ("zero1,zero1:cp,megatron:sp", &[2, 4, 2], "")]
-    {
-        let plan = planned(strategy, mesh, split);
+    for (strategy, split) in [("megatron:sp", "S(1),B"), ("data:cp,megatron:sp", "")] {
+        let graph = decoder(16, 64, 1 << 14);
+        let plan = planned_on("dgx-h100", graph, strategy, &[16, 8], split);
         let program = &plan.programs[0];
         let gradients = program.actors.iter().filter(|actor| {
             matches!(&actor.action, Action::Compute { op: Op::AttentionGrad(_), .. })
