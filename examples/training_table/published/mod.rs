@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use graphc::prelude::*;
 use graphc_compiler::cluster::find_framework;
 use graphc_compiler::compile::predict_step_seconds;
@@ -63,6 +63,13 @@ pub struct Settings<'a> {
 pub fn run(text: &str, settings: &Settings<'_>) -> Result<()> {
     let mut rows = row::read(text)?;
     rows.retain(|row| settings.only.is_none_or(|only| row.names(only)));
+    if let Some(only) = settings.only {
+        ensure!(!rows.is_empty(), "no row has `{only}` in its source, model or framework");
+    }
+    if let Some(folder) = settings.plans {
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    }
     let outcomes = side_by_side(&rows, settings);
     print!("{}", judge::summary(&outcomes));
     Ok(())
@@ -139,8 +146,6 @@ fn write_row_plan(
     settings: &Settings<'_>,
 ) -> Result<()> {
     let Some(folder) = settings.plans else { return Ok(()) };
-    std::fs::create_dir_all(folder)
-        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
     let plan = whole_plan(said, cluster)?;
     let path = folder.join(format!("{}-{}.json", row.index, row.model));
     std::fs::write(&path, write_plan(&plan))

@@ -48,7 +48,7 @@ pub(super) fn prepare_attention(
         return Ok(Call::empty());
     }
     let mut scratch = 0;
-    let (keys, mut launches) = space.order_keys([k, v], &mut scratch);
+    let (keys, mut launches) = space.order_keys([k, v], false, &mut scratch);
     let mut arguments = vec![Argument::operand(0)];
     arguments.extend(keys.map(Argument::Address));
     arguments.extend([Argument::result(0), Argument::result(1)]);
@@ -100,9 +100,9 @@ pub(super) fn prepare_attention_grad(
     }
     let mut call = Call::from_launches(vec![space.launch_shift(of_l.is_some())]);
     call.scratch = l.elements() * size_of::<f32>();
-    let (keys, launches) = space.order_keys([k, v], &mut call.scratch);
+    let (keys, launches) = space.order_keys([k, v], false, &mut call.scratch);
     call.launches.extend(launches);
-    let (of_keys, launches) = space.order_gradients([k, v], &mut call.scratch);
+    let (of_keys, launches) = space.order_keys([k, v], true, &mut call.scratch);
     call.launches.extend(space.launch_gradients(keys, of_keys));
     call.launches.extend(launches);
     let of_bias = of_bias.first().filter(|_| op.bias == AttentionBias::Learned);
@@ -194,39 +194,25 @@ impl CudaAttentionExtents {
         Ok(Self { batch, queries, keys, heads, shared, width, op: payload, bias, whole, dtype })
     }
 
-    /// Returns where keys and values lie in the sequence's own order, and the launches that bring them there, to memory behind `scratch` bytes, which grow
-    /// by it.
+    /// Returns where keys and values lie in the sequence's own order, and the launches that bring them there from the operands; of gradients, those that bring
+    /// them from there to the results. They lie in memory behind `scratch` bytes, which grow by it, if the order is another one.
     fn order_keys(
         &self,
         keys: [&Shard; 2],
+        gradients: bool,
         scratch: &mut usize,
     ) -> ([LaunchMemory; 2], Vec<Launch>) {
-        let lie = [1, 2].map(|place| LaunchMemory::Slot(CallRegister::Operand(place)));
-        let Some(op) = self.zigzag(true) else { return (lie, Vec::new()) };
+        let register = if gradients { CallRegister::Result } else { CallRegister::Operand };
+        let lie = [1, 2].map(|place| LaunchMemory::Slot(register(place)));
+        let Some(pairs) = self.op.zigzag else { return (lie, Vec::new()) };
+        let op = Zigzag { dim: 1, pairs, inverse: !gradients };
         let ordered = keys.map(|key| reserve(scratch, key));
-        let mut launches = launch_zigzag(op, keys[0], [lie[0], ordered[0]]);
-        launches.extend(launch_zigzag(op, keys[1], [lie[1], ordered[1]]));
+        let mut launches = Vec::new();
+        for ((key, lies), ordered) in keys.into_iter().zip(lie).zip(ordered) {
+            let memory = if gradients { [ordered, lies] } else { [lies, ordered] };
+            launches.extend(launch_zigzag(op, key, memory));
+        }
         (ordered, launches)
-    }
-
-    /// Returns where the gradients of keys and values are written, and the launches that bring them from there to the results, as [`Self::order_keys`]
-    /// does.
-    fn order_gradients(
-        &self,
-        keys: [&Shard; 2],
-        scratch: &mut usize,
-    ) -> ([LaunchMemory; 2], Vec<Launch>) {
-        let lie = [1, 2].map(|place| LaunchMemory::Slot(CallRegister::Result(place)));
-        let Some(op) = self.zigzag(false) else { return (lie, Vec::new()) };
-        let ordered = keys.map(|key| reserve(scratch, key));
-        let mut launches = launch_zigzag(op, keys[0], [ordered[0], lie[0]]);
-        launches.extend(launch_zigzag(op, keys[1], [ordered[1], lie[1]]));
-        (ordered, launches)
-    }
-
-    /// The op that brings keys in the order of pairs, or back from it, if they lie so.
-    fn zigzag(&self, inverse: bool) -> Option<Zigzag> {
-        self.op.zigzag.map(|pairs| Zigzag { dim: 1, pairs, inverse })
     }
 
     /// The bias, if there is one, and where queries and keys begin, which a causal mask depends on, and a dropout as well.
