@@ -7,7 +7,10 @@ Each model is small, with random weights. It is exported by `torch.onnx.export`,
 trained by `graphc train` for some steps of SGD beside PyTorch in float32 and in float64. A line a model and mesh says how far outputs
 are from onnxruntime's (as a share of the greatest), how far the first loss is from PyTorch's (as a share of it), and how far the
 later ones are, in units of the distance between PyTorch's float32 and its float64. Exits with 1 where outputs are farther than 1e-4, a first
-loss than 1e-5 (or than PyTorch's in float32, where that is more), or later ones than 20 such units. Of `--export default` many are:
+loss than 1e-5 (or than PyTorch's in float32, where that is more), or later ones than 20 such units, or where graphc refuses a model. One run
+in float32 may be near by chance: before a loss is called missed, PyTorch trains in float32 from eight copies of the weights too, each moved by
+a unit in the last place at most, and a loss that these miss by as much is no miss: the most of their first losses and the median of their later distances count, and the line
+says so. `2p` trains two microbatches; one where samples meet, in batch norms or in an op that graphc names. Of `--export default` many are:
 the exporter's optimizer folds batch norms and other parameters away, which the line says, and leaves out an addition of 1e-8 (`helium`, whose
 norms have that epsilon: PyTorch's outputs are 1.6e-5 from onnxruntime's). `dinov3` places patches at random while PyTorch trains it. Needs torch, onnx, onnxscript, onnxruntime, safetensors; some models transformers, diffusers or
 torchvision.
@@ -15,6 +18,7 @@ torchvision.
 
 import argparse
 import copy
+import functools
 import inspect
 import json
 import pathlib
@@ -37,6 +41,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 NEAR, FIRST, LATER = 1e-4, 1e-5, 20.0
 # Of a loss; less than a few units in the last place of float32 is no distance.
 LEAST = 2e-7
+MOVED_RUNS = 8
 
 
 class Logits(nn.Module):
@@ -383,6 +388,16 @@ def train_torch(model, inputs, labels, steps, lr, dtype):
     return np.array(losses)
 
 
+def move_weights(model, seed):
+    """A copy whose weights are each moved by a unit in the last place, up, down or not at all."""
+    generator = torch.Generator().manual_seed(seed)
+    model = copy.deepcopy(model)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(1 + (torch.randint(0, 3, p.shape, generator=generator) - 1) * torch.finfo(torch.float32).eps)
+    return model
+
+
 def ranks(mesh, microbatches=1):
     """Options of a mesh; of `2p` those of two stages, with so many microbatches."""
     if not mesh.endswith("p"):
@@ -424,10 +439,19 @@ class Case:
         held = held_weights(onnx.load(str(self.path)).graph)
         frozen = [name for name, p in self.model.named_parameters() if not p.requires_grad and name in held]
         self.frozen = [part for name in frozen for part in ("--freeze", name)]
-        self.has_statistics = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.model.modules())
+        # Batch norms of microbatches have statistics of their own.
+        self.microbatches = 1 if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.model.modules()) else 2
         self.batch = ["--batch", next(iter(self.inputs.values())).shape[0]] if args.dynamic else []
-        train = lambda dtype: train_torch(self.model, self.inputs, self.labels, args.steps, args.lr, dtype)
-        self.losses, self.exact = train(torch.float32), train(torch.float64)
+        self.losses, self.exact = self.train_torch(self.model, torch.float32), self.train_torch(self.model, torch.float64)
+
+    def train_torch(self, model, dtype):
+        return train_torch(model, self.inputs, self.labels, self.args.steps, self.args.lr, dtype)
+
+    @functools.cached_property
+    def moved(self):
+        """Distances to the exact losses, as a share of them, of float32 trainings from weights that are moved by an ulp: `[run, step]`."""
+        losses = np.array([self.train_torch(move_weights(self.model, seed), torch.float32) for seed in range(MOVED_RUNS)])
+        return np.abs(losses - self.exact) / np.abs(self.exact)
 
     def run(self, mesh):
         outputs = self.folder / "outputs.safetensors"
@@ -437,15 +461,23 @@ class Case:
     def train(self, mesh):
         metrics = self.folder / "losses.jsonl"
         metrics.unlink(missing_ok=True)
-        done = graphc(self.args, "train", self.path, "--data", self.folder / "data.safetensors", "--steps", self.args.steps, "--loss",
-                      "cross_entropy", "--optimizer", "sgd", "--lr", self.args.lr, "--metrics", metrics, *ranks(mesh, microbatches=2),
-                      *self.batch, *self.frozen)
+        try:
+            done = graphc(self.args, *self.training(mesh), "--metrics", metrics)
+        except RuntimeError as error:
+            if self.microbatches == 1 or "microbatches" not in str(error):
+                raise
+            self.microbatches = 1
+            done = graphc(self.args, *self.training(mesh), "--metrics", metrics)
         self.lost = lost_parameters(done.stderr)
         found = np.array([json.loads(line)["loss"] for line in metrics.read_text().splitlines()])
         scale = np.abs(self.exact)
         first, own = (abs(losses[0] - self.exact[0]) / scale[0] for losses in (found, self.losses))
-        unit = max(np.max(np.abs(self.losses - self.exact) / scale), LEAST)
-        return first, max(own, FIRST), np.max(np.abs(found - self.exact) / scale) / unit
+        self.unit = max(np.max(np.abs(self.losses - self.exact) / scale), LEAST)
+        return first, max(own, FIRST), np.max(np.abs(found - self.exact) / scale) / self.unit
+
+    def training(self, mesh):
+        return ["train", self.path, "--data", self.folder / "data.safetensors", "--steps", self.args.steps, "--loss", "cross_entropy",
+                "--optimizer", "sgd", "--lr", self.args.lr, *ranks(mesh, self.microbatches), *self.batch, *self.frozen]
 
 
 def lost_parameters(said):
@@ -457,26 +489,32 @@ def line(case, mesh):
     """One mesh of a model; whether all is near enough."""
     try:
         distance = case.run(mesh)
-        if mesh.endswith("p") and case.has_statistics:
-            print(f"{case.folder.name:14} {mesh:4} outputs {distance:.1e}  not trained: batch norms of microbatches have statistics of their own", flush=True)
-            return distance <= NEAR
         first, most, later = case.train(mesh)
     except RuntimeError as error:
         print(f"{case.folder.name:14} {mesh:4} REFUSED {str(error)[:700]}", flush=True)
         return False
-    ok = distance <= NEAR and first <= most and later <= LATER
+    notes = ["one microbatch"] if mesh.endswith("p") and case.microbatches == 1 else []
+    if first > most or later > LATER:
+        moved_first, moved_later = np.max(case.moved[:, 0]), np.median(np.max(case.moved, axis=1)) / case.unit
+        notes.append(f"weights moved by an ulp: {moved_first:.1e} and {moved_later:.1f} units")
+        most, later_most = max(most, moved_first), LATER * max(moved_later, 1.0)
+    else:
+        later_most = LATER
+    ok = distance <= NEAR and first <= most and later <= later_most
     text = f"outputs {distance:.1e}  first loss {first:.1e}  later {later:5.2f} units  losses {case.losses[0]:.4f} to {case.losses[-1]:.4f}"
-    why = f" ({case.lost})" if case.lost else ""
-    print(f"{case.folder.name:14} {mesh:4} {text}{'' if ok else f'  MISSED{why}'}", flush=True)
+    notes += [case.lost] if case.lost and not ok else []
+    said = f" ({'; '.join(notes)})" if notes else ""
+    print(f"{case.folder.name:14} {mesh:4} {text}{'' if ok else '  MISSED'}{said}", flush=True)
     return ok
 
 
 def model(args, build, folder):
+    """Whether a model is near enough on each mesh; none where PyTorch's exporter or onnxruntime fails."""
     try:
         case = Case(args, build, folder)
     except Exception as error:  # whatever an exporter raises
         print(f"{build.__name__:14}      not exported: {str(error).splitlines()[0][:200]}", flush=True)
-        return False
+        return None
     return all([line(case, mesh) for mesh in args.meshes])
 
 
@@ -508,8 +546,10 @@ def main():
         folder = args.keep or pathlib.Path(scratch)
         chosen = choose_models(args)
         ok = [model(args, build, folder) for build in chosen]
-    print(f"{sum(ok)} of {len(ok)} models are near enough on {', '.join(args.meshes)}")
-    sys.exit(0 if all(ok) else 1)
+    exported = [near for near in ok if near is not None]
+    failed = f"; {len(ok) - len(exported)} others PyTorch does not export or onnxruntime does not run" if len(exported) < len(ok) else ""
+    print(f"{sum(exported)} of {len(exported)} exported models are near enough on {', '.join(args.meshes)}{failed}")
+    sys.exit(0 if exported and all(exported) else 1)
 
 
 if __name__ == "__main__":
