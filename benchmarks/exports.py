@@ -4,7 +4,8 @@
     python3 benchmarks/exports.py [--families | --others | --only gpt2 bert llama ..] [--meshes 1 2 2x2] [--keep DIR] [--export dynamo|plain|default] [--opset 17]
 
 Each model is small, with random weights. It is exported by `torch.onnx.export`, run by `graphc run` on each mesh beside onnxruntime, and
-trained by `graphc train` for some steps of SGD beside PyTorch in float32 and in float64. A line a model and mesh says how far outputs
+trained by `graphc train` for some steps of SGD beside PyTorch in float32 and in float64. A line a model says which attentions, norms and activations
+that were exported in parts are one op each; a line a model and mesh says how far outputs
 are from onnxruntime's (as a share of the greatest), how far the first loss is from PyTorch's (as a share of it), and how far the
 later ones are, in units of the distance between PyTorch's float32 and its float64. Exits with 1 where outputs are farther than 1e-4, a first
 loss than 1e-5 (or than PyTorch's in float32, where that is more), or later ones than 20 such units, or where graphc refuses a model. One run
@@ -453,6 +454,17 @@ class Case:
         losses = np.array([self.train_torch(move_weights(self.model, seed), torch.float32) for seed in range(MOVED_RUNS)])
         return np.abs(losses - self.exact) / np.abs(self.exact)
 
+    def fused(self):
+        """What graphc says of attentions and functions in parts that it has made one op each; empty where there are none or it refuses the model."""
+        plan = self.folder / "plan.json"
+        try:
+            graphc(self.args, "compile", self.path, "-o", plan, *self.batch)
+            said = graphc(self.args, "inspect", plan).stdout
+        except RuntimeError:
+            return ""
+        lines = said.splitlines()
+        return "; ".join(text for text in lines if text.startswith(("attention:", "functions in parts:", "  in parts")))
+
     def run(self, mesh):
         outputs = self.folder / "outputs.safetensors"
         graphc(self.args, "run", self.path, "--inputs", self.folder / "inputs.safetensors", "--outputs", outputs, *ranks(mesh), *self.batch)
@@ -515,6 +527,9 @@ def model(args, build, folder):
     except Exception as error:  # whatever an exporter raises
         print(f"{build.__name__:14}      not exported: {str(error).splitlines()[0][:200]}", flush=True)
         return None
+    fused = case.fused()
+    if fused:
+        print(f"{build.__name__:14}      {fused}", flush=True)
     return all([line(case, mesh) for mesh in args.meshes])
 
 
