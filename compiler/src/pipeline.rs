@@ -34,6 +34,7 @@ use crate::passes::pins::check_pins;
 use crate::passes::rates::assign_rates;
 use crate::passes::recompute::{Extent, recompute_activations};
 use crate::passes::regather::{Regathered, insert_regathers};
+use crate::passes::rows::keep_leading_dims;
 use crate::passes::simplify::simplify_graph;
 use crate::passes::staging::{assign_stages, collect_staging, fill_from_neighbours, one_stage};
 use crate::passes::statistics::check_kept;
@@ -161,6 +162,12 @@ pub const PASSES: &[Pass] = &[
         why: "before autodiff, so that gradients have their channels last as well; before stages, which are cut where one tensor crosses",
         scope: PassScope::Layers,
         run: PassFunction::Forward(channels_last),
+    },
+    Pass {
+        name: "rows",
+        why: "after attention and functions, as they are recognised with the dims that exports have; before stages and zigzag, which read the dims of samples and of time",
+        scope: PassScope::Layers,
+        run: PassFunction::Forward(keep_leading_dims),
     },
     Pass {
         name: "stages",

@@ -35,6 +35,7 @@ pub mod rates;
 mod rebuild;
 pub mod recompute;
 pub mod regather;
+pub(crate) mod rows;
 pub mod samples;
 mod selective;
 pub mod simplify;

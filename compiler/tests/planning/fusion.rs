@@ -7,6 +7,7 @@ use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::nn::{BatchNorm2d, Conv2d, ConvConfig, Module};
 use graphc_ir::op::Op;
+use graphc_ir::ops::Init;
 use graphc_ir::plan::{Action, Actor, CompileOptions, Loss, Optimizer, Plan, RegisterKind};
 use graphc_ir::types::DType;
 
@@ -122,4 +123,39 @@ fn in_inference_a_convolution_has_its_normalization_and_activation_behind_it() {
         let expected = [first.clone(), second.clone(), vec![]];
         assert_eq!(behind_convolutions(mesh), expected, "on {mesh} ranks");
     }
+}
+
+/// A layer of a transformer's kind, whose products are as `linear` writes them.
+fn layer_of_rows(linear: impl Fn(&Tensor, &Tensor) -> Tensor) -> VerifiedPlan {
+    let g = GraphBuilder::new("rows");
+    let weight =
+        |name: &str, shape: &[usize]| g.variable(name, DType::F32, shape, Init::Fill(0.5.into()));
+    let x = g.input("x", DType::F32, [8, 16, 32]);
+    let normed = x.layer_norm(&weight("scale", &[32]), &weight("shift", &[32]), 1e-5);
+    let hidden = linear(&normed, &weight("up", &[32, 64])).add(&weight("bias", &[64])).tanh();
+    g.output("y", &x.add(&linear(&hidden, &weight("down", &[64, 32]))));
+    let sgd = Optimizer::Sgd { lr: 0.1, momentum: 0.0, nesterov: false, weight_decay: 0.0 };
+    let options = CompileOptions {
+        mesh: vec![2],
+        loss: Some(Loss::Sum),
+        optimizer: Some(sgd),
+        precision: Some(DType::BF16),
+        strategy: "megatron:sp".parse().expect("a strategy"),
+        ..CompileOptions::default()
+    };
+    let cluster = preset("dgx-h100").expect("a preset");
+    compile(g.finish().expect("fits"), &options, &cluster, None).expect("compiles").plan
+}
+
+#[test]
+fn rows_that_products_take_as_one_cost_nothing() {
+    let as_one = |x: &Tensor, w: &Tensor| {
+        let (rows, width) = (x.shape()[..2].to_vec(), x.shape()[2]);
+        let product = x.reshape(&[rows[0] * rows[1], width]).matmul(w);
+        product.reshape(&[rows[0], rows[1], w.shape()[1]])
+    };
+    let (views, plain) = (layer_of_rows(as_one), layer_of_rows(|x, w| x.matmul(w)));
+    assert_eq!(views.planner.objective_seconds, plain.planner.objective_seconds);
+    assert_eq!(views.boxing.len(), plain.boxing.len());
+    assert_eq!(views.programs[0].actors.len(), plain.programs[0].actors.len());
 }

@@ -28,6 +28,14 @@ impl ViewRewriter<'_> {
         }
         let view = self.view(operand);
         match &node.op {
+            Op::Transpose(_) | Op::Concat(_) | Op::BatchNormTraining(_)
+                if self.purpose == Purpose::Rows =>
+            {
+                Ok(None)
+            }
+            Op::Reshape(Reshape { shape }) if self.purpose == Purpose::Rows => {
+                self.merge_leading(&view, shape, node)
+            }
             Op::Transpose(Transpose { permutation }) => Ok(self.transpose_view(&view, permutation)),
             Op::Reshape(Reshape { shape }) => self.reshape_view(&view, shape, node),
             Op::Binary(_) | Op::Where(_) => self.apply_elementwise(node),
@@ -95,7 +103,7 @@ impl ViewRewriter<'_> {
         let extents = self.extents(view.base);
         let whole = *view == BaseView::whole(view.base, extents.len());
         match self.purpose {
-            Purpose::Samples => whole,
+            Purpose::Samples | Purpose::Rows => whole,
             Purpose::Images => whole || view.keeps_order(extents) && !view.is_permuted(),
         }
     }
@@ -124,6 +132,33 @@ impl ViewRewriter<'_> {
         }
         let base = self.reshape(view.base, shape, node)?;
         Ok(Some(vec![BaseView { base, ..seen }]))
+    }
+
+    /// Views leading dims as one, where a reshape makes them one, and takes them apart again. The base keeps them apart.
+    fn merge_leading(
+        &mut self,
+        view: &BaseView,
+        shape: &[usize],
+        node: &Node,
+    ) -> Result<Option<Vec<BaseView>>, OpError> {
+        let extents = self.extents(view.base).to_vec();
+        if !self.stays_in_place(view) {
+            let apart = reshape_view(view, &extents, shape);
+            let apart = apart.filter(|found| found.shape == extents);
+            return Ok(apart.map(|found| vec![found.view]));
+        }
+        let Some((&rows, [_, ..])) = shape.split_first().filter(|&(&rows, _)| rows > 1) else {
+            return Ok(None);
+        };
+        let merged =
+            (2..extents.len()).find(|&dims| extents[..dims].iter().product::<usize>() == rows);
+        let Some(merged) = merged.filter(|&dims| extents[..dims].iter().all(|&dim| dim > 1)) else {
+            return Ok(None);
+        };
+        let base = self.reshape(view.base, [&extents[..merged], &shape[1..]].concat(), node)?;
+        let others = (merged..merged + shape.len() - 1).map(|dim| vec![dim]);
+        let dims = std::iter::once((0..merged).collect()).chain(others).collect();
+        Ok(Some(vec![BaseView { base, dims }]))
     }
 
     /// Looks up rows of a table at places whose view differs from their base.

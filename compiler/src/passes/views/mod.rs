@@ -1,5 +1,5 @@
-//! Rewrites a graph so that its values have other dims than in the model; `batch_first` and `channels_last` share
-//! this.
+//! Rewrites a graph so that its values have other dims than in the model; `batch_first`, `channels_last` and `rows`
+//! share this.
 //!
 //! A value is a view of another, its *base* (`view.rs`). Transposes and reshapes are not computed where they stand,
 //! but remembered as views. Ops are computed on bases: `bases.rs` says how for each op, with `broadcast.rs`,
@@ -29,6 +29,8 @@ pub(super) enum Purpose {
     /// Images have their channels last. Views are of what convolution and pooling make and of what is computed of it; what the
     /// model moves otherwise is moved where it says so.
     Images,
+    /// Leading dims that a product with a matrix takes as one stay apart. Views are of what is reshaped so and of what is computed of it.
+    Rows,
 }
 
 impl Purpose {
@@ -37,6 +39,7 @@ impl Purpose {
         match self {
             Self::Samples => "batch_first",
             Self::Images => "channels_last",
+            Self::Rows => "rows",
         }
     }
 }
