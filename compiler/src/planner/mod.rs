@@ -297,7 +297,8 @@ pub fn layouts_of(
 ) -> Result<Vec<NdSbp>, PlannerError> {
     let problem = Problem::new(decisions, options, cluster)?;
     let value = decisions.graph().value(tensor);
-    let mut layouts: Vec<NdSbp> = problem.candidates[value.producer.index()]
+    let mut layouts: Vec<NdSbp> = problem
+        .candidates_of(value.producer)
         .iter()
         .map(|candidate| NdSbp::clone(&problem.layouts.sbp(candidate.results[value.index])))
         .collect();
