@@ -9,7 +9,7 @@ use graphc_ir::streams::Known;
 
 use super::background::{self, BlockActors};
 use super::flow::Flow;
-use super::in_place::{Group, Sharing};
+use super::in_place::{RegisterGroup, Sharing};
 use super::job::{BufferId, Job, TaskId};
 use super::lifetimes::{self, count_slots, find_lives};
 use super::places::Places;
@@ -242,7 +242,7 @@ fn place_registers(
 /// what streams then know of each other.
 fn with_slots(
     program: &mut Program,
-    groups: &mut [Group],
+    groups: &mut [RegisterGroup],
     (order, streams): (&[lifetimes::StepAction], &[usize]),
 ) -> Flow {
     loop {
