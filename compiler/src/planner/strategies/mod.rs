@@ -112,7 +112,7 @@ pub(super) fn assign_strategy(
     Ok(assignment)
 }
 
-/// What pins ask of more than the tensors that they name.
+/// The wishes of pins for more than the tensors that they name.
 struct PinnedWays {
     experts: PinnedExperts,
     sequences: SequenceAxes,

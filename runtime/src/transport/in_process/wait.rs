@@ -20,7 +20,7 @@ pub(super) const NAP: Duration = Duration::from_millis(20);
 pub(super) struct ParkingSpot {
     asleep: AtomicBool,
     thread: Mutex<Option<Thread>>,
-    /// What `unpark` leaves for `park`, in tests that explore.
+    /// The token that `unpark` leaves for `park`, in tests that explore.
     #[cfg(test)]
     token: AtomicBool,
 }
