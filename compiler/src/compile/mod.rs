@@ -6,7 +6,7 @@
 //! - [`stages`]: numbers of stages and microbatches.
 //! - [`forms`]: forms of cross entropy, and classes with or without padding.
 //! - [`best`]: the best plan of all these choices, and what is gathered again.
-//! - `recompute` and `amounts`: the ops that are computed again.
+//! - `recompute_choice` and `amounts`: the ops that are computed again.
 //! - [`advise`]: the best meshes, and the fewest ranks.
 //! - [`conflict`]: if there is no plan, the user's wishes that contradict each other.
 //!
@@ -38,7 +38,7 @@ mod best;
 mod conflict;
 mod forms;
 mod once;
-mod recompute;
+mod recompute_choice;
 pub mod stages;
 
 pub use again::prepare_again;
