@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use graphc_host::data::{file_dtype, open_file};
 use graphc_host::tensor::HostTensor;
 use graphc_host::threads::side_by_side;
+use graphc_ir::hex::encode_hex;
 use graphc_ir::plan::TensorKind;
 use graphc_ir::shard::Rect;
 use memmap2::Mmap;
 use safetensors::SafeTensors;
 use sha2::{Digest, Sha256};
 
-use super::manifest::{FileRecord, Manifest, VariablePiece, VariableRecord, encode_hex};
+use super::manifest::{FileRecord, Manifest, VariablePiece, VariableRecord};
 use super::{CheckpointError, Held, TrainingSettings, folder};
 use crate::rectangles::{Move, fill_identity, masked_kind};
 
