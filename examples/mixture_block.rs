@@ -16,7 +16,7 @@ pub struct BlockConfig {
     pub dense: (usize, usize),
     /// Heads of queries.
     pub heads: usize,
-    /// How keys and values are made.
+    /// The way in which keys and values are made.
     pub keys: Keys,
     /// The number of keys that each query sees in blocks of even index, where not all before it.
     pub window: Option<NonZeroU32>,
@@ -28,7 +28,7 @@ pub struct BlockConfig {
     pub base: f64,
 }
 
-/// How a model makes keys and values.
+/// The ways in which models make keys and values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Keys {
     /// So many heads, of such a width, that groups of heads of queries share; with norms of queries and keys or without.

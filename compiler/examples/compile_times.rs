@@ -1,4 +1,4 @@
-//! How long compilation takes on GPTs of several depths and meshes, part by part.
+//! Measures the time of compilation on GPTs of several depths and meshes, part by part.
 //!
 //!     cargo run --release -p graphc-compiler --example compile_times -- [LAYERS WIDTH BATCH MESH CLUSTER [MEMORY]]
 //!

@@ -1,4 +1,4 @@
-//! How planning fares as memory gets short: status, gap and seconds at limits from what the free plan needs down to
+//! Measures planning as memory gets short: status, gap and seconds at limits from what the free plan needs down to
 //! where nothing fits.
 //!
 //!     cargo run --release -p graphc-compiler --example memory_limits -- [CASE...]
@@ -20,7 +20,7 @@ use graphc_ir::nn::{Gpt, GptConfig, Module};
 use graphc_ir::plan::{AdamOptions, CompileOptions, Loss, Optimizer, Recompute};
 use graphc_ir::types::DType;
 
-/// What is planned: a file in `examples/models` or the layers of a GPT of width 256, with the batch.
+/// A model to plan: a file in `examples/models` or the layers of a GPT of width 256, with the batch.
 struct Case {
     name: &'static str,
     model: Model,

@@ -1,5 +1,5 @@
-//! How good `--recompute auto` is: of small models in less and less memory, what its plan costs beside the best of all plans, of whatever ops
-//! are computed again.
+//! Measures how good `--recompute auto` is: of small models in less and less memory, the cost of its plan beside that of the best of all plans, of
+//! whatever ops are computed again.
 //!
 //!     cargo run --release -p graphc-compiler --example recompute_subsets
 //!

@@ -52,8 +52,8 @@ pub struct Staging {
 
 impl Staging {
     /// Returns the position of a node's chunk in the order in which a microbatch passes through all of them.
-    pub(crate) fn chunk_of_all(&self, node: usize) -> usize {
-        self.chunk[node] * self.stages + self.stage[node]
+    pub(crate) fn chunk_of_all(&self, node: NodeId) -> usize {
+        self.chunk[node.index()] * self.stages + self.stage[node.index()]
     }
 }
 

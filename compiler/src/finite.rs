@@ -5,7 +5,7 @@
 //! finite, and elements that are no number. Counts are taken where a tensor lies and added over ranks and
 //! microbatches, so nothing is gathered. Nothing is updated.
 //!
-//! `src/cli/diagnosis.rs` uses it after a training has failed: it repeats the steps since the last checkpoint, bit for bit, and then executes the bad
+//! `src/cli/train/diagnosis.rs` uses it after a training has failed: it repeats the steps since the last checkpoint, bit for bit, and then executes the bad
 //! step with this plan. Keeping the variables of the previous step would cost memory and time in every training that goes well.
 
 use std::collections::{BTreeSet, VecDeque};

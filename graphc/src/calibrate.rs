@@ -129,7 +129,7 @@ pub struct Measured {
     pub passes: Vec<(&'static str, f64)>,
     /// (bytes, seconds) of an all-reduce over all ranks, ascending; none of one rank.
     pub all_reduce: Vec<(usize, f64)>,
-    /// What else the machine did meanwhile.
+    /// The other work of the machine meanwhile.
     pub disturbance: Disturbance,
 }
 
@@ -405,7 +405,7 @@ mod tests {
         check_near(&all(read), &all(known), &text);
     }
 
-    /// What grows with channels faster than the formula can reaches all of a product's rate with endlessly many.
+    /// A rate that grows with channels faster than the formula can is all of a product's with endlessly many.
     #[test]
     fn convolutions_reach_no_more_than_products() {
         let of = |(columns, rate, backward)| {

@@ -403,7 +403,7 @@ impl TryFrom<String> for LrSchedule {
 /// The learning rate of an update: a base with its schedule. It is written as a number where it is constant, else as the
 /// base before the schedule: `0.1 warmup:100 cosine:1000`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(try_from = "Form", into = "Form")]
+#[serde(try_from = "WrittenRate", into = "WrittenRate")]
 pub struct LearningRate {
     /// The rate that the schedule multiplies.
     pub base: Scalar,
@@ -457,12 +457,12 @@ impl GivenRate {
 /// The form in which a learning rate is written.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
-enum Form {
+enum WrittenRate {
     Number(f64),
     Text(String),
 }
 
-impl From<LearningRate> for Form {
+impl From<LearningRate> for WrittenRate {
     fn from(rate: LearningRate) -> Self {
         match rate.schedule.is_constant() && rate.base.0.is_finite() {
             true => Self::Number(rate.base.0),
@@ -471,13 +471,13 @@ impl From<LearningRate> for Form {
     }
 }
 
-impl TryFrom<Form> for LearningRate {
+impl TryFrom<WrittenRate> for LearningRate {
     type Error = LrScheduleError;
 
-    fn try_from(form: Form) -> Result<Self, LrScheduleError> {
+    fn try_from(form: WrittenRate) -> Result<Self, LrScheduleError> {
         let text = match form {
-            Form::Number(base) => return Ok(base.into()),
-            Form::Text(text) => text,
+            WrittenRate::Number(base) => return Ok(base.into()),
+            WrittenRate::Text(text) => text,
         };
         let (base, schedule) = text.split_once(' ').unwrap_or((&text, "constant"));
         let base =

@@ -16,6 +16,7 @@ pub mod evaluate;
 pub mod float8;
 pub mod gradients;
 pub mod graph;
+pub mod hex;
 pub mod ids;
 pub mod in_place;
 pub mod learning_rate;

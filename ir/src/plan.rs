@@ -68,7 +68,7 @@ pub struct Plan {
     pub padded: bool,
     /// Whether it trains (updates variables).
     pub training: bool,
-    /// What the plan was compiled with.
+    /// The options with which it was compiled.
     pub options: CompileOptions,
     /// The machines that it was planned for.
     pub cluster: Cluster,
@@ -80,25 +80,25 @@ pub struct Plan {
     pub tensors: Vec<TensorEntry>,
     /// Every inserted communication step.
     pub boxing: Vec<BoxingEntry>,
-    /// What the planner reached.
+    /// The quality of the plan.
     pub planner: PlannerReport,
-    /// What the choice of stages and microbatches was made by, where it was the compiler's.
+    /// The grounds of the choice of stages and microbatches, where it was the compiler's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pipeline: Option<PipelineReport>,
-    /// What the null device predicts.
+    /// The predictions of the null device.
     pub predicted: Predicted,
     /// Layouts that registers refer to.
     pub layouts: Vec<Layout>,
     /// Buffered point-to-point exchanges.
     pub channels: Vec<Channel>,
-    /// What ranks execute.
+    /// The programs that ranks execute.
     pub programs: Vec<Program>,
     /// The program of each rank.
     pub ranks: Vec<RankEntry>,
 }
 
 impl Plan {
-    /// What a rank of the plan does.
+    /// The program of a rank.
     pub fn program_of(&self, rank: u32) -> &Program {
         &self.programs[self.ranks[rank as usize].program.index()]
     }
@@ -169,7 +169,7 @@ pub struct TensorEntry {
     pub stage: usize,
 }
 
-/// What a tensor is for.
+/// The purpose of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TensorKind {
@@ -177,9 +177,9 @@ pub enum TensorKind {
     Parameter,
     /// A variable that begins as a table, which no step changes and no file holds.
     Table,
-    /// What the user feeds.
+    /// Fed by the user.
     Input,
-    /// What the graph gives back.
+    /// Given back by the graph.
     Output,
     /// A state of the optimizer.
     State,
@@ -213,13 +213,13 @@ pub struct BoxingEntry {
     pub from: NdSbp,
     /// Layout after.
     pub to: NdSbp,
-    /// What the step does.
+    /// The kind of the step.
     pub kind: BoxingKind,
     /// The mesh axis, for single-axis steps.
     pub axis: Option<usize>,
     /// Bytes that the busiest rank sends or copies.
     pub bytes: u64,
-    /// How often.
+    /// The rate at which it happens.
     pub rate: Rate,
 }
 
@@ -258,7 +258,7 @@ impl BoxingKind {
     }
 }
 
-/// How often something happens.
+/// The rate at which something happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rate {
@@ -278,7 +278,7 @@ impl Rate {
     }
 }
 
-/// What the planner reached.
+/// The result of the planner.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlannerReport {
     /// Whether the objective is proven.
@@ -310,8 +310,8 @@ pub struct PipelineReport {
     pub layers: Vec<usize>,
     /// Seconds of a step, sum(t) + (M-1) max(t) over stages, by the costs of single layers on a stage's submesh.
     pub seconds: f64,
-    /// What no other number of stages, of microbatches and no other cut that was looked at goes below, by the same costs
-    /// of layers, whatever the memory.
+    /// A bound below which no other number of stages, of microbatches and no other cut that was looked at goes, by the same
+    /// costs of layers, whatever the memory.
     pub bound_seconds: f64,
 }
 
@@ -325,7 +325,7 @@ pub enum PlannerStatus {
     Gap,
 }
 
-/// What the null device predicts for one step.
+/// The predictions of the null device for one step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Predicted {
     /// Seconds per step.
@@ -370,9 +370,9 @@ pub struct Register {
     pub slot_bytes: u64,
     /// Credits: how many contents exist at once. The content of fill `n` lies in slot `n % slots`.
     pub slots: u32,
-    /// How often it is filled.
+    /// The rate at which it is filled.
     pub rate: Rate,
-    /// What it holds.
+    /// The content.
     pub kind: RegisterKind,
     /// The register whose memory it shares because its producer writes in place: both have the same offset, slots
     /// and slot bytes, and the other was made first.
@@ -389,7 +389,7 @@ impl Register {
     }
 }
 
-/// What a register holds.
+/// The content of a register.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RegisterKind {
@@ -399,10 +399,10 @@ pub enum RegisterKind {
         name: String,
         /// Its first content.
         init: Init,
-        /// What it is for: parameter, table or state.
+        /// The purpose: parameter, table or state.
         role: TensorKind,
     },
-    /// What an actor makes and others read.
+    /// A tensor that an actor makes and others read.
     Activation,
 }
 
@@ -411,7 +411,7 @@ pub enum RegisterKind {
 pub struct Actor {
     /// For reports: op and tensor.
     pub name: String,
-    /// What it does.
+    /// The action.
     pub action: Action,
     /// Registers that it reads.
     pub inputs: Vec<RegisterId>,
@@ -422,7 +422,7 @@ pub struct Actor {
     /// An actor of the same rate on another stream that acts before it, in each microbatch or step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<ActorId>,
-    /// How often it acts. A step-rate actor may read step-rate registers only. A microbatch-rate actor may
+    /// The rate at which it acts. A step-rate actor may read step-rate registers only. A microbatch-rate actor may
     /// read a step-rate register: it reads it for every microbatch and frees it after the last. A microbatch-rate
     /// actor fills step-rate registers only as [`Action::Accumulate`] and [`Action::Fetch`] do: over all microbatches.
     pub rate: Rate,
@@ -436,7 +436,7 @@ pub struct Actor {
     pub bytes: f64,
 }
 
-/// What an actor does.
+/// The action of an actor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
@@ -455,9 +455,9 @@ pub enum Action {
     /// A collective over one mesh axis of the inputs' layouts; with several inputs, all in one message. Input i
     /// becomes output i.
     Collective {
-        /// What it does; `kind` is one of the five collectives.
+        /// The kind, one of the five collectives.
         kind: BoxingKind,
-        /// How partial values become one.
+        /// The reduction by which partial values become one.
         reduce: Option<ReduceKind>,
         /// The mesh axis.
         axis: usize,
@@ -548,7 +548,7 @@ pub enum FusedArg {
 pub struct Stream {
     /// Lists of actors.
     pub blocks: Vec<Vec<ActorId>>,
-    /// What runs in one step, in order.
+    /// The blocks of one step, in order.
     pub order: Vec<StreamItem>,
 }
 
@@ -573,7 +573,7 @@ pub struct Channel {
     pub to: LayoutId,
     /// Contents under way at once.
     pub slots: u32,
-    /// How often.
+    /// The rate at which it happens.
     pub rate: Rate,
     /// Place of the send in the total order of communication; no collective has the same.
     pub sequence: u32,

@@ -40,7 +40,7 @@ fn main() {
     }
 }
 
-/// What each process does.
+/// Does the work of each process.
 fn rank() {
     let options = JobOptions::from_environment().expect("sound").expect("mpirun has started it");
     let links = options.links;

@@ -9,6 +9,7 @@ use graphc_compiler::mixing::find_mixing_op;
 use graphc_import::weights::Weights;
 use graphc_import::{ImportOptions, document_path, load_model};
 use graphc_ir::check::{Seal, VerifiedPlan};
+use graphc_ir::hex::encode_hex;
 use graphc_ir::plan::{Plan, WeightsSource, read_plan};
 use graphc_runtime::Checkpoint;
 use graphc_runtime::data::open_file;
@@ -110,7 +111,7 @@ pub(super) fn hash_file(path: &Path) -> Result<String> {
         }
         hash.update(&buffer[..read]);
     }
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(encode_hex(&hash.finalize()))
 }
 
 /// Returns a text that is equal on ranks with the same first weights: a digest of a file's content, or a checkpoint's model and step.

@@ -1,4 +1,4 @@
-//! How sessions start: their options, and `--weights-from`, by which variables begin as a file of weights or a checkpoint has them.
+//! Starts sessions: their options, and `--weights-from`, by which variables begin as a file of weights or a checkpoint has them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Documents name files that are there.
+//! Documents, and the documentation of modules, name files that are there.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -6,6 +6,9 @@ use std::process::Command;
 
 /// The files that a step or a user makes, and those that lie in archives of data sets.
 const MADE: [&str; 4] = ["target/", "cifar-10-batches-bin/", "cifar-100-binary/", "MNIST/raw/"];
+
+/// The file of torchao that has the recipes of 8 bits.
+const OF_TORCHAO: &str = "torchao/float8/config.py";
 
 /// The files of the project, and its folders with a slash at their end.
 fn places(root: &Path) -> BTreeSet<String> {
@@ -44,8 +47,8 @@ fn is_place(name: &str) -> bool {
     name.len() > 4 && name.chars().all(is_plain) && (is_source || is_other)
 }
 
-#[test]
-fn documents_name_files_that_are_there() {
+/// Looks at the names in the texts of these places, and returns the number of names.
+fn check_names(is_looked_at: impl Fn(&str) -> bool, prose: impl Fn(String) -> String) -> usize {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let places = places(root);
     let is_there = |name: &str| {
@@ -53,16 +56,34 @@ fn documents_name_files_that_are_there() {
         places.contains(name) || places.iter().any(|place| place.ends_with(&inner))
     };
     let mut seen = 0;
-    let is_document = |place: &&String| place.ends_with(".md") && !place.starts_with("tests/");
-    for document in places.iter().filter(is_document) {
-        let text = std::fs::read_to_string(root.join(document)).expect("a document");
+    for place in places.iter().filter(|place| is_looked_at(place)) {
+        let text = prose(std::fs::read_to_string(root.join(place)).expect("a text"));
         for name in named(&text) {
             seen += 1;
-            let is_made = MADE.iter().any(|made| name.starts_with(made));
-            assert!(is_made || is_there(name), "{document} names `{name}`, which is not there");
+            let is_known = MADE.iter().any(|made| name.starts_with(made))
+                || name == OF_TORCHAO
+                || is_there(name);
+            assert!(is_known, "{place} names `{name}`, which is not there");
         }
     }
+    seen
+}
+
+#[test]
+fn documents_name_files_that_are_there() {
+    let is_document = |place: &str| place.ends_with(".md") && !place.starts_with("tests/");
+    let seen = check_names(is_document, |text| text);
     assert!(seen > 100, "documents name {seen} files");
+}
+
+#[test]
+fn modules_name_files_that_are_there() {
+    let documentation = |text: String| -> String {
+        let lines = text.lines().filter_map(|line| line.trim_start().strip_prefix("//!"));
+        lines.map(|line| format!("{line}\n")).collect()
+    };
+    let seen = check_names(|place| place.ends_with(".rs"), documentation);
+    assert!(seen > 50, "modules name {seen} files");
 }
 
 /// Returns the standard output of the command.

@@ -68,11 +68,31 @@ pub(super) fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// Source without comments, and up to the first tests.
+/// Source without comments, up to its module of tests, and without what is imported for tests alone.
 pub(super) fn code(text: &str) -> String {
-    let tests = text.find("#[cfg(test").or_else(|| text.find("#[cfg(all(test"));
-    let text = &text[..tests.unwrap_or(text.len())];
-    text.lines().map(|line| line.split("//").next().unwrap_or("")).collect::<Vec<_>>().join("\n")
+    let mut code = String::new();
+    for (index, part) in text.split("#[cfg(").enumerate() {
+        if index == 0 || !(part.starts_with("test") || part.starts_with("all(test")) {
+            code.push_str(part);
+            continue;
+        }
+        let mut item = part.split_once('\n').map_or("", |(_, item)| item);
+        while let Some((_, next)) = item.split_once('\n').filter(|_| item.starts_with("#[")) {
+            item = next;
+        }
+        let first = item.lines().next().unwrap_or("");
+        let begins = |word: &str| {
+            let seen = ["", "pub ", "pub(crate) ", "pub(super) "];
+            seen.iter().any(|seen| first.strip_prefix(seen).is_some_and(|it| it.starts_with(word)))
+        };
+        if begins("mod ") && first.ends_with('{') {
+            break;
+        }
+        let is_import = begins("use ");
+        let item = item.split_once(';').filter(|_| is_import).map_or(item, |(_, behind)| behind);
+        code.push_str(item);
+    }
+    code.lines().map(|line| line.split("//").next().unwrap_or("")).collect::<Vec<_>>().join("\n")
 }
 
 /// The arrows of each level, by the path of the module that holds it.

@@ -30,7 +30,7 @@ fn arrows() -> BTreeMap<String, Vec<String>> {
     packages().iter().map(|package| (name(package), names(package))).collect()
 }
 
-/// What the tests of this folder hold, they hold for all libraries.
+/// All that the tests of this folder hold, they hold for all libraries.
 #[test]
 fn every_library_is_looked_at() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -101,7 +101,7 @@ fn losses_are_those_of_one_rank_with_experts_split_or_not() {
     }
 }
 
-/// What [`MixtureFeedForward`] computes, each expert for each token, weighed by 0 where the token has not chosen it.
+/// Computes the result of [`MixtureFeedForward`], each expert for each token, weighed by 0 where the token has not chosen it.
 fn all_experts(layer: &MixtureFeedForward, x: &Tensor) -> Tensor {
     let (best, chosen) = layer.router.forward(x).top_k(layer.sizes.chosen, 2);
     let weights = best.softmax(2);

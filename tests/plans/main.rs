@@ -3,6 +3,7 @@
 mod boxing;
 mod conflicts;
 mod contract;
+mod digests;
 mod experts;
 mod explain;
 mod files;

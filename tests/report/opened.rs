@@ -251,7 +251,7 @@ fn chosen_tensors_show_their_parts(browser: &mut Browser, plan: &Plan) {
     assert_eq!(browser.number(parts), ranks);
 }
 
-/// What the timeline says of places of its first lane where the stream waits.
+/// The texts of the timeline at places of its first lane where the stream waits.
 const WAITS: &str = "(() => { const canvas = document.querySelector('#when canvas'); \
      const box = canvas.getBoundingClientRect(); \
      const said = new Set(); \

@@ -142,7 +142,7 @@ fn outputs_of_batches_are_put_together_along_their_samples() {
     assert_eq!(run(&["--dim", "batch=4", "--mesh", "2"]).keys().count(), 2);
 }
 
-/// What a model makes of several samples together depends on how they come in batches, which is said.
+/// The result of a model for several samples together depends on how they come in batches, which is said.
 #[test]
 fn a_model_that_mixes_samples_is_named_where_batches_are_several() {
     let folder = tempfile::tempdir().expect("a folder");

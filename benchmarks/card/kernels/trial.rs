@@ -235,7 +235,7 @@ pub struct Outcome {
     pub worst: Worst,
     /// Whether a second run gave the same bits.
     pub repeats: bool,
-    /// How results in the memory of operands differ from those beside it; `None` where they have the same bits.
+    /// The difference of results in the memory of operands from those beside it; `None` where they have the same bits.
     pub in_place: Option<OtherBits>,
     /// Whether a library adds a summand, over which the result may lie.
     pub may_round_otherwise: bool,

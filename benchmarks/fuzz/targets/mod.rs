@@ -17,7 +17,7 @@ use crate::mutate::{Form, frame};
 /// The result of an input: it was taken, or refused with these words.
 pub type Outcome = Result<(), String>;
 
-/// What is fed.
+/// A reader of input that is fed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Target {
     /// ONNX models: imported, compiled, written again with their weights.
@@ -32,7 +32,7 @@ pub enum Target {
     Cluster,
     /// Safetensors: as data, as weights, row by row.
     Safetensors,
-    /// What processes of a job send each other.
+    /// Messages between processes of a job.
     Frames,
     /// Files of measured seconds.
     Measured,

@@ -29,7 +29,7 @@ use graphc_ir::plan::{
 };
 use graphc_ir::sbp::NdSbp;
 
-/// What two objectives may differ by.
+/// The most by which two objectives may differ.
 const TOLERANCE: f64 = 1e-6;
 
 /// A model, and how it is to be planned.
@@ -233,7 +233,7 @@ fn signatures(problem: &Problem<'_>, sharding: &Sharding) -> Result<Vec<usize>, 
     labels.collect::<Option<_>>().ok_or("the plan has a signature that is none")
 }
 
-/// What a choice of signatures costs by the independent check.
+/// Prices a choice of signatures by the independent check.
 fn recomputed(
     decisions: &Decisions,
     problem: &Problem<'_>,

@@ -16,7 +16,7 @@ use graphc_ir::shard::split_range;
 use super::exchange::Traffic;
 
 /// A part of a dim that the ranks at some coordinates hold.
-struct Part {
+struct DimPart {
     range: Range<usize>,
     /// The number of the turn of these ranks, among the turns along the axes that split the dim.
     turn: usize,
@@ -71,20 +71,20 @@ fn count_turns(from: &Layout, to: &Layout) -> Option<Vec<usize>> {
 }
 
 /// Lists the parts of a dim in the first microbatch, in ascending order, for all coordinates along the axes that split it.
-fn list_parts(layout: &Layout, dim: usize, microbatches: usize, turns: &[usize]) -> Vec<Part> {
+fn list_parts(layout: &Layout, dim: usize, microbatches: usize, turns: &[usize]) -> Vec<DimPart> {
     let extent = layout.shape[dim];
     let first = match layout.microbatch_dim == Some(dim) {
         true => split_range(extent, microbatches, 0),
         false => 0..extent,
     };
-    let mut parts = vec![Part { range: first, turn: 0 }];
+    let mut parts = vec![DimPart { range: first, turn: 0 }];
     let axes = layout.hierarchy.iter().zip(turns).zip(&layout.sbp.0);
     for ((&extent, &turns), _) in axes.filter(|(_, sbp)| **sbp == Sbp::Split(dim)) {
-        let cut = |part: Part| {
+        let cut = |part: DimPart| {
             (0..extent).map(move |at| {
                 let range = split_range(part.range.len(), extent, at);
                 let (start, end) = (part.range.start + range.start, part.range.start + range.end);
-                Part { range: start..end, turn: part.turn * turns + at % turns }
+                DimPart { range: start..end, turn: part.turn * turns + at % turns }
             })
         };
         parts = parts.into_iter().flat_map(cut).collect();
@@ -93,7 +93,7 @@ fn list_parts(layout: &Layout, dim: usize, microbatches: usize, turns: &[usize])
 }
 
 /// Returns the most that a receiver gets in a dim, and the most that a sender sends to the receivers of one turn, of elements of one byte.
-fn most_of_dim(held: &[Part], need: &[Part]) -> (Traffic, Traffic) {
+fn most_of_dim(held: &[DimPart], need: &[DimPart]) -> (Traffic, Traffic) {
     let turns = need.iter().map(|part| part.turn + 1).max().unwrap_or(1);
     let mut of_senders = vec![Traffic::default(); turns * held.len()];
     let mut most = Traffic::default();

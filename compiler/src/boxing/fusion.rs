@@ -5,6 +5,7 @@
 //! fills, but no less than if all variables of its mesh shared one bucket. Without this rule plans would avoid many small gradients that together
 //! cost one message.
 
+use graphc_ir::ids::NodeId;
 use graphc_ir::mesh::Placement;
 
 use crate::decisions::{Decisions, Phase};
@@ -25,8 +26,8 @@ pub(crate) struct Fusion {
 impl Fusion {
     /// Counts the variables that are updated on a mesh.
     pub(crate) fn for_placement(decisions: &Decisions, placement: &Placement) -> Self {
-        let here = |node: usize| decisions.staging.placement[node] == *placement;
-        let nodes = decisions.graph().nodes.iter().enumerate().filter(|(node, _)| here(*node));
+        let here = |node: NodeId| decisions.staging.placement[node.index()] == *placement;
+        let nodes = decisions.graph().iter().filter(|(node, _)| here(*node));
         let tensors = nodes.map(|(_, node)| node.op.operation().updates().len().min(1)).sum();
         Self { tensors }
     }
@@ -41,8 +42,8 @@ impl Fusion {
 }
 
 /// Whether a tensor that is boxed once a step (`per_step`) for these readers is boxed in the update phase.
-pub(crate) fn is_fused(decisions: &Decisions, per_step: bool, readers: &[usize]) -> bool {
-    let updates = |&node: &usize| decisions.training.phases[node] == Phase::Update;
+pub(crate) fn is_fused(decisions: &Decisions, per_step: bool, readers: &[NodeId]) -> bool {
+    let updates = |&node: &NodeId| decisions.training.phases[node.index()] == Phase::Update;
     per_step && !readers.is_empty() && readers.iter().all(updates)
 }
 

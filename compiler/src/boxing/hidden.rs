@@ -23,7 +23,7 @@
 //! null device models both. The planner, the integer programme and the check use this one rule.
 
 use graphc_ir::graph::{Graph, Node};
-use graphc_ir::ids::ValueId;
+use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Movement, Op};
 use graphc_ir::plan::Cluster;
 
@@ -53,17 +53,17 @@ impl Hidden {
             return Self { seconds };
         }
         let VariableProducts { products, variable_of } = find_variable_products(decisions, cluster);
-        for (index, node) in graph.nodes.iter().enumerate() {
+        for (id, node) in graph.iter() {
             if matches!(node.op, Op::Variable(_)) {
-                seconds[node.results[0].index()] = products[index].forward;
+                seconds[node.results[0].index()] = products[id.index()].forward;
             }
             if let Some(variable) = cast_variable(graph, node) {
-                seconds[node.results[0].index()] = products[variable].forward;
+                seconds[node.results[0].index()] = products[variable.index()].forward;
             }
             let result = node.results[0];
             if let (Op::Regather(_), Some(variable)) = (&node.op, variable_of[result.index()]) {
-                let of = products[variable];
-                seconds[result.index()] = match decisions.training.phases[index] {
+                let of = products[variable.index()];
+                seconds[result.index()] = match decisions.training.phases[id.index()] {
                     Phase::Forward => of.forward,
                     Phase::Backward | Phase::Update => of.forward + of.backward,
                 };
@@ -90,7 +90,7 @@ impl Hidden {
         &self,
         decisions: &Decisions,
         value: ValueId,
-        readers: &[usize],
+        readers: &[NodeId],
     ) -> HidingWindow {
         let producer = decisions.graph().value(value).producer;
         let is_again = matches!(decisions.graph().node(producer).op, Op::Regather(_));
@@ -100,11 +100,11 @@ impl Hidden {
         }
     }
 
-    fn seconds_under(&self, decisions: &Decisions, value: ValueId, readers: &[usize]) -> f64 {
+    fn seconds_under(&self, decisions: &Decisions, value: ValueId, readers: &[NodeId]) -> f64 {
         let graph = decisions.graph();
-        let updates = |&node: &usize| decisions.training.phases[node] == Phase::Update;
-        let leads = |&node: &usize| {
-            let node = &graph.nodes[node];
+        let updates = |&node: &NodeId| decisions.training.phases[node.index()] == Phase::Update;
+        let leads = |&node: &NodeId| {
+            let node = graph.node(node);
             // A cast of a gradient hides what it makes too.
             let casts =
                 matches!(node.op, Op::Cast(_)) && self.seconds[node.results[0].index()] > 0.0;
@@ -122,10 +122,10 @@ impl Hidden {
 }
 
 /// Returns the node of the variable that a node casts, if it casts one.
-fn cast_variable(graph: &Graph, node: &Node) -> Option<usize> {
+fn cast_variable(graph: &Graph, node: &Node) -> Option<NodeId> {
     let Op::Cast(_) = node.op else { return None };
     let producer = graph.value(node.operands[0]).producer;
-    matches!(graph.node(producer).op, Op::Variable(_)).then(|| producer.index())
+    matches!(graph.node(producer).op, Op::Variable(_)).then_some(producer)
 }
 
 /// The products under which boxing hides.
@@ -155,16 +155,16 @@ struct VariableProducts {
     /// The seconds of products, by the node of the variable that they read.
     products: Vec<ProductSeconds>,
     /// The node of the variable that a value stands for, by value.
-    variable_of: Vec<Option<usize>>,
+    variable_of: Vec<Option<NodeId>>,
 }
 
 fn find_variable_products(decisions: &Decisions, cluster: &Cluster) -> VariableProducts {
     let graph = decisions.graph();
-    let mut variable_of: Vec<Option<usize>> = vec![None; graph.values.len()];
+    let mut variable_of: Vec<Option<NodeId>> = vec![None; graph.values.len()];
     let mut products = vec![ProductSeconds::default(); graph.nodes.len()];
     for (id, node) in graph.iter() {
         if matches!(node.op, Op::Variable(_)) {
-            variable_of[node.results[0].index()] = Some(id.index());
+            variable_of[node.results[0].index()] = Some(id);
         }
         if node.op.operation().movement() == Some(Movement::Rearranged)
             || matches!(node.op, Op::Cast(_) | Op::Pad(_) | Op::Regather(_))
@@ -174,18 +174,15 @@ fn find_variable_products(decisions: &Decisions, cluster: &Cluster) -> VariableP
         if !node.op.operation().multiplies_matrices() {
             continue;
         }
-        let mut read: Vec<usize> =
+        let mut read: Vec<NodeId> =
             node.operands.iter().filter_map(|operand| variable_of[operand.index()]).collect();
         read.dedup();
-        let seconds = if read.is_empty() {
-            0.0
-        } else {
-            product_seconds(decisions, cluster, id.index(), node)
-        };
+        let seconds =
+            if read.is_empty() { 0.0 } else { product_seconds(decisions, cluster, id, node) };
         for variable in read {
             match decisions.training.phases[id.index()] {
-                Phase::Forward => products[variable].forward += seconds,
-                Phase::Backward => products[variable].backward += seconds,
+                Phase::Forward => products[variable.index()].forward += seconds,
+                Phase::Backward => products[variable.index()].backward += seconds,
                 Phase::Update => {}
             }
         }
@@ -194,13 +191,13 @@ fn find_variable_products(decisions: &Decisions, cluster: &Cluster) -> VariableP
 }
 
 /// Returns the seconds of a product of one microbatch that is split evenly over its mesh.
-fn product_seconds(decisions: &Decisions, cluster: &Cluster, index: usize, node: &Node) -> f64 {
+fn product_seconds(decisions: &Decisions, cluster: &Cluster, id: NodeId, node: &Node) -> f64 {
     let graph = decisions.graph();
     let operands = graph.operand_types(node);
     let Ok(rule) = node.op.operation().rule(&operands) else { return 0.0 };
-    let repeats = decisions.rates.nodes[index].is_some();
+    let repeats = decisions.rates.nodes[id.index()].is_some();
     let parts = if repeats { decisions.rates.microbatches } else { 1 };
-    let ranks = decisions.staging.placement[index].ranks.len();
+    let ranks = decisions.staging.placement[id.index()].ranks.len();
     let flops = node.op.operation().flops(&rule) / (parts * ranks) as f64;
     let precision = node.op.compute_dtype(&operands, &[]);
     flops / (peak_flops(cluster, precision) * matmul_efficiency(cluster, precision, flops))

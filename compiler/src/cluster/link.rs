@@ -21,14 +21,14 @@ use super::{AlphaBeta, alpha_beta, of_level};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Link {
     /// The levels, innermost first. A group of one rank has none.
-    pub hops: Vec<Hop>,
+    pub(crate) hops: Vec<Hop>,
     /// Whether messages may also go along a tree, if that is faster. They may not if alpha and beta are given by axis.
-    pub trees: bool,
+    pub(crate) trees: bool,
 }
 
 /// One level of a [`Link`].
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Hop {
+pub(crate) struct Hop {
     /// The number of ranks, or of groups joined by the level below.
     pub ranks: usize,
     /// The constants.

@@ -21,12 +21,14 @@ pub use fitted::{
     write_fitted,
 };
 pub use frameworks::{FRAMEWORKS, find_framework};
-pub use link::{Hop, Link, find_link};
+#[cfg(test)]
+pub(crate) use link::Hop;
+pub use link::{Link, find_link};
 pub use presets::{PRESETS, preset};
 
 /// The constants of a link in the alpha-beta model: a message of `n` bytes takes `alpha + n * beta` seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AlphaBeta {
+pub(crate) struct AlphaBeta {
     /// Seconds per communication step.
     pub alpha: f64,
     /// Seconds per byte, rank and direction.

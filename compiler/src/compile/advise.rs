@@ -127,7 +127,7 @@ impl Way {
 }
 
 /// A callback for the progress of an advice: the number of parts of its work that are done, and of all parts.
-pub type Reached<'a> = &'a mut dyn FnMut(usize, usize);
+pub(crate) type Reached<'a> = &'a mut dyn FnMut(usize, usize);
 
 /// Lists the meshes of a number of ranks that are considered: one axis, and two axes of which the second divides a node. If the machines have
 /// constants for each axis, only meshes of as many axes are listed, if there are any.

@@ -27,7 +27,7 @@ use graphc_ir::plan::{
 };
 
 use super::forms::{
-    Form, InMemory, all_regathered, best_in_memory, best_with_room, form_decisions,
+    Form, InMemory, all_regathered, best_if_memory_suffices, best_in_memory, form_decisions,
     lower_reported_bound, prepare_variants,
 };
 use super::once::{Draft, Header, assemble_draft};
@@ -37,7 +37,7 @@ use crate::error::CompileError;
 use crate::planner::{Care, Planned};
 
 /// The number of times that a plan is made again, each time with less memory for the planner.
-const ROOMS: usize = 2;
+const TIMES_WITH_LESS: usize = 2;
 
 /// The number of limits between the planner's count and the memory that are tried while no plan fits, because the planner finds another plan at
 /// another limit. (Four products on 2x2 in 22.4 KiB have a plan at the first of them, and none in less than is counted.)
@@ -108,12 +108,12 @@ impl CompileJob<'_> {
         // with less memory, and leaves few of them worth that.
         let mut ready = None;
         let chooser = Chooser::with_whole_plan(graph, options, cluster, |choice| {
-            let draft = self.plan_with_room(choice, reached)?;
+            let draft = self.plan_choice_if_memory_suffices(choice, reached)?;
             let seconds = draft.plan.planner.objective_seconds;
             ready = Some(((choice.stages, choice.microbatches), draft));
             Some(seconds)
         })?;
-        let mut tried = Tried { ready, ..Tried::default() };
+        let mut tried = ChoicePlans { ready, ..ChoicePlans::default() };
         tried.try_choices(self, &chooser.in_one_stage(), MemoryShortage::Short, reached)?;
         match chooser.find_choices(tried.best_seconds()) {
             Ok(mut choices) => {
@@ -184,21 +184,21 @@ impl CompileJob<'_> {
         memory: MemoryShortage,
         reached: &mut dyn FnMut(Milestone),
     ) -> Result<Draft, CompileError> {
-        let plan = |forms: &[Form<()>]| Ok(Some(self.best_of(forms, options, memory)));
+        let plan = |forms: &[Form<()>]| Ok(Some(self.plan_best_form(forms, options, memory)));
         let best = self.best_variant(&staged, options, plan, reached)?;
         best.expect("every variant is planned")
     }
 
     /// Makes the plan of a choice like [`CompileJob::compile_staged`]. `None` if there is none, or if memory is short for the plan of fewest seconds.
-    fn plan_with_room(
+    fn plan_choice_if_memory_suffices(
         &self,
         choice: &PipelineReport,
         reached: &mut dyn FnMut(Milestone),
     ) -> Option<Draft> {
         let (staged, options) = apply_choice(self.graph, self.options, choice).ok()?;
         let plan = |forms: &[Form<()>]| {
-            let chosen = best_with_room(&form_decisions(forms), &options, self.cluster)?;
-            Ok(chosen.map(|chosen| self.in_room(forms, &options, chosen)))
+            let chosen = best_if_memory_suffices(&form_decisions(forms), &options, self.cluster)?;
+            Ok(chosen.map(|chosen| self.fit_chosen(forms, &options, chosen)))
         };
         self.best_variant(&staged, &options, plan, reached).ok()??.ok()
     }
@@ -227,27 +227,27 @@ impl CompileJob<'_> {
     }
 
     /// Makes the best plan of these forms.
-    fn best_of(
+    fn plan_best_form(
         &self,
         prepared: &[Form<()>],
         options: &CompileOptions,
         memory: MemoryShortage,
     ) -> Result<Draft, CompileError> {
         match options.recompute {
-            Recompute::Auto => self.least_again(prepared, options),
+            Recompute::Auto => self.plan_least_recompute(prepared, options),
             Recompute::None | Recompute::Selective | Recompute::Full => {
                 let short = match memory {
                     MemoryShortage::Short => all_regathered(&form_decisions(prepared), options)?,
                     MemoryShortage::Unknown => Vec::new(),
                 };
                 best_in_memory(&form_decisions(prepared), options, self.cluster, short, Care::Plan)
-                    .and_then(|chosen| self.in_room(prepared, options, chosen))
+                    .and_then(|chosen| self.fit_chosen(prepared, options, chosen))
             }
         }
     }
 
-    /// Makes the plan of the chosen form, with other layouts if it has no room ([`CompileJob::with_room`]).
-    pub(super) fn in_room(
+    /// Makes the plan of the chosen form, with other layouts if it does not fit ([`CompileJob::fit_after_lowering`]).
+    pub(super) fn fit_chosen(
         &self,
         forms: &[Form<()>],
         options: &CompileOptions,
@@ -260,7 +260,7 @@ impl CompileJob<'_> {
         };
         let first = attempt(&chosen);
         let mut short = chosen.regathered;
-        self.with_room(options, first, |less| {
+        self.fit_after_lowering(options, first, |less| {
             let (forms, known) = (form_decisions(forms), short.clone());
             let again = best_in_memory(&forms, less, self.cluster, known, Care::Plan);
             let mut again = again.ok()?;
@@ -274,7 +274,7 @@ impl CompileJob<'_> {
 
     /// Makes a plan again with less memory for the planner, if the first does not fit after lowering, or fits only with one stream and loses time by
     /// that. The planner counts neither gaps between registers nor the longer lives of tensors on two streams.
-    pub(super) fn with_room(
+    pub(super) fn fit_after_lowering(
         &self,
         options: &CompileOptions,
         first: PlanAttempt,
@@ -283,21 +283,22 @@ impl CompileJob<'_> {
         let mut memory = self.memory_limit(options);
         // Above the memory itself several limits are tried already.
         let between = if memory > self.memory_limit(self.options) { 0 } else { BETWEEN };
-        let (mut best, mut left, mut between, mut attempt) = (None, ROOMS, between, first);
+        let (mut best, mut left, mut between, mut attempt) =
+            (None, TIMES_WITH_LESS, between, first);
         loop {
             let PlanAttempt { counted, found } = attempt;
             let short = too_short(&found);
             let known = choose_better(best, found);
             let Some(short) = short else {
                 let known = PlanAttempt { counted, found: known };
-                return self.with_more(options, memory, known, again);
+                return self.plan_with_more_memory(options, memory, known, again);
             };
             let counted = memory.min(counted);
             let mut again =
                 |memory| again(&CompileOptions { memory: Some(memory), ..options.clone() });
-            let mut next = with_less(counted, short, &mut left, &mut again);
+            let mut next = plan_with_less_memory(counted, short, &mut left, &mut again);
             if next.is_none() && known.is_err() {
-                next = with_other(counted, memory, &mut between, again);
+                next = plan_at_other_limit(counted, memory, &mut between, again);
             }
             match next {
                 Some((next, less)) => (attempt, best, memory) = (next, Some(known), less),
@@ -308,7 +309,7 @@ impl CompileJob<'_> {
 
     /// Plans a small graph again with more memory for the planner, if it has counted all of the limit and the plan needs less. Returns the fastest
     /// plan that fits.
-    fn with_more(
+    fn plan_with_more_memory(
         &self,
         options: &CompileOptions,
         limit: u64,
@@ -348,7 +349,7 @@ impl CompileJob<'_> {
         options.memory.unwrap_or(self.cluster.device.memory)
     }
 
-    /// Lowers the plan of the chosen form, whether or not it has room for a second stream.
+    /// Lowers the plan of the chosen form, whether or not there is memory for a second stream.
     pub(super) fn assemble_chosen(
         &self,
         forms: &[Form<()>],
@@ -381,7 +382,7 @@ pub(super) struct PlanAttempt {
 
 /// Whole plans of choices of stages and microbatches.
 #[derive(Default)]
-struct Tried {
+struct ChoicePlans {
     best: Option<Draft>,
     /// A plan that was made before its choice was priced, with the numbers of stages and microbatches.
     ready: Option<((usize, usize), Draft)>,
@@ -390,7 +391,7 @@ struct Tried {
     planned: BTreeSet<(usize, usize)>,
 }
 
-impl Tried {
+impl ChoicePlans {
     /// Returns the seconds of a step of the best plan so far.
     fn best_seconds(&self) -> f64 {
         self.best.as_ref().map_or(f64::INFINITY, |best| best.simulation.step_seconds)
@@ -466,7 +467,7 @@ impl Tried {
 
 /// Plans with less than `most` bytes, and returns the limit. It has as many bytes less as the last plan lacked, so that the plan is another one. If
 /// that is too little for any plan, half as many less are tried, as long as attempts are left.
-fn with_less<T>(
+fn plan_with_less_memory<T>(
     most: u64,
     mut lacked: u64,
     left: &mut usize,
@@ -484,7 +485,7 @@ fn with_less<T>(
 }
 
 /// Plans with a limit between `counted` and `memory` bytes, and returns the limit, as long as attempts are left. The greatest limit comes first.
-fn with_other<T>(
+fn plan_at_other_limit<T>(
     counted: u64,
     memory: u64,
     left: &mut usize,
@@ -544,10 +545,10 @@ mod tests {
     fn what_is_too_little_for_any_plan_is_tried_by_half() {
         let least = |least: u64| move |memory: u64| (memory >= least).then_some(());
         let mut left = 3;
-        assert_eq!(with_less(100, 40, &mut left, least(50)), Some(((), 60)));
-        assert_eq!(with_less(60, 40, &mut left, least(35)), Some(((), 40)));
-        assert_eq!((left, with_less(40, 1, &mut left, least(1))), (0, None));
-        assert_eq!(with_less(10, 40, &mut 2, least(50)), None);
+        assert_eq!(plan_with_less_memory(100, 40, &mut left, least(50)), Some(((), 60)));
+        assert_eq!(plan_with_less_memory(60, 40, &mut left, least(35)), Some(((), 40)));
+        assert_eq!((left, plan_with_less_memory(40, 1, &mut left, least(1))), (0, None));
+        assert_eq!(plan_with_less_memory(10, 40, &mut 2, least(50)), None);
     }
 
     #[test]
@@ -562,13 +563,13 @@ mod tests {
     #[test]
     fn limits_between_are_tried_from_above() {
         let mut tried = Vec::new();
-        let found = with_other(100, 140, &mut 3, |memory| {
+        let found = plan_at_other_limit(100, 140, &mut 3, |memory| {
             tried.push(memory);
             (memory < 120).then_some(())
         });
         assert_eq!((found, tried), (Some(((), 110)), vec![130, 120, 110]));
-        assert_eq!(with_other(100, 140, &mut 0, Some), None);
+        assert_eq!(plan_at_other_limit(100, 140, &mut 0, Some), None);
         // Too near each other for another plan.
-        assert_eq!(with_other(319, 323, &mut 3, Some), None);
+        assert_eq!(plan_at_other_limit(319, 323, &mut 3, Some), None);
     }
 }

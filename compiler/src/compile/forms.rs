@@ -28,7 +28,8 @@ use crate::error::CompileError;
 use crate::passes::error::PassError;
 use crate::pipeline::{Common, decide_regathered};
 use crate::planner::{
-    Before, Care, Planned, PlannerError, outbid_form, plan_below, plan_with_room, relaxed_bound,
+    Before, Care, Planned, PlannerError, outbid_form, plan_below, plan_if_memory_suffices,
+    relaxed_bound,
 };
 use crate::side_by_side::side_by_side;
 
@@ -159,7 +160,9 @@ pub(super) fn best_in_memory(
 ) -> Result<InMemory, CompileError> {
     let mut best = BestForm::new(forms, options, cluster);
     let mut ahead = match forms {
-        [first, second] if short.is_empty() => both_with_room([first, second], options, cluster),
+        [first, second] if short.is_empty() => {
+            plan_both_if_memory_suffices([first, second], options, cluster)
+        }
         _ => Vec::new(),
     }
     .into_iter();
@@ -171,7 +174,7 @@ pub(super) fn best_in_memory(
             (None, true) => None,
             (None, false) => {
                 let before = best.prior_knowledge();
-                plan_with_room(decisions, options, cluster, || Some(before)).transpose()
+                plan_if_memory_suffices(decisions, options, cluster, || Some(before)).transpose()
             }
         };
         if let Some(found) = found {
@@ -179,7 +182,7 @@ pub(super) fn best_in_memory(
             continue;
         }
         is_short[at] = true;
-        let before = Before { lead: None, ..best.prior_knowledge() };
+        let before = Before { warm_start: None, ..best.prior_knowledge() };
         let (this, others) = short[at..].split_first_mut().expect("there is one for each form");
         let decisions = regather_once(this, decisions, options)?;
         let plan = || plan_below(decisions, options, cluster, before, care);
@@ -205,16 +208,16 @@ pub(super) fn best_in_memory(
 ///
 /// # Errors
 /// Returns an error if no form can be planned.
-pub(super) fn best_with_room(
+pub(super) fn best_if_memory_suffices(
     forms: &[&Decisions],
     options: &CompileOptions,
     cluster: &Cluster,
 ) -> Result<Option<InMemory>, PlannerError> {
     let found = match forms {
-        [first, second] => both_with_room([first, second], options, cluster),
+        [first, second] => plan_both_if_memory_suffices([first, second], options, cluster),
         _ => {
             let plan = |form: &&Decisions| {
-                plan_with_room(form, options, cluster, || Some(Before::NOTHING))
+                plan_if_memory_suffices(form, options, cluster, || Some(Before::NOTHING))
             };
             forms.iter().map(plan).collect()
         }
@@ -269,7 +272,7 @@ pub(super) fn all_regathered(
 
 /// Plans two forms if there is enough memory, or only the first if there is not. All work before the search for the second is done in parallel with
 /// the work for the first.
-fn both_with_room(
+fn plan_both_if_memory_suffices(
     forms: [&Decisions; 2],
     options: &CompileOptions,
     cluster: &Cluster,
@@ -277,20 +280,20 @@ fn both_with_room(
     let first: OnceLock<Result<Option<Planned>, PlannerError>> = OnceLock::new();
     let (tell, told) = channel();
     let plan_first = || {
-        let found = plan_with_room(forms[0], options, cluster, || Some(Before::NOTHING));
+        let found = plan_if_memory_suffices(forms[0], options, cluster, || Some(Before::NOTHING));
         // Who is told nothing waits for nothing, as this end is gone then.
         let tell = tell;
-        let has_room = matches!(first.get_or_init(|| found), Ok(Some(_)));
-        has_room && tell.send(()).is_ok()
+        let suffices = matches!(first.get_or_init(|| found), Ok(Some(_)));
+        suffices && tell.send(()).is_ok()
     };
     let known = &first;
     let before = move || {
         told.recv().ok()?;
         known.get()?.as_ref().ok()?.as_ref().map(Planned::prior_knowledge)
     };
-    let plan_second = || plan_with_room(forms[1], options, cluster, before);
-    let (has_room, second) = side_by_side(plan_first, plan_second);
-    let second = has_room.then_some(second);
+    let plan_second = || plan_if_memory_suffices(forms[1], options, cluster, before);
+    let (suffices, second) = side_by_side(plan_first, plan_second);
+    let second = suffices.then_some(second);
     first.into_inner().into_iter().chain(second).collect()
 }
 
@@ -507,16 +510,18 @@ mod tests {
         let forms =
             prepare_variants(&graph, &options, &cluster).expect("fits").swap_remove(0).forms;
         let [first, second] = form_decisions(&forms)[..] else { panic!("there are two forms") };
-        let at_once = both_with_room([first, second], &options, &cluster);
-        let [Ok(Some(known)), Ok(Some(found))] = &at_once[..] else { panic!("both have room") };
+        let at_once = plan_both_if_memory_suffices([first, second], &options, &cluster);
+        let [Ok(Some(known)), Ok(Some(found))] = &at_once[..] else {
+            panic!("memory suffices for both")
+        };
         let before = || Some(known.prior_knowledge());
-        let after = plan_with_room(second, &options, &cluster, before).expect("fits");
-        let after = after.expect("has room");
+        let after = plan_if_memory_suffices(second, &options, &cluster, before).expect("fits");
+        let after = after.expect("memory suffices");
         assert_eq!(found.sharding.nodes, after.sharding.nodes);
         assert_eq!(found.report, after.report);
         // Where memory is short for the first nothing is said of the second.
         let short = CompileOptions { memory: Some(1), ..options };
-        let found = both_with_room([first, second], &short, &cluster);
+        let found = plan_both_if_memory_suffices([first, second], &short, &cluster);
         assert!(matches!(&found[..], [Ok(None)]), "{}", found.len());
     }
 }

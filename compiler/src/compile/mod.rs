@@ -6,7 +6,7 @@
 //! - [`stages`]: numbers of stages and microbatches.
 //! - [`forms`]: forms of cross entropy, and classes with or without padding.
 //! - [`best`]: the best plan of all these choices, and what is gathered again.
-//! - `recompute` and `amounts`: the ops that are computed again.
+//! - `recompute_choice` and `amounts`: the ops that are computed again.
 //! - [`advise`]: the best meshes, and the fewest ranks.
 //! - [`conflict`]: if there is no plan, the user's wishes that contradict each other.
 //!
@@ -21,7 +21,7 @@ use graphc_ir::plan::{Cluster, CompileOptions, Plan, Recompute, WeightsSource};
 
 use crate::decisions::{Decisions, Sharding};
 use crate::error::CompileError;
-use crate::lower::{Lowering, Streams, lower};
+use crate::lower::{LoweringOptions, Streams, lower};
 use crate::null_device::{Simulation, assign_channel_slots, step_seconds};
 use crate::passes::error::PassError;
 use crate::pipeline::{comes_not_before, depends_on_form, prepare_until, prepare_until_for};
@@ -38,7 +38,7 @@ mod best;
 mod conflict;
 mod forms;
 mod once;
-mod recompute;
+mod recompute_choice;
 pub mod stages;
 
 pub use again::prepare_again;
@@ -111,7 +111,7 @@ fn sketch_of(
     let Variant { padded, forms } = variant;
     let (at, planned) = best_form(&form_decisions(forms), options, cluster, Care::Plan)?;
     let (decisions, Planned { sharding, report: planner, .. }) = (&forms[at].decisions, planned);
-    let how = Lowering { placed: false, streams: Streams::best(cluster), tight: false };
+    let how = LoweringOptions { placed: false, streams: Streams::best(cluster), tight: false };
     let lowered = lower(decisions, &sharding, options, cluster, how)?;
     let header = Header { graph, options, cluster, weights: None, planner };
     let mut plan = build_plan(header, decisions, lowered);

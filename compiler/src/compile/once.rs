@@ -12,7 +12,7 @@ use graphc_ir::text;
 use super::Compiled;
 use crate::decisions::{Decisions, Sharding};
 use crate::error::CompileError;
-use crate::lower::{Lowered, Lowering, Streams, lower};
+use crate::lower::{Lowered, LoweringOptions, Streams, lower};
 use crate::null_device::{Simulation, assign_channel_slots, simulate};
 
 /// A plan that is not checked yet, and the decisions that it was made from.
@@ -88,7 +88,7 @@ pub(super) fn assemble_draft(
 ) -> Result<Draft, CompileError> {
     let Header { options, cluster, .. } = header;
     let lowered = |(streams, tight)| {
-        let how = Lowering { placed: true, streams, tight };
+        let how = LoweringOptions { placed: true, streams, tight };
         lower(&decisions, &sharding, options, cluster, how)
     };
     let best = Streams::best(cluster);

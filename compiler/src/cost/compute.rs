@@ -163,7 +163,7 @@ pub struct LeastSeconds {
 }
 
 /// Returns the least seconds of a kernel of [`roofline_seconds`].
-pub fn least_seconds(
+pub(crate) fn least_seconds(
     cluster: &Cluster,
     precision: DType,
     arithmetic: Arithmetic,

@@ -11,11 +11,10 @@ use graphc_ir::plan::{BoxingKind, Cluster};
 
 use crate::cluster::{AlphaBeta, Link};
 
-pub use compute::{
-    LeastSeconds, NodeWork, compute_work, gathered_efficiency, least_seconds, matmul_efficiency,
-};
+pub use compute::{LeastSeconds, NodeWork, compute_work, gathered_efficiency, matmul_efficiency};
 pub(crate) use compute::{
-    ROW_BYTES, chain_seconds, has_odd_rows, is_odd_row, node_work, peak_flops, roofline_seconds,
+    ROW_BYTES, chain_seconds, has_odd_rows, is_odd_row, least_seconds, node_work, peak_flops,
+    roofline_seconds,
 };
 pub use machine::{ActorWork, model_flops_utilization, on_cluster};
 pub(crate) use sums::add_sums_in_products;

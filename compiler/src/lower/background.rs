@@ -27,13 +27,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use graphc_ir::op::Op;
 use graphc_ir::plan::{Action, BoxingKind};
 
-use super::job::{Background, BufferId, Job, Task, TaskId};
+use super::task_graph::{Background, BufferId, Task, TaskGraph, TaskId};
 use crate::boxing::SCATTERED_BYTES;
 use crate::decisions::Phase;
 
 /// Moves collectives that scatter large gradients, and those before them, right behind the tasks whose results they reduce. This is for jobs with one
 /// stream: whole gradients are then not kept until the update phase. Tasks are sorted.
-pub(super) fn scatter_early(job: &mut Job) {
+pub(super) fn scatter_early(job: &mut TaskGraph) {
     let (late, readers) = (find_late_boxing(job), job.readers());
     let mut early = vec![false; job.tasks.len()];
     for task in (0..job.tasks.len()).rev() {
@@ -54,7 +54,7 @@ pub(super) fn scatter_early(job: &mut Job) {
     move_to_origins(job, |job, task| job.tasks[task].background.is_some());
 }
 
-fn is_large(job: &Job, task: usize) -> bool {
+fn is_large(job: &TaskGraph, task: usize) -> bool {
     let layouts = job.tasks[task].inputs.iter().map(|input| job.buffers[input.0].layout.index());
     let bytes = layouts.map(|at| {
         let layout = &job.layouts[at];
@@ -64,7 +64,7 @@ fn is_large(job: &Job, task: usize) -> bool {
 }
 
 /// Moves boxing of the update phase behind the tasks from which its tensors come.
-fn move_to_origins(job: &mut Job, moves: impl Fn(&Job, usize) -> bool) {
+fn move_to_origins(job: &mut TaskGraph, moves: impl Fn(&TaskGraph, usize) -> bool) {
     for task in 0..job.tasks.len() {
         if let Some((phase, anchor)) = find_origin(job, task).filter(|_| moves(job, task)) {
             (job.tasks[task].phase, job.tasks[task].anchor) = (phase, anchor);
@@ -73,7 +73,7 @@ fn move_to_origins(job: &mut Job, moves: impl Fn(&Job, usize) -> bool) {
 }
 
 /// Marks the tasks of the second stream, and moves gradients' collectives behind the tasks whose results they reduce. Tasks are sorted.
-pub(super) fn mark_background(job: &mut Job) {
+pub(super) fn mark_background(job: &mut TaskGraph) {
     let (gathers, late) = (find_gathers(job), find_late_boxing(job));
     let ahead = casts_ahead(job, &gathers);
     for task in 0..job.tasks.len() {
@@ -95,21 +95,21 @@ pub(super) fn mark_background(job: &mut Job) {
 }
 
 /// Whether a task accumulates or slices the result of a gradient's collective.
-fn follows_gradient(job: &Job, task: usize) -> bool {
+fn follows_gradient(job: &TaskGraph, task: usize) -> bool {
     let cheap = matches!(job.tasks[task].action, Action::Accumulate | Action::Local { .. });
     cheap
         && find_producers(job, task)
             .any(|before| job.tasks[before].background == Some(Background::Gradient))
 }
 
-fn find_producers(job: &Job, task: usize) -> impl Iterator<Item = usize> + '_ {
+fn find_producers(job: &TaskGraph, task: usize) -> impl Iterator<Item = usize> + '_ {
     let inputs = job.tasks[task].inputs.iter();
     inputs.filter_map(|input| job.buffers[input.0].producer.map(|TaskId(task)| task))
 }
 
 /// Returns, for each task, whether it casts a variable in its layout at rest for gathers alone. Such a cast goes ahead with them, as they would
 /// otherwise wait until computing comes to it.
-fn casts_ahead(job: &Job, gathers: &[bool]) -> Vec<bool> {
+fn casts_ahead(job: &TaskGraph, gathers: &[bool]) -> Vec<bool> {
     let readers = job.readers();
     let ahead = |(index, task): (usize, &Task)| {
         let mut of_task = task.outputs.iter().flat_map(|output| &readers[output.0]);
@@ -126,7 +126,7 @@ fn is_cast(task: &Task) -> bool {
 }
 
 /// Returns, for each task, whether it boxes a variable from its layout at rest, or casts it there.
-fn find_gathers(job: &Job) -> Vec<bool> {
+fn find_gathers(job: &TaskGraph) -> Vec<bool> {
     let mut gathers = vec![false; job.tasks.len()];
     for task in 0..job.tasks.len() {
         let of = |&BufferId(input): &BufferId| match job.buffers[input].producer {
@@ -147,7 +147,7 @@ pub(super) fn is_boxing(task: &Task) -> bool {
 }
 
 /// Returns, for each task, whether it is boxing whose results only accumulations and the update phase read.
-fn find_late_boxing(job: &Job) -> Vec<bool> {
+fn find_late_boxing(job: &TaskGraph) -> Vec<bool> {
     let readers = job.readers();
     let mut late = vec![false; job.tasks.len()];
     for task in (0..job.tasks.len()).rev() {
@@ -162,7 +162,7 @@ fn find_late_boxing(job: &Job) -> Vec<bool> {
 }
 
 /// Returns the phase and place of the last task before the update phase from which boxing of that phase comes; `None` if there is none.
-fn find_origin(job: &Job, task: usize) -> Option<(Phase, usize)> {
+fn find_origin(job: &TaskGraph, task: usize) -> Option<(Phase, usize)> {
     let of = &job.tasks[task];
     match of.phase {
         Phase::Update if is_boxing(of) => {

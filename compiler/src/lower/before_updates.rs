@@ -10,15 +10,15 @@ use graphc_ir::plan::{Action, Rate};
 
 use super::LowerError;
 use super::background::is_boxing;
-use super::job::{Job, Task, TaskId};
 use super::sort::sort_tasks;
+use super::task_graph::{Task, TaskGraph, TaskId};
 use crate::decisions::Phase;
 
 /// Moves the tasks that updates wait for, and that wait for no update, in front of the update phase. Tasks are sorted.
 ///
 /// # Errors
 /// Returns an error if tasks wait for each other in a circle.
-pub(super) fn move_ahead(job: &mut Job) -> Result<(), LowerError> {
+pub(super) fn move_ahead(job: &mut TaskGraph) -> Result<(), LowerError> {
     let all = of_updates(job, |task| is_boxing(task) || is_direction(task) || is_sum(task));
     let boxing = of_updates(job, is_boxing);
     let several = all.len() > boxing.len();
@@ -29,7 +29,7 @@ pub(super) fn move_ahead(job: &mut Job) -> Result<(), LowerError> {
 }
 
 /// Moves these tasks in front of the update phase if that takes no more memory, and returns whether it has.
-fn in_front(job: &mut Job, moved: &[usize]) -> Result<bool, LowerError> {
+fn in_front(job: &mut TaskGraph, moved: &[usize]) -> Result<bool, LowerError> {
     // Sums behind all directions, so that these stand together.
     put_in_front(job, moved, |task| (task.phase, usize::from(is_sum(task))))
 }
@@ -39,7 +39,7 @@ fn in_front(job: &mut Job, moved: &[usize]) -> Result<bool, LowerError> {
 /// # Errors
 /// Returns an error if tasks wait for each other in a circle.
 pub(super) fn put_in_front(
-    job: &mut Job,
+    job: &mut TaskGraph,
     moved: &[usize],
     place: impl Fn(&Task) -> (Phase, usize),
 ) -> Result<bool, LowerError> {
@@ -67,7 +67,7 @@ fn is_sum(task: &Task) -> bool {
 }
 
 /// Returns the tasks of the update phase that are of a kind and wait for none of another kind there.
-fn of_updates(job: &Job, moves: impl Fn(&Task) -> bool) -> Vec<usize> {
+fn of_updates(job: &TaskGraph, moves: impl Fn(&Task) -> bool) -> Vec<usize> {
     let updates = |task: &Task| task.phase == Phase::Update && task.rate == Rate::Step;
     let mut waits = vec![false; job.tasks.len()];
     let mut moved = Vec::new();
@@ -83,7 +83,7 @@ fn of_updates(job: &Job, moves: impl Fn(&Task) -> bool) -> Vec<usize> {
 
 /// Returns, for each stage, the most bytes that live at one time, in the order of the tasks and of one microbatch. Variables, which always live, do
 /// not count.
-pub(super) fn stage_peaks(job: &Job) -> Vec<u64> {
+pub(super) fn stage_peaks(job: &TaskGraph) -> Vec<u64> {
     let mut last: Vec<usize> = vec![0; job.buffers.len()];
     for (place, task) in job.tasks.iter().enumerate() {
         task.inputs.iter().for_each(|input| last[input.0] = place);
@@ -110,7 +110,7 @@ mod tests {
     use graphc_ir::ops::SgdUpdate;
     use graphc_ir::plan::{BoxingKind, OperandSource};
 
-    use super::super::job::BufferId;
+    use super::super::task_graph::BufferId;
     use super::*;
 
     fn task(action: Action, inputs: &[BufferId], outputs: &[BufferId], at: (Phase, usize)) -> Task {
@@ -126,7 +126,7 @@ mod tests {
     /// A forward pass that takes so many elements, then three slices with an update of 16 elements behind each. Whether slices
     /// come first.
     fn slices_first(forward: usize) -> bool {
-        let mut job = Job::new(1);
+        let mut job = TaskGraph::new(1);
         let activation = job.numbers(forward, false);
         job.add_task(task(Action::Assign, &[], &[activation], (Phase::Forward, 0)));
         let update = Op::SgdUpdate(SgdUpdate { lr: 0.1.into(), ..SgdUpdate::default() });

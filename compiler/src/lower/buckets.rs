@@ -14,8 +14,8 @@ use graphc_ir::sbp::ReduceKind;
 use graphc_ir::types::DType;
 
 use super::LowerError;
-use super::job::{Background, Job, Task, TaskId};
 use super::sort::{list_edges, sort_tasks, topological_order};
+use super::task_graph::{Background, Task, TaskGraph, TaskId};
 use crate::boxing::BUCKET_BYTES;
 use crate::decisions::Phase;
 
@@ -42,7 +42,7 @@ const LEAST_BYTES: usize = 4 << 20;
 ///
 /// # Errors
 /// Returns an error if tasks wait for each other in a circle.
-pub(super) fn fuse_collectives(job: &mut Job) -> Result<(), LowerError> {
+pub(super) fn fuse_collectives(job: &mut TaskGraph) -> Result<(), LowerError> {
     let buckets = find_buckets(job)?;
     let mut place = vec![None; job.tasks.len()];
     for (bucket, members) in buckets.iter().enumerate() {
@@ -80,7 +80,7 @@ fn join_tasks(first: &mut Task, other: Task) {
 }
 
 /// Lists the members of each bucket, at least two tasks each.
-fn find_buckets(job: &Job) -> Result<Vec<Vec<usize>>, LowerError> {
+fn find_buckets(job: &TaskGraph) -> Result<Vec<Vec<usize>>, LowerError> {
     let depths = count_depths(job)?;
     let mut by_key: BTreeMap<BucketKey, Vec<(usize, usize)>> = BTreeMap::new();
     for (index, task) in job.tasks.iter().enumerate() {
@@ -110,7 +110,7 @@ fn find_buckets(job: &Job) -> Result<Vec<Vec<usize>>, LowerError> {
     Ok(buckets)
 }
 
-fn bucket_key(job: &Job, task: &Task, depth: usize) -> Option<BucketKey> {
+fn bucket_key(job: &TaskGraph, task: &Task, depth: usize) -> Option<BucketKey> {
     let Action::Collective { kind, reduce, axis, .. } = task.action else { return None };
     let of_updates = task.phase == Phase::Update || task.background == Some(Background::Gradient);
     if !of_updates || task.rate != Rate::Step {
@@ -130,7 +130,7 @@ fn bucket_key(job: &Job, task: &Task, depth: usize) -> Option<BucketKey> {
 }
 
 /// Returns the task that makes the tensor which a collective reduces: the last one before the chain of collectives that it ends.
-fn find_moment_made(job: &Job, task: usize) -> Option<usize> {
+fn find_moment_made(job: &TaskGraph, task: usize) -> Option<usize> {
     let before = job.tasks[task].inputs.iter().filter_map(|input| {
         let TaskId(before) = job.buffers[input.0].producer?;
         let gradient = job.tasks[before].background == Some(Background::Gradient);
@@ -140,14 +140,14 @@ fn find_moment_made(job: &Job, task: usize) -> Option<usize> {
 }
 
 /// Returns the bytes of the task's input on its first rank, which holds the most.
-fn input_bytes(job: &Job, task: &Task) -> usize {
+fn input_bytes(job: &TaskGraph, task: &Task) -> usize {
     let layout = &job.layouts[job.buffers[task.inputs[0].0].layout.index()];
     let rect = layout.ranks.first().and_then(|&rank| layout.rect(rank, 0, job.microbatches));
     rect.map_or(0, |rect| rect.elements() * layout.dtype.size())
 }
 
 /// Returns, for each task, the most collectives of the update phase that come one after another before it.
-fn count_depths(job: &Job) -> Result<Vec<usize>, LowerError> {
+fn count_depths(job: &TaskGraph) -> Result<Vec<usize>, LowerError> {
     let edges = list_edges(job);
     let mut before = vec![Vec::new(); job.tasks.len()];
     for edge in &edges {

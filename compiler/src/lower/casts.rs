@@ -11,7 +11,7 @@ use graphc_ir::plan::{Action, Rate};
 
 use super::LowerError;
 use super::before_updates::put_in_front;
-use super::job::{BufferId, Job, Task, TaskId};
+use super::task_graph::{BufferId, Task, TaskGraph, TaskId};
 use crate::decisions::Phase;
 
 /// The most bytes of a small cast's result. To move them takes less time than a launch.
@@ -21,7 +21,7 @@ const SMALL: u64 = 64 << 10;
 ///
 /// # Errors
 /// Returns an error if tasks wait for each other in a circle.
-pub(super) fn put_together(job: &mut Job) -> Result<(), LowerError> {
+pub(super) fn put_together(job: &mut TaskGraph) -> Result<(), LowerError> {
     for (phase, moves) in
         [(Phase::Forward, is_of_variable as Moves), (Phase::Update, is_for_update)]
     {
@@ -43,14 +43,14 @@ type Moves = fn(&BufferUses<'_>, &Task) -> bool;
 
 /// The uses of buffers by tasks.
 struct BufferUses<'a> {
-    job: &'a Job,
+    job: &'a TaskGraph,
     readers: Vec<Vec<TaskId>>,
     /// Variables that are brought back to their layout beside kernels. The first kernels of the next step do not wait for all of them.
     home: BTreeSet<BufferId>,
 }
 
 /// Returns the casts of a kind that act once a step on the stream of kernels.
-fn find_casts(job: &Job, moves: Moves) -> Vec<usize> {
+fn find_casts(job: &TaskGraph, moves: Moves) -> Vec<usize> {
     let beside = job.tasks.iter().filter(|task| task.background.is_some());
     let home = beside.flat_map(|task| task.updates.iter().copied()).collect();
     let uses = BufferUses { job, readers: job.readers(), home };
@@ -87,7 +87,7 @@ mod tests {
     use super::super::sort::sort_tasks;
     use super::*;
 
-    fn task(job: &mut Job, op: Op, reads: &[BufferId], gives: BufferId, at: (Phase, usize)) {
+    fn task(job: &mut TaskGraph, op: Op, reads: &[BufferId], gives: BufferId, at: (Phase, usize)) {
         let operands = vec![OperandSource::Input(0); reads.len()];
         let updates = at.0 == Phase::Update;
         let (outputs, updates) =
@@ -105,7 +105,7 @@ mod tests {
     /// The ops of a training of two layers in order, by their initials. A weight's copy has so many elements, and the first
     /// layer's is read in the forward pass alone.
     fn order(copy: usize) -> String {
-        let mut job = Job::new(1);
+        let mut job = TaskGraph::new(1);
         let cast = || Op::Cast(Cast { dtype: DType::BF16 });
         let product = || Op::MatMul(MatMul { transpose_a: false, transpose_b: false });
         let weights = [1, 2].map(|_| job.numbers(64, true));

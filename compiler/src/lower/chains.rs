@@ -5,7 +5,7 @@ use graphc_ir::plan::{Action, Layout, Rate};
 use graphc_ir::sbp::{NdSbp, Sbp};
 use graphc_ir::types::{DType, TensorType};
 
-use super::job::{BufferId, Job, Task};
+use super::task_graph::{BufferId, Task, TaskGraph};
 use crate::decisions::Phase;
 
 /// The least number of elements that each sum of a chain adds up. With fewer, its result would be no small part of its operand.
@@ -33,7 +33,7 @@ impl ChainKey {
 }
 
 /// Returns the key of an elementwise task, of one that may begin a chain, or of a reduction that may end one; `None` for others.
-pub(super) fn chain_key(job: &Job, task: &Task) -> Option<ChainKey> {
+pub(super) fn chain_key(job: &TaskGraph, task: &Task) -> Option<ChainKey> {
     let Action::Compute { op, .. } = &task.action else { return None };
     let shards = match op {
         Op::Reduce(reduce) => {
@@ -63,7 +63,7 @@ pub(super) fn chain_key(job: &Job, task: &Task) -> Option<ChainKey> {
 }
 
 /// Returns the layout of a buffer, without its element type and with summands taken as whole tensors.
-pub(super) fn shard_layout(job: &Job, buffer: BufferId) -> Layout {
+pub(super) fn shard_layout(job: &TaskGraph, buffer: BufferId) -> Layout {
     let layout = &job.layouts[job.buffers[buffer.0].layout.index()];
     let whole = |sbp: &Sbp| if sbp.is_partial() { Sbp::Broadcast } else { *sbp };
     let sbp = NdSbp(layout.sbp.0.iter().map(whole).collect());

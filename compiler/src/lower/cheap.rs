@@ -12,13 +12,13 @@ use std::collections::BTreeMap;
 use graphc_ir::plan::Action;
 
 use super::chains::{ChainKey, begins_chain, chain_key, shard_layout};
-use super::job::{BufferId, Job, Task, in_order};
+use super::task_graph::{BufferId, Task, TaskGraph, in_order};
 
 /// The factor by which operands beside the one tensor must be smaller than the result.
 const SMALL: u64 = 16;
 
 /// Gives each reader of a cheap task's result a task of its own. Tasks are sorted, and stay so.
-pub(super) fn make_again(job: &mut Job) {
+pub(super) fn make_again(job: &mut TaskGraph) {
     // What a chain may begin with reads tensors from memory.
     let step = |task: &Task| if begins_chain(task) { None } else { chain_key(job, task) };
     let keys: Vec<Option<ChainKey>> = job.tasks.iter().map(step).collect();
@@ -39,7 +39,7 @@ pub(super) fn make_again(job: &mut Job) {
 }
 
 struct Copies<'a> {
-    job: &'a mut Job,
+    job: &'a mut TaskGraph,
     /// The tasks of the job, and behind them the copies.
     tasks: Vec<Task>,
     /// For each task, the task of the job before which it stands.
@@ -49,7 +49,7 @@ struct Copies<'a> {
 }
 
 impl<'a> Copies<'a> {
-    fn new(job: &'a mut Job) -> Self {
+    fn new(job: &'a mut TaskGraph) -> Self {
         let tasks = std::mem::take(&mut job.tasks);
         let mut copies =
             Self { host: (0..tasks.len()).collect(), job, readers: BTreeMap::new(), tasks };

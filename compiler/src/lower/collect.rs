@@ -13,7 +13,7 @@ use graphc_ir::sbp::NdSbp;
 use graphc_ir::types::{Samples, TensorType};
 
 use super::LowerError;
-use super::job::{Buffer, BufferId, Job, Task, VariableOf};
+use super::task_graph::{Buffer, BufferId, Task, TaskGraph, VariableOf};
 use crate::boxing::{Router, fetched};
 use crate::cost::{NodeWork, compute_work, local_seconds};
 use crate::decisions::{Decisions, Phase, Sharding, ValueRate};
@@ -30,7 +30,7 @@ pub(super) struct Collector<'a> {
     /// The routes between layouts.
     pub router: Router<'a>,
     /// The tasks so far.
-    pub job: Job,
+    pub job: TaskGraph,
     /// The place, phase and stage of the node at hand.
     pub here: Here,
     /// The home of each value: where it is made, and the value by which it is known. A `to_global` gives no value of its own.
@@ -79,14 +79,14 @@ pub(super) fn collect_tasks(
     decisions: &Decisions,
     sharding: &Sharding,
     cluster: &Cluster,
-) -> Result<Job, LowerError> {
+) -> Result<TaskGraph, LowerError> {
     let graph = decisions.graph();
     let mut collector = Collector {
         decisions,
         sharding,
         cluster,
         router: Router::new(cluster, decisions.rates.microbatches),
-        job: Job::new(decisions.rates.microbatches),
+        job: TaskGraph::new(decisions.rates.microbatches),
         here: Here { anchor: 0, phase: Phase::Forward, stage: 0, chunk: 0 },
         homes: vec![None; graph.values.len()],
         copies: BTreeMap::new(),

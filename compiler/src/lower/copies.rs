@@ -7,7 +7,7 @@ use graphc_ir::sbp::NdSbp;
 
 use super::LowerError;
 use super::collect::{Collector, Here};
-use super::job::{BufferId, Task};
+use super::task_graph::{BufferId, Task};
 use crate::boxing::{BoxingStep, RouteStep};
 
 impl Collector<'_> {

@@ -15,8 +15,8 @@ use graphc_ir::plan::Action;
 
 use super::LowerError;
 use super::before_updates::stage_peaks;
-use super::job::{Job, Task, TaskId};
 use super::sort::{list_edges, topological_order};
+use super::task_graph::{Task, TaskGraph, TaskId};
 use crate::decisions::Phase;
 
 /// The most tasks by which a product is put off. Its factors live on for so long.
@@ -30,7 +30,7 @@ type Key = (usize, usize, bool);
 ///
 /// # Errors
 /// Returns an error if tasks wait for each other in a circle.
-pub(super) fn move_up(job: &mut Job) -> Result<(), LowerError> {
+pub(super) fn move_up(job: &mut TaskGraph) -> Result<(), LowerError> {
     let all = list_edges(job);
     let (mut before, mut after) = (vec![Vec::new(); job.tasks.len()], vec![0; job.tasks.len()]);
     for edge in &all {
@@ -58,7 +58,7 @@ pub(super) fn move_up(job: &mut Job) -> Result<(), LowerError> {
 }
 
 /// Returns the task that makes the gradient of an update, if it computes in the same segment, at the same rate and on the same ranks.
-fn find_gradient(job: &Job, update: usize) -> Option<usize> {
+fn find_gradient(job: &TaskGraph, update: usize) -> Option<usize> {
     let task = &job.tasks[update];
     let Action::Compute { op, .. } = &task.action else { return None };
     if task.phase != Phase::Update || task.updates.is_empty() || op.operation().updates().is_empty()
@@ -83,12 +83,18 @@ mod tests {
     use graphc_ir::ops::{MatMul, SgdUpdate};
     use graphc_ir::plan::OperandSource;
 
-    use super::super::job::BufferId;
     use super::super::sort::sort_tasks;
+    use super::super::task_graph::BufferId;
     use super::*;
 
     /// A task that multiplies, or of the update phase one that updates.
-    fn task(job: &mut Job, name: &str, reads: &[BufferId], gives: &[BufferId], at: (Phase, usize)) {
+    fn task(
+        job: &mut TaskGraph,
+        name: &str,
+        reads: &[BufferId],
+        gives: &[BufferId],
+        at: (Phase, usize),
+    ) {
         let updates = at.0 == Phase::Update;
         let op = match updates {
             true => Op::SgdUpdate(SgdUpdate::default()),
@@ -110,7 +116,7 @@ mod tests {
     /// The order of the backward pass of two layers; one factor of the first product has so many elements, and nothing
     /// else reads it.
     fn moved(of_factor: usize) -> Vec<String> {
-        let mut job = Job::new(1);
+        let mut job = TaskGraph::new(1);
         let weights = [1, 2].map(|_| job.numbers(64, true));
         let gradients = [1, 2].map(|_| job.numbers(64, false));
         let extents = [16, 200, of_factor, 16, 16];
@@ -145,7 +151,7 @@ mod tests {
 
     #[test]
     fn updates_that_need_something_else_stay() {
-        let mut job = Job::new(1);
+        let mut job = TaskGraph::new(1);
         let [gradient, factor] = [64, 1].map(|n| job.numbers(n, false));
         let weight = job.numbers(64, true);
         task(&mut job, "product", &[], &[gradient], (Phase::Forward, 0));

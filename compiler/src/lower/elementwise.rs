@@ -20,8 +20,8 @@ use graphc_ir::plan::{Action, Cluster, FusedArg, FusedOp, FusedStep};
 use super::LowerError;
 use super::chains::{ChainKey, begins_chain, chain_key};
 use super::cheap::make_again;
-use super::job::{BufferId, Job, Task, TaskId};
 use super::sort::{list_edges, sort_tasks};
+use super::task_graph::{BufferId, Task, TaskGraph, TaskId};
 use crate::cost::{NodeWork, chain_seconds};
 
 /// The most ops in one actor.
@@ -30,7 +30,7 @@ const MOST_STEPS: usize = 24;
 const MOST_OPERANDS: usize = 12;
 
 struct FusionGroups<'a> {
-    job: &'a Job,
+    job: &'a TaskGraph,
     readers: Vec<Vec<TaskId>>,
     keys: Vec<Option<ChainKey>>,
     before: Vec<Vec<usize>>,
@@ -47,7 +47,7 @@ struct FusionGroups<'a> {
 ///
 /// # Errors
 /// Returns an error if tasks wait for each other in a circle.
-pub(super) fn fuse_elementwise(job: &mut Job, cluster: &Cluster) -> Result<(), LowerError> {
+pub(super) fn fuse_elementwise(job: &mut TaskGraph, cluster: &Cluster) -> Result<(), LowerError> {
     make_again(job);
     let mut groups = FusionGroups::new(job);
     for task in 0..job.tasks.len() {
@@ -85,7 +85,7 @@ pub(super) fn fuse_elementwise(job: &mut Job, cluster: &Cluster) -> Result<(), L
 }
 
 impl<'a> FusionGroups<'a> {
-    fn new(job: &'a Job) -> Self {
+    fn new(job: &'a TaskGraph) -> Self {
         let mut before = vec![Vec::new(); job.tasks.len()];
         for edge in list_edges(job) {
             let (from, to) = (&job.tasks[edge.from], &job.tasks[edge.to]);
@@ -226,7 +226,7 @@ impl<'a> FusionGroups<'a> {
 }
 
 /// Whether the head's result can be computed in the memory of a result of its group, which must be of the same type.
-fn has_place(job: &Job, head: usize, members: &[usize], readers: &[Vec<TaskId>]) -> bool {
+fn has_place(job: &TaskGraph, head: usize, members: &[usize], readers: &[Vec<TaskId>]) -> bool {
     let dtype = |member: usize| {
         job.layouts[job.buffers[job.tasks[member].outputs[0].0].layout.index()].dtype
     };
@@ -235,7 +235,12 @@ fn has_place(job: &Job, head: usize, members: &[usize], readers: &[Vec<TaskId>])
 }
 
 /// Whether any task outside of these reads a result of one of them, or none reads it at all.
-fn is_read_outside(job: &Job, member: usize, members: &[usize], readers: &[Vec<TaskId>]) -> bool {
+fn is_read_outside(
+    job: &TaskGraph,
+    member: usize,
+    members: &[usize],
+    readers: &[Vec<TaskId>],
+) -> bool {
     let readers = &readers[job.tasks[member].outputs[0].0];
     readers.is_empty() || readers.iter().any(|reader| !members.contains(&reader.0))
 }
@@ -246,7 +251,7 @@ fn is_reduction(task: &Task) -> bool {
 }
 
 /// Returns the buffers that these tasks read and none of them makes, each once, in order.
-fn list_operands(job: &Job, members: &[usize]) -> Vec<BufferId> {
+fn list_operands(job: &TaskGraph, members: &[usize]) -> Vec<BufferId> {
     let mut operands = Vec::new();
     for input in members.iter().flat_map(|&member| &job.tasks[member].inputs) {
         let inside = job.buffers[input.0].producer.is_some_and(|p| members.contains(&p.0));
@@ -258,7 +263,11 @@ fn list_operands(job: &Job, members: &[usize]) -> Vec<BufferId> {
 }
 
 /// Returns the steps of a chain, each once, and the step that each member is.
-fn list_steps(job: &Job, members: &[usize], inputs: &[BufferId]) -> (Vec<FusedStep>, Vec<usize>) {
+fn list_steps(
+    job: &TaskGraph,
+    members: &[usize],
+    inputs: &[BufferId],
+) -> (Vec<FusedStep>, Vec<usize>) {
     let mut steps: Vec<FusedStep> = Vec::new();
     let mut step_of: BTreeMap<BufferId, usize> = BTreeMap::new();
     for &member in members {
@@ -288,7 +297,12 @@ fn list_steps(job: &Job, members: &[usize], inputs: &[BufferId]) -> (Vec<FusedSt
     (steps, of_members)
 }
 
-fn fuse_members(job: &Job, cluster: &Cluster, members: &[usize], readers: &[Vec<TaskId>]) -> Task {
+fn fuse_members(
+    job: &TaskGraph,
+    cluster: &Cluster,
+    members: &[usize],
+    readers: &[Vec<TaskId>],
+) -> Task {
     let inputs = list_operands(job, members);
     let (steps, of_members) = list_steps(job, members, &inputs);
     let outside = |&member: &usize| is_read_outside(job, members[member], members, readers);

@@ -16,7 +16,7 @@ use super::lifetimes::{Life, StepAction as Step, count_slots};
 
 /// A set of registers in one memory.
 #[derive(Clone, Debug)]
-pub(super) struct Group {
+pub(super) struct RegisterGroup {
     /// The registers, the first made first.
     pub members: Vec<usize>,
     /// The lives of the contents: from the first member's to the last read of any; none of variables.
@@ -25,7 +25,7 @@ pub(super) struct Group {
     pub slots: u32,
 }
 
-impl Group {
+impl RegisterGroup {
     /// Whether all that touches a content is known to have ended when the content is made that takes its slot. Whoever makes a
     /// register waits for those that read it, but not for those of the other stream that read what has taken its memory over.
     pub(super) fn is_known(&self, flow: &Flow) -> bool {
@@ -55,9 +55,9 @@ pub(super) struct Sharing<'a> {
 
 impl Sharing<'_> {
     /// Finds all groups, and for each register the one whose memory it takes over.
-    pub(super) fn find_groups(&self) -> (Vec<Group>, Vec<Option<RegisterId>>) {
+    pub(super) fn find_groups(&self) -> (Vec<RegisterGroup>, Vec<Option<RegisterId>>) {
         let times = ActionTimes::new(self);
-        let mut groups: Vec<Group> =
+        let mut groups: Vec<RegisterGroup> =
             (0..self.registers.len()).map(|r| self.single_group(r)).collect();
         let mut group_of: Vec<usize> = (0..self.registers.len()).collect();
         let mut shares = vec![None; self.registers.len()];
@@ -111,9 +111,9 @@ impl Sharing<'_> {
         lives.and_then(|lives| lives.first()).map_or(0, |life| life.made)
     }
 
-    fn single_group(&self, register: usize) -> Group {
+    fn single_group(&self, register: usize) -> RegisterGroup {
         let lives = self.lives[register].clone();
-        Group { members: vec![register], slots: count_slots(&lives), lives }
+        RegisterGroup { members: vec![register], slots: count_slots(&lives), lives }
     }
 
     /// Whether a register can take the memory of another: both hold equally many bytes, and elementwise results have the same shape and type.
@@ -130,17 +130,17 @@ impl Sharing<'_> {
     fn merge_groups(
         &self,
         times: &ActionTimes,
-        into: &Group,
-        from: &Group,
+        into: &RegisterGroup,
+        from: &RegisterGroup,
         actor: usize,
         pair: Pair,
-    ) -> Option<Group> {
+    ) -> Option<RegisterGroup> {
         let members = [into.members.as_slice(), &from.members].concat();
         let variable = |r: &usize| matches!(self.registers[*r].kind, RegisterKind::Variable { .. });
         if let Some(&variable) = into.members.iter().find(|member| variable(member)) {
             let kept =
                 pair.same_bytes && times.read_before_update(self.flow, variable, &from.lives);
-            return kept.then(|| Group { members, lives: Vec::new(), slots: 1 });
+            return kept.then(|| RegisterGroup { members, lives: Vec::new(), slots: 1 });
         }
         if into.lives.len() != from.lives.len() {
             return None;
@@ -157,7 +157,7 @@ impl Sharing<'_> {
         let both = into.lives.iter().zip(&from.lives);
         let lives: Vec<Life> = both.map(|(a, b)| a.followed_by(b)).collect();
         let slots = count_slots(&lives);
-        (slots <= into.slots + from.slots).then_some(Group { members, lives, slots })
+        (slots <= into.slots + from.slots).then_some(RegisterGroup { members, lives, slots })
     }
 }
 

@@ -8,7 +8,7 @@
 //! # Where memory is short
 //!
 //! Two streams need more memory than one, because what runs beside kernels lives longer (`background` says what that is).
-//! Where a plan does not fit, it is lowered again with [`Lowering::tight`]. That changes no layout, so the planner's
+//! Where a plan does not fit, it is lowered again with [`LoweringOptions::tight`]. That changes no layout, so the planner's
 //! objective and bound stay those of what runs:
 //!
 //! - gathers begin as late as they may if all are to be there in time (`background`, `second_stream`);
@@ -44,7 +44,6 @@ mod early_updates;
 mod elementwise;
 mod flow;
 mod in_place;
-mod job;
 mod lifetimes;
 mod memory;
 mod places;
@@ -55,6 +54,7 @@ mod second_stream;
 mod segments;
 mod sort;
 mod tables;
+mod task_graph;
 #[cfg(test)]
 mod tests;
 mod together;
@@ -116,7 +116,7 @@ graphc_ir::readable_debug!(LowerError);
 
 /// The options of lowering.
 #[derive(Clone, Copy, Debug)]
-pub struct Lowering {
+pub struct LoweringOptions {
     /// Whether registers get places in memory. Without offsets a plan cannot run, but tells how long a step takes.
     pub placed: bool,
     /// The stream of communication that nothing waits for at once.
@@ -151,7 +151,7 @@ pub fn lower(
     sharding: &Sharding,
     options: &CompileOptions,
     cluster: &Cluster,
-    how: Lowering,
+    how: LoweringOptions,
 ) -> Result<Lowered, LowerError> {
     let _span = enter_span!("lower");
     let world: usize = options.mesh.iter().product();
@@ -186,7 +186,7 @@ pub fn lower(
     let (mut programs, ranks) = programs(&cx, world, decisions.staging.stages);
     programs.iter_mut().for_each(|program| add_sums_in_products(cluster, &job.layouts, program));
     let tensors = tables::tensor_entries(decisions, sharding);
-    let job::Job { boxing, layouts, channels, .. } = job;
+    let task_graph::TaskGraph { boxing, layouts, channels, .. } = job;
     Ok(Lowered { tensors, boxing, layouts, channels, programs, ranks })
 }
 
@@ -212,7 +212,7 @@ fn programs(
     (programs, ranks)
 }
 
-fn check_ranks(job: &job::Job, world: usize) -> Result<(), LowerError> {
+fn check_ranks(job: &task_graph::TaskGraph, world: usize) -> Result<(), LowerError> {
     for task in &job.tasks {
         if let Some(&rank) = task.ranks.iter().find(|&&rank| rank as usize >= world) {
             return Err(LowerError::Rank { task: task.name.clone(), rank, world });

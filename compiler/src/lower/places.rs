@@ -7,7 +7,7 @@
 use graphc_ir::plan::{Register, RegisterKind};
 
 use super::flow::Flow;
-use super::in_place::Group;
+use super::in_place::RegisterGroup;
 use super::lifetimes::Life;
 use super::memory::{self, Arena, Item, Span};
 use super::reuse::{Content, ReuseClock};
@@ -32,7 +32,7 @@ pub(super) struct Places<'a> {
 
 impl Places<'_> {
     /// Finds the arena of these groups.
-    pub(super) fn find_arena(&self, groups: &[Group]) -> Arena {
+    pub(super) fn find_arena(&self, groups: &[RegisterGroup]) -> Arena {
         let mut arena =
             self.place_groups(groups, |life, stream| self.flow.last_touch(life, stream));
         let Some((clock, within)) = self.clock.as_ref().zip(self.within) else { return arena };
@@ -47,12 +47,16 @@ impl Places<'_> {
         arena
     }
 
-    fn place_groups(&self, groups: &[Group], until: impl Fn(&Life, usize) -> usize) -> Arena {
+    fn place_groups(
+        &self,
+        groups: &[RegisterGroup],
+        until: impl Fn(&Life, usize) -> usize,
+    ) -> Arena {
         let items: Vec<Item> = groups.iter().map(|group| self.build_item(group, &until)).collect();
         memory::place_items(&items, &self.starts, self.within)
     }
 
-    fn build_item(&self, group: &Group, until: impl Fn(&Life, usize) -> usize) -> Item {
+    fn build_item(&self, group: &RegisterGroup, until: impl Fn(&Life, usize) -> usize) -> Item {
         let first = &self.registers[group.members[0]];
         let variable = matches!(first.kind, RegisterKind::Variable { .. });
         let of = |stream: usize| {
@@ -67,13 +71,13 @@ impl Places<'_> {
         }
     }
 
-    fn group_bytes(&self, group: &Group) -> u64 {
+    fn group_bytes(&self, group: &RegisterGroup) -> u64 {
         self.registers[group.members[0]].slot_bytes * u64::from(group.slots)
     }
 
     /// Lists the contents of groups that lie at these offsets.
-    pub(super) fn list_contents(&self, groups: &[Group], offsets: &[u64]) -> Vec<Content> {
-        let of = |(group, &offset): (&Group, &u64)| -> Vec<Content> {
+    pub(super) fn list_contents(&self, groups: &[RegisterGroup], offsets: &[u64]) -> Vec<Content> {
+        let of = |(group, &offset): (&RegisterGroup, &u64)| -> Vec<Content> {
             let lies = (offset, offset + self.group_bytes(group));
             group.lives.iter().map(|&life| Content { lies, life }).collect()
         };

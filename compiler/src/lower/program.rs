@@ -9,12 +9,12 @@ use graphc_ir::streams::Known;
 
 use super::background::{self, BlockActors};
 use super::flow::Flow;
-use super::in_place::{Group, Sharing};
-use super::job::{BufferId, Job, TaskId};
+use super::in_place::{RegisterGroup, Sharing};
 use super::lifetimes::{self, count_slots, find_lives};
 use super::places::Places;
 use super::reuse::{self, ReuseClock};
 use super::schedule::{BlockKey, BlockSchedule, block_key};
+use super::task_graph::{BufferId, TaskGraph, TaskId};
 use super::together::Together;
 
 /// The part of the job in which a rank takes part.
@@ -33,7 +33,7 @@ pub(super) struct ProgramPart {
 /// The context in which a program is built from a part.
 pub(super) struct Context<'a> {
     /// The job.
-    pub job: &'a Job,
+    pub job: &'a TaskGraph,
     /// The order of blocks.
     pub schedule: &'a BlockSchedule,
     /// Whether registers get slots and offsets.
@@ -66,7 +66,7 @@ pub(super) fn build_program(cx: &Context<'_>, part: &ProgramPart) -> Program {
     program
 }
 
-fn build_registers(job: &Job, part: &ProgramPart) -> Vec<Register> {
+fn build_registers(job: &TaskGraph, part: &ProgramPart) -> Vec<Register> {
     let register = |(&id, shape): (&BufferId, &Vec<usize>)| {
         let buffer = &job.buffers[id.0];
         let bytes =
@@ -242,7 +242,7 @@ fn place_registers(
 /// what streams then know of each other.
 fn with_slots(
     program: &mut Program,
-    groups: &mut [Group],
+    groups: &mut [RegisterGroup],
     (order, streams): (&[lifetimes::StepAction], &[usize]),
 ) -> Flow {
     loop {
@@ -289,7 +289,11 @@ fn stream_of(program: &Program) -> Vec<usize> {
 
 /// Returns the different parts, and the index of each rank's part. Ranks that take part in the same tasks and hold shards of the same extents have
 /// the same part.
-pub(super) fn find_parts(job: &Job, world: usize, stages: usize) -> (Vec<ProgramPart>, Vec<usize>) {
+pub(super) fn find_parts(
+    job: &TaskGraph,
+    world: usize,
+    stages: usize,
+) -> (Vec<ProgramPart>, Vec<usize>) {
     let shapes = ShardShapes::new(job);
     let mut known: BTreeMap<Vec<usize>, usize> = BTreeMap::new();
     let (mut firsts, mut part_of) = (Vec::new(), Vec::new());
@@ -336,7 +340,12 @@ fn contains_rank(ranks: &[u32], rank: usize) -> bool {
 
 /// Returns, for each rank, a key that tells its part from others: the meshes to which it belongs, its stage if it has nothing to do, and the extents
 /// of its shards in layouts that are not split evenly.
-fn find_kinds(job: &Job, shapes: &ShardShapes, world: usize, stages: usize) -> Vec<Vec<usize>> {
+fn find_kinds(
+    job: &TaskGraph,
+    shapes: &ShardShapes,
+    world: usize,
+    stages: usize,
+) -> Vec<Vec<usize>> {
     let mut meshes: BTreeMap<&[u32], usize> = BTreeMap::new();
     let of_layouts = job.layouts.iter().map(|layout| &layout.ranks);
     for ranks in job.tasks.iter().map(|task| &task.ranks).chain(of_layouts) {
@@ -361,7 +370,12 @@ fn find_kinds(job: &Job, shapes: &ShardShapes, world: usize, stages: usize) -> V
 }
 
 /// Returns the buffers that tasks touch on a rank, each once: the variables, and then the others in order of first use.
-fn list_buffers(job: &Job, rank: u32, tasks: &[TaskId], variables: Vec<BufferId>) -> Vec<BufferId> {
+fn list_buffers(
+    job: &TaskGraph,
+    rank: u32,
+    tasks: &[TaskId],
+    variables: Vec<BufferId>,
+) -> Vec<BufferId> {
     let mut known = vec![false; job.buffers.len()];
     let mut buffers = variables;
     buffers.iter().for_each(|buffer| known[buffer.0] = true);
@@ -391,7 +405,7 @@ enum ShardExtents {
 }
 
 impl ShardShapes {
-    fn new(job: &Job) -> Self {
+    fn new(job: &TaskGraph) -> Self {
         let of = |layout: &Layout| match layout.uniform_extents(job.microbatches) {
             Some(extents) => ShardExtents::Equal(extents),
             None => {
@@ -404,7 +418,7 @@ impl ShardShapes {
         Self(job.layouts.iter().map(of).collect())
     }
 
-    fn shard_shape(&self, job: &Job, buffer: BufferId, rank: u32) -> Vec<usize> {
+    fn shard_shape(&self, job: &TaskGraph, buffer: BufferId, rank: u32) -> Vec<usize> {
         match &self.0[job.buffers[buffer.0].layout.index()] {
             ShardExtents::Equal(extents) => extents.clone(),
             ShardExtents::Different(of_rank) => of_rank.get(&rank).cloned().unwrap_or_default(),

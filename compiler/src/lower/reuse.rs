@@ -15,8 +15,8 @@ use graphc_ir::ids::ActorId;
 use graphc_ir::plan::{Actor, Rate};
 
 use super::flow::Flow;
-use super::job::{Job, TaskId};
 use super::lifetimes::{Life, StepAction};
+use super::task_graph::{TaskGraph, TaskId};
 
 /// A content with its place in the arena.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +37,7 @@ pub(super) struct ReuseClock {
 
 impl ReuseClock {
     /// Makes the clock of actions, given by their tasks in order.
-    pub(super) fn new(order: impl Iterator<Item = TaskId>, job: &Job) -> Self {
+    pub(super) fn new(order: impl Iterator<Item = TaskId>, job: &TaskGraph) -> Self {
         let (mut now, mut clock) = (0.0, Self { begins: Vec::new(), longest: 0.0 });
         for task in order.map(|task| &job.tasks[task.0]) {
             clock.begins.push(now);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use graphc_ir::plan::{Rate, Schedule as Kind};
 
-use super::job::Job;
+use super::task_graph::TaskGraph;
 use crate::schedule::{StagePass, order_passes};
 
 /// A block: a segment, or for an odd segment the forward or backward half of one of its chunks.
@@ -34,7 +34,7 @@ pub(super) struct BlockSchedule {
 
 impl BlockSchedule {
     /// Makes the schedule of a job.
-    pub(super) fn new(job: &Job, kind: Kind, stages: usize) -> Self {
+    pub(super) fn new(job: &TaskGraph, kind: Kind, stages: usize) -> Self {
         let keys: BTreeSet<BlockKey> = job.tasks.iter().map(block_key).collect();
         let halves: BTreeSet<(usize, bool)> =
             keys.iter().map(|key| (key.segment, key.backward)).collect();
@@ -94,13 +94,13 @@ impl BlockSchedule {
 }
 
 /// Returns the block of a task.
-pub(super) fn block_key(task: &super::job::Task) -> BlockKey {
+pub(super) fn block_key(task: &super::task_graph::Task) -> BlockKey {
     let repeated = task.rate == Rate::Microbatch;
     let chunk = if repeated { task.chunk } else { 0 };
     BlockKey { segment: task.segment, chunk, backward: repeated && task.is_backward() }
 }
 
-fn stages_share_ranks(job: &Job) -> bool {
+fn stages_share_ranks(job: &TaskGraph) -> bool {
     let mut stage_of: BTreeMap<u32, usize> = BTreeMap::new();
     (job.tasks.iter()).any(|task| {
         task.ranks.iter().any(|&rank| *stage_of.entry(rank).or_insert(task.stage) != task.stage)

@@ -16,16 +16,16 @@ use std::collections::BTreeMap;
 
 use super::LowerError;
 use super::background::{BlockActors, BlockClock, Gate};
-use super::job::{Background, Job};
 use super::schedule::{BlockKey, block_key};
 use super::sort::{Edge, list_edges, topological_order};
+use super::task_graph::{Background, TaskGraph};
 
 /// Sorts the tasks of the second stream so that those due soonest come first. Tasks are sorted, and no task of the first stream changes its place
 /// among those of its block.
 ///
 /// # Errors
 /// Returns an error if tasks wait for each other in a circle.
-pub(super) fn reorder_second_stream(job: &mut Job, tight: bool) -> Result<(), LowerError> {
+pub(super) fn reorder_second_stream(job: &mut TaskGraph, tight: bool) -> Result<(), LowerError> {
     let mut blocks: BTreeMap<(usize, BlockKey), Vec<usize>> = BTreeMap::new();
     for (index, task) in job.tasks.iter().enumerate() {
         blocks.entry((task.stage, block_key(task))).or_default().push(index);
@@ -48,7 +48,7 @@ pub(super) fn reorder_second_stream(job: &mut Job, tight: bool) -> Result<(), Lo
 }
 
 /// Whether gathers and reductions of gradients compete in a block.
-fn both_kinds(job: &Job, tasks: &[usize]) -> bool {
+fn both_kinds(job: &TaskGraph, tasks: &[usize]) -> bool {
     [Background::Gather, Background::Gradient]
         .iter()
         .all(|&kind| tasks.iter().any(|&task| job.tasks[task].background == Some(kind)))
@@ -153,7 +153,7 @@ mod tests {
     use graphc_ir::ops::Init;
     use graphc_ir::plan::{Action, Rate, TensorKind};
 
-    use super::super::job::{Buffer, BufferId, Task, VariableOf};
+    use super::super::task_graph::{Buffer, BufferId, Task, VariableOf};
     use super::*;
     use crate::decisions::Phase;
 
@@ -161,8 +161,8 @@ mod tests {
     type Given<'a> = (&'a str, f64, Option<Background>, &'a [usize], &'a [usize]);
 
     /// A job of tasks on one rank.
-    fn job(tasks: &[Given<'_>], variables: &[usize]) -> Job {
-        let mut job = Job::new(2);
+    fn job(tasks: &[Given<'_>], variables: &[usize]) -> TaskGraph {
+        let mut job = TaskGraph::new(2);
         let last =
             tasks.iter().flat_map(|(_, _, _, inputs, outputs)| inputs.iter().chain(*outputs));
         for id in 0..=last.copied().max().unwrap_or(0) {
@@ -206,11 +206,11 @@ mod tests {
         job
     }
 
-    fn reordered(job: Job) -> Vec<String> {
+    fn reordered(job: TaskGraph) -> Vec<String> {
         reordered_where(false, job)
     }
 
-    fn reordered_where(tight: bool, mut job: Job) -> Vec<String> {
+    fn reordered_where(tight: bool, mut job: TaskGraph) -> Vec<String> {
         reorder_second_stream(&mut job, tight).expect("no circle");
         job.tasks.into_iter().map(|task| task.name).collect()
     }

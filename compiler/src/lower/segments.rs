@@ -9,15 +9,15 @@ use std::collections::BTreeMap;
 use graphc_ir::plan::{Action, Rate};
 
 use super::LowerError;
-use super::job::{BufferId, Job, TaskId};
 use super::sort::{list_edges, topological_order};
+use super::task_graph::{BufferId, TaskGraph, TaskId};
 use crate::decisions::Phase;
 
 /// Assigns every task to its segment.
 ///
 /// # Errors
 /// Returns an error if tasks wait for each other in a circle.
-pub(super) fn assign_segments(job: &mut Job) -> Result<(), LowerError> {
+pub(super) fn assign_segments(job: &mut TaskGraph) -> Result<(), LowerError> {
     let edges = list_edges(job);
     let order =
         topological_order(job, &edges, |task| (job.tasks[task].phase, job.tasks[task].anchor))?;
@@ -52,7 +52,7 @@ pub(super) fn assign_segments(job: &mut Job) -> Result<(), LowerError> {
 /// Makes copies of cheap tasks for a segment that reads microbatch-rate values of an earlier one. Otherwise the values of all microbatches would be
 /// kept. For example, labels are fed, gathered and compared once for their number and once for the loss.
 struct SegmentCopier<'a> {
-    job: &'a mut Job,
+    job: &'a mut TaskGraph,
     /// The copies made so far, by the buffer that each copies and the segment.
     made: BTreeMap<(BufferId, usize), BufferId>,
 }
@@ -60,7 +60,7 @@ struct SegmentCopier<'a> {
 /// The most tasks that are made again for one reader.
 const MOST_TASKS: usize = 8;
 
-fn make_again(job: &mut Job) {
+fn make_again(job: &mut TaskGraph) {
     let mut again = SegmentCopier { job, made: BTreeMap::new() };
     for reader in 0..again.job.tasks.len() {
         let segment = again.job.tasks[reader].segment;

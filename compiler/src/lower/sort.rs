@@ -8,7 +8,7 @@ use graphc_ir::ids::ChannelId;
 use graphc_ir::plan::{Action, Rate};
 
 use super::LowerError;
-use super::job::Job;
+use super::task_graph::TaskGraph;
 
 /// A constraint on the order: one task must come after another.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,7 @@ pub(super) struct Edge {
 }
 
 /// Lists all constraints: who fills a buffer comes before who reads it, a send before its receive, and who reads a variable before who overwrites it.
-pub(super) fn list_edges(job: &Job) -> Vec<Edge> {
+pub(super) fn list_edges(job: &TaskGraph) -> Vec<Edge> {
     let readers = job.readers();
     let sends: BTreeMap<ChannelId, usize> = (job.tasks.iter().enumerate())
         .filter_map(|(index, task)| match task.action {
@@ -63,7 +63,7 @@ fn segment_distance(producer: Rate, buffer: Rate, reader: Rate) -> usize {
 /// # Errors
 /// Returns an error if tasks wait for each other in a circle.
 pub(super) fn topological_order<K: Ord + Copy>(
-    job: &Job,
+    job: &TaskGraph,
     edges: &[Edge],
     key: impl Fn(usize) -> K,
 ) -> Result<Vec<usize>, LowerError> {
@@ -98,7 +98,7 @@ pub(super) fn topological_order<K: Ord + Copy>(
 ///
 /// # Errors
 /// Returns an error if tasks wait for each other in a circle.
-pub(super) fn sort_tasks(job: &mut Job) -> Result<(), LowerError> {
+pub(super) fn sort_tasks(job: &mut TaskGraph) -> Result<(), LowerError> {
     let key = |task: usize| {
         let task = &job.tasks[task];
         (task.segment, task.phase, task.anchor)
@@ -109,7 +109,7 @@ pub(super) fn sort_tasks(job: &mut Job) -> Result<(), LowerError> {
 }
 
 /// Numbers all communication in the order of the tasks.
-pub(super) fn number_communication(job: &mut Job) {
+pub(super) fn number_communication(job: &mut TaskGraph) {
     let mut next = 0;
     for task in &mut job.tasks {
         match &mut task.action {
@@ -126,9 +126,9 @@ mod tests {
     use graphc_ir::plan::BoxingKind;
 
     use super::*;
-    use crate::lower::job::{BufferId, Task};
+    use crate::lower::task_graph::{BufferId, Task};
 
-    fn task(job: &mut Job, name: &str, input: BufferId, output: BufferId) {
+    fn task(job: &mut TaskGraph, name: &str, input: BufferId, output: BufferId) {
         job.add_task(Task {
             name: name.into(),
             inputs: vec![input],
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn of_tasks_that_wait_for_each_other_the_cycle_is_told() {
-        let mut job = Job::new(1);
+        let mut job = TaskGraph::new(1);
         let [a, b, c] = [(); 3].map(|()| job.numbers(1, false));
         task(&mut job, "reads the cycle", a, c);
         task(&mut job, "of b", b, a);

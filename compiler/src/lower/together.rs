@@ -12,7 +12,7 @@ use graphc_ir::ids::RegisterId;
 use graphc_ir::op::Op;
 use graphc_ir::plan::{Action, Actor, Rate, Register};
 
-use super::in_place::Group;
+use super::in_place::RegisterGroup;
 use super::lifetimes::{Life, StepAction as Step};
 
 /// The most other actions between two actors that go together.
@@ -32,7 +32,11 @@ pub(super) struct Together<'a> {
 
 impl Together<'_> {
     /// Lengthens the lives of groups as far as no more than `most` bytes live at a time, so that more actors can go together. `None` if no actors do.
-    pub(super) fn lengthen_lives(&self, groups: &[Group], most: u64) -> Option<Vec<Group>> {
+    pub(super) fn lengthen_lives(
+        &self,
+        groups: &[RegisterGroup],
+        most: u64,
+    ) -> Option<Vec<RegisterGroup>> {
         let mut group_of = vec![0; self.registers.len()];
         for (index, group) in groups.iter().enumerate() {
             group.members.iter().for_each(|&member| group_of[member] = index);
@@ -62,7 +66,7 @@ impl Together<'_> {
     }
 
     /// Returns the bytes that live at each place in the order.
-    fn live_bytes(&self, groups: &[Group]) -> Vec<u64> {
+    fn live_bytes(&self, groups: &[RegisterGroup]) -> Vec<u64> {
         let always = groups.iter().filter(|group| group.lives.is_empty());
         let mut live: u64 = always.map(|group| self.slot_bytes(group)).sum();
         let mut change = vec![(0, 0); self.order.len() + 1];
@@ -79,7 +83,7 @@ impl Together<'_> {
         change.iter().map(next).collect()
     }
 
-    fn slot_bytes(&self, group: &Group) -> u64 {
+    fn slot_bytes(&self, group: &RegisterGroup) -> u64 {
         self.registers[group.members[0]].slot_bytes
     }
 
@@ -90,7 +94,7 @@ impl Together<'_> {
         &self,
         [first, last]: [usize; 2],
         group_of: &[usize],
-        groups: &[Group],
+        groups: &[RegisterGroup],
     ) -> Vec<(usize, usize, Life, Life)> {
         let actor = |place: usize| &self.actors[self.order[place].actor];
         let content = |place: usize, register: &RegisterId| {

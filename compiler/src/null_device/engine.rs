@@ -103,7 +103,7 @@ pub(super) struct StreamState {
     worked: bool,
     /// The action that is under way.
     running: Option<RunningAction>,
-    pub(super) waits: Option<Wait>,
+    pub(super) waits: Option<StreamWait>,
 }
 
 /// An action that is under way.
@@ -117,7 +117,7 @@ struct RunningAction {
 
 /// The event that a stream waits for.
 #[derive(Clone, Debug)]
-pub(super) enum Wait {
+pub(super) enum StreamWait {
     /// A register of its rank.
     Register(Blocked),
     /// The other stream of its rank.
@@ -260,9 +260,9 @@ impl<'a> Engine<'a> {
     fn call_streams(&mut self, time: f64, rank: usize, stream: usize) {
         for (other, state) in self.ranks[rank].streams.iter().enumerate() {
             let time = match state.waits {
-                Some(Wait::Register(_)) => time,
+                Some(StreamWait::Register(_)) => time,
                 // It knows itself when that was.
-                Some(Wait::Stream) => state.clock.device,
+                Some(StreamWait::Stream) => state.clock.device,
                 _ => continue,
             };
             if other != stream {
@@ -277,14 +277,14 @@ impl<'a> Engine<'a> {
             let state = &mut self.ranks[rank];
             if let Some(pace) = state.pace.as_ref().filter(|_| !state.streams[stream].worked) {
                 let Some(ready) = pace.ready_time(stream) else {
-                    state.streams[stream].waits = Some(Wait::Stream);
+                    state.streams[stream].waits = Some(StreamWait::Stream);
                     return;
                 };
                 let clock = &mut state.streams[stream].clock;
                 clock.device = clock.device.max(ready);
             }
             if let Some(blocked) = state.machine.as_ref().and_then(|m| m.find_blocker(action)) {
-                state.streams[stream].waits = Some(Wait::Register(blocked));
+                state.streams[stream].waits = Some(StreamWait::Register(blocked));
                 return;
             }
             let (start, end) = match self.begin_leg(rank, stream, action) {
@@ -329,7 +329,7 @@ impl<'a> Engine<'a> {
         rank: usize,
         stream: usize,
         action: ActionId,
-    ) -> Result<(f64, f64), Option<Wait>> {
+    ) -> Result<(f64, f64), Option<StreamWait>> {
         let dispatch = self.plan.cluster.dispatch_seconds();
         let program = self.ranks[rank].program;
         let ready = self.ranks[rank].streams[stream].clock.device;
@@ -349,7 +349,7 @@ impl<'a> Engine<'a> {
                 let state = &mut self.channels[channel.index()];
                 let time = state
                     .may_send(rank, content, now)
-                    .map_err(|receiver| Some(Wait::Receiver(receiver)))?;
+                    .map_err(|receiver| Some(StreamWait::Receiver(receiver)))?;
                 state.send(rank, time);
                 self.call_partners(channel.index(), rank, time);
                 Ok((time, time + actor.seconds))
@@ -358,7 +358,7 @@ impl<'a> Engine<'a> {
                 let state = &mut self.channels[channel.index()];
                 let time = state
                     .may_receive(rank, content, now)
-                    .map_err(|sender| Some(Wait::Sender(sender)))?;
+                    .map_err(|sender| Some(StreamWait::Sender(sender)))?;
                 state.receive(rank, time);
                 self.call_partners(channel.index(), rank, time);
                 Ok((time, time + actor.seconds))
@@ -396,12 +396,12 @@ impl<'a> Engine<'a> {
         stream: usize,
         action: ActionId,
         now: f64,
-    ) -> Option<Wait> {
+    ) -> Option<StreamWait> {
         let program = self.ranks[rank].program;
         let actor = &program.actors[action.actor.index()];
         let Action::Collective { kind, axis, sequence, .. } = actor.action else { return None };
         let state = &self.ranks[rank].streams[stream];
-        if matches!(state.waits, Some(Wait::Meeting(..))) {
+        if matches!(state.waits, Some(StreamWait::Meeting(..))) {
             return state.waits.clone();
         }
         let party = self.meetings.find_party(self.plan, self.classes, rank, (program, actor, axis));
@@ -409,7 +409,9 @@ impl<'a> Engine<'a> {
         let bytes = moved_bytes(&self.plan.layouts, program, actor);
         let arrival = Arrival { class: rank, stream, time: now, bytes };
         let met = self.meetings.arrive(self.plan, meeting, &party, kind, arrival);
-        let Some(met) = met else { return Some(Wait::Meeting(meeting, party.classes.clone())) };
+        let Some(met) = met else {
+            return Some(StreamWait::Meeting(meeting, party.classes.clone()));
+        };
         for arrival in met.arrivals {
             let (other, its_stream) = (arrival.class, arrival.stream);
             if self.next_action(other, its_stream).is_none() {
@@ -431,7 +433,7 @@ impl<'a> Engine<'a> {
     fn call_partners(&mut self, channel: usize, rank: usize, time: f64) {
         for partner in self.channels[channel].partners(rank) {
             for (stream, state) in self.ranks[partner].streams.iter().enumerate() {
-                if let Some(Wait::Receiver(other) | Wait::Sender(other)) = state.waits
+                if let Some(StreamWait::Receiver(other) | StreamWait::Sender(other)) = state.waits
                     && other == rank
                 {
                     // It looks at its own time again: what it finds there tells how long it waited.

@@ -14,14 +14,14 @@ pub(super) struct Leg {
     /// The range of its actors: the first position in the block, and one past the last.
     pub places: (usize, usize),
     /// The work of the local actions.
-    pub work: Work,
+    pub work: SequenceWork,
     /// The action that meets others.
     pub meets: Option<ActorId>,
 }
 
 /// The work of a sequence of local actions.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Work {
+pub(super) struct SequenceWork {
     /// Seconds of kernels.
     pub compute: f64,
     /// Seconds of collectives among ranks of one class.
@@ -41,7 +41,7 @@ pub(super) struct StreamClock {
     pub host: f64,
 }
 
-impl Work {
+impl SequenceWork {
     /// Whether an action with these seconds of computing and of communication is of another kind than the work so far, or meets other ranks.
     fn is_other(&self, seconds: Option<(f64, f64)>) -> bool {
         let any = self.issued > 0;
@@ -181,7 +181,7 @@ mod tests {
         let seconds = [3.0, 0.5, 0.5, 0.5, 4.0, 1.0];
         for (dispatch, host) in [(0.0, 0.0), (1.0, 0.0), (1.0, 5.0), (2.0, 0.0)] {
             let mut one_by_one = StreamClock { device: 2.0, host };
-            let mut work = Work::default();
+            let mut work = SequenceWork::default();
             for s in seconds {
                 one_by_one.host += dispatch;
                 one_by_one.device = one_by_one.device.max(one_by_one.host) + s;

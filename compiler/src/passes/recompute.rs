@@ -12,7 +12,7 @@
 //!
 //! Selective recomputation also keeps what takes much computing ([`super::selective`]). Where ops are given one by
 //! one ([`Extent::Ops`]), the results of all others are kept. `--recompute auto` chooses such ops by the memory
-//! (`compile::recompute`).
+//! (`compile::recompute_choice`).
 //!
 //! The last layer, unless it is one of several equal ones, is the head with the loss. Its backward pass follows at
 //! once, so nothing of it is computed again.

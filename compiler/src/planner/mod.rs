@@ -57,8 +57,8 @@ pub use error::PlannerError;
 pub(crate) use reference::account_by_node;
 pub use reference::{RepricedSharding, reprice_sharding};
 
-pub use encoding::lead::Before;
-pub(crate) use encoding::lead::Lead;
+pub use encoding::warm_start::Before;
+pub(crate) use encoding::warm_start::WarmStart;
 pub use memory::Care;
 pub(crate) use memory::Rival;
 pub use waiting::{Reading, Waiting, WaitingWay, Waits, price_waiting};
@@ -83,8 +83,8 @@ pub struct Planned {
     pub memory: Vec<u64>,
     /// The values with which another form of the same model may be compared, or `None` if memory is not short.
     pub(crate) rival: Option<Rival>,
-    /// The lead for the search for another form, or `None` if it would not help that search.
-    pub(crate) lead: Option<Lead>,
+    /// The warm start for the search for another form, or `None` if it would not help that search.
+    pub(crate) warm_start: Option<WarmStart>,
     /// The work of planning: entries of cost tables that were made or looked at, and routes that were priced. It is the same on every machine.
     pub work: u64,
 }
@@ -116,8 +116,8 @@ pub fn plan_below(
     let _span = enter_span!("choose_signatures");
     let problem = Problem::new(decisions, options, cluster)?;
     if options.strategy.is_planned() {
-        let (solution, lead) = memory::solve_in_memory(&problem, before, care)?;
-        return Ok(Planned { lead, ..build_planned(&problem, options, solution) });
+        let (solution, warm_start) = memory::solve_in_memory(&problem, before, care)?;
+        return Ok(Planned { warm_start, ..build_planned(&problem, options, solution) });
     }
     let (alone, solution) = plan_strategy(&problem, options.strategy)?;
     Ok(build_planned(&alone, options, solution))
@@ -127,7 +127,7 @@ impl Planned {
     /// Returns what is known before the search for another form, if this one was planned first. That search only has to find whether the other is
     /// better.
     pub(crate) fn prior_knowledge(&self) -> Before<'_> {
-        Before { ceiling: self.report.objective_seconds, lead: self.lead.as_ref() }
+        Before { ceiling: self.report.objective_seconds, warm_start: self.warm_start.as_ref() }
     }
 }
 
@@ -136,7 +136,7 @@ impl Planned {
 ///
 /// # Errors
 /// Returns an error if a pin cannot be fulfilled, or if the memory does not suffice for a fixed strategy.
-pub(crate) fn plan_with_room<'a>(
+pub(crate) fn plan_if_memory_suffices<'a>(
     decisions: &Decisions,
     options: &CompileOptions,
     cluster: &Cluster,
@@ -150,8 +150,8 @@ pub(crate) fn plan_with_room<'a>(
     let problem = Problem::new(decisions, options, cluster)?;
     let found = memory::plan_unlimited(&problem, Care::Plan, before)?;
     let Some(found) = found.filter(|found| found.fits) else { return Ok(None) };
-    let (solution, lead) = found.into_solution();
-    Ok(Some(Planned { lead, ..build_planned(&problem, options, solution) }))
+    let (solution, warm_start) = found.into_solution();
+    Ok(Some(Planned { warm_start, ..build_planned(&problem, options, solution) }))
 }
 
 /// Returns the bound of a form that need not be planned, because a form that was already planned (the rival) is no worse. `None` if it is to be
@@ -194,7 +194,7 @@ fn build_planned(problem: &Problem<'_>, options: &CompileOptions, solution: Solu
     let Solution { assignment, seconds, bound, relaxed, prices } = &solution;
     let rival = prices.as_ref().and_then(|p| Rival::new(problem, *seconds, *bound, p));
     let (sharding, work) = (build_sharding(problem, assignment), problem.meter.entries());
-    Planned { sharding, report, relaxed: *relaxed, memory, rival, lead: None, work }
+    Planned { sharding, report, relaxed: *relaxed, memory, rival, warm_start: None, work }
 }
 
 /// The limit of memory if there is none. No plan reaches it.
@@ -297,7 +297,8 @@ pub fn layouts_of(
 ) -> Result<Vec<NdSbp>, PlannerError> {
     let problem = Problem::new(decisions, options, cluster)?;
     let value = decisions.graph().value(tensor);
-    let mut layouts: Vec<NdSbp> = problem.candidates[value.producer.index()]
+    let mut layouts: Vec<NdSbp> = problem
+        .candidates_of(value.producer)
         .iter()
         .map(|candidate| NdSbp::clone(&problem.layouts.sbp(candidate.results[value.index])))
         .collect();

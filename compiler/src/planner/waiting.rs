@@ -13,6 +13,7 @@ use graphc_ir::sbp::{NdSbp, Sbp};
 
 use super::error::PlannerError;
 use super::problem::Problem;
+use super::problem::candidates::Candidate;
 use super::problem::layouts::SbpId;
 use super::problem::usage;
 use crate::decisions::{Decisions, Phase, Sharding, ValueRate};
@@ -63,7 +64,7 @@ pub struct Reading {
     /// The value that the backward pass reads: this tensor, the one that replaces it if it may have another layout, or the one that is recomputed.
     pub read: ValueId,
     /// The backward ops that read it on its ranks.
-    readers: Vec<usize>,
+    readers: Vec<NodeId>,
 }
 
 impl Reading {
@@ -104,15 +105,15 @@ impl Reading {
             at += 1;
         }
         let home = graph.node(made.producer);
-        let reads = |&reader: &usize| {
-            let node = &graph.nodes[reader];
-            phases[reader] == Phase::Backward
+        let reads = |&reader: &NodeId| {
+            let node = graph.node(reader);
+            phases[reader.index()] == Phase::Backward
                 && node.is_beside(home)
                 && !matches!(node.op, Op::Regather(_))
         };
         stand.into_iter().find_map(|read| {
-            let readers = consumers[read.index()].iter().map(|node| node.index());
-            let readers: Vec<usize> = readers.filter(reads).collect();
+            let readers: Vec<NodeId> =
+                consumers[read.index()].iter().copied().filter(reads).collect();
             (!readers.is_empty()).then_some(Self { value, read, readers })
         })
     }
@@ -168,22 +169,22 @@ impl<'p, 'a> Pricing<'p, 'a> {
         let Self { problem, reading, consumers, .. } = self;
         let (decisions, lifetimes) = (problem.decisions, &problem.lifetimes);
         let graph = decisions.graph();
-        let producer = graph.value(reading.value).producer.index();
+        let producer = graph.value(reading.value).producer;
         let in_loop = lifetimes.looped.is_some_and(|(first, last)| (first..=last).contains(&peak));
         if decisions.rates.values[reading.value.index()] == ValueRate::Step
-            && reading.readers.iter().any(|&node| decisions.count_actions(&graph.nodes[node]) > 1)
+            && reading.readers.iter().any(|&node| decisions.count_actions(graph.node(node)) > 1)
         {
             return u64::from(in_loop);
         }
-        let forward = |node: &usize| decisions.training.phases[*node] == Phase::Forward;
-        let before = consumers[reading.value.index()].iter().map(|node| node.index());
+        let forward = |node: &NodeId| decisions.training.phases[node.index()] == Phase::Forward;
+        let before = consumers[reading.value.index()].iter().copied();
         let before = before.filter(forward).chain([producer]);
-        let last = before.map(|node| lifetimes.position[node]).max().unwrap_or(0);
-        let copy = graph.value(reading.read).producer.index();
+        let last = before.map(|node| lifetimes.position_of(node)).max().unwrap_or(0);
+        let copy = graph.value(reading.read).producer;
         let after = reading.readers.iter().copied();
         let after = after.chain(reading.is_again(decisions).then_some(copy));
-        let first = after.map(|node| lifetimes.position[node]).min().unwrap_or(0);
-        let nodes: Vec<usize> = reading.readers.iter().copied().chain([producer]).collect();
+        let first = after.map(|node| lifetimes.position_of(node)).min().unwrap_or(0);
+        let nodes: Vec<NodeId> = reading.readers.iter().copied().chain([producer]).collect();
         let others = lifetimes.count_stashed(decisions, &nodes) as u64;
         u64::from(last < peak && peak < first) + if in_loop { others } else { 0 }
     }
@@ -231,20 +232,23 @@ impl<'p, 'a> Pricing<'p, 'a> {
         (chosen, all)
     }
 
+    fn chosen_candidate(&self, node: NodeId) -> &Candidate {
+        &self.problem.candidates_of(node)[self.assignment[node.index()]]
+    }
+
     /// Returns the layout in which a value is made.
     fn made_layout(&self, value: ValueId) -> SbpId {
         let value = self.problem.decisions.graph().value(value);
-        let node = value.producer.index();
-        self.problem.candidates[node][self.assignment[node]].results[value.index]
+        self.chosen_candidate(value.producer).results[value.index]
     }
 
     /// Returns the largest layout in which these nodes take a value.
-    fn largest_layout(&self, value: ValueId, readers: &[usize]) -> Option<SbpId> {
+    fn largest_layout(&self, value: ValueId, readers: &[NodeId]) -> Option<SbpId> {
         let graph = self.problem.decisions.graph();
         let mut taken: Vec<SbpId> = Vec::new();
         for &node in readers {
-            let candidate = &self.problem.candidates[node][self.assignment[node]];
-            let operands = graph.nodes[node].operands.iter().zip(&candidate.operands);
+            let candidate = self.chosen_candidate(node);
+            let operands = graph.node(node).operands.iter().zip(&candidate.operands);
             taken.extend(operands.filter(|pair| *pair.0 == value).map(|pair| *pair.1));
         }
         taken.into_iter().max_by_key(|&sbp| self.bytes(sbp))
@@ -261,8 +265,9 @@ impl<'p, 'a> Pricing<'p, 'a> {
     /// is made.
     fn copy_layout(&self, made: SbpId, taken: SbpId) -> SbpId {
         let phases = &self.problem.decisions.training.phases;
-        let readers = self.consumers[self.reading.value.index()].iter().map(|node| node.index());
-        let forward: Vec<usize> = readers.filter(|&n| phases[n] == Phase::Forward).collect();
+        let readers = self.consumers[self.reading.value.index()].iter().copied();
+        let forward: Vec<NodeId> =
+            readers.filter(|node| phases[node.index()] == Phase::Forward).collect();
         match self.largest_layout(self.reading.value, &forward) {
             Some(before) if before == taken => taken,
             _ => made,
@@ -271,7 +276,7 @@ impl<'p, 'a> Pricing<'p, 'a> {
 
     fn bytes_of(&self, value: ValueId, sbp: SbpId) -> u64 {
         let decisions = self.problem.decisions;
-        let producer = decisions.graph().value(value).producer.index();
+        let producer = decisions.graph().value(value).producer;
         let placement = self.problem.layouts.placement_of(producer);
         let class = self.problem.layouts.class(value, placement);
         self.problem.layouts.bytes(class, sbp)
@@ -332,8 +337,8 @@ impl<'p, 'a> Pricing<'p, 'a> {
         least.map(|(_, sbp, waits)| (sbp, waits))
     }
 
-    fn seconds_of(&self, nodes: &BTreeSet<usize>) -> f64 {
-        let one = |&node: &usize| self.problem.candidates[node][self.assignment[node]].seconds;
+    fn seconds_of(&self, nodes: &BTreeSet<NodeId>) -> f64 {
+        let one = |&node: &NodeId| self.chosen_candidate(node).seconds;
         nodes.iter().map(one).sum()
     }
 
@@ -358,7 +363,7 @@ impl<'p, 'a> Pricing<'p, 'a> {
             }
             if !may_be[value.index()] {
                 more.insert(value);
-            } else if nodes.insert(producer.index()) {
+            } else if nodes.insert(producer) {
                 pending.extend(&graph.node(producer).operands);
             }
         }
@@ -374,26 +379,26 @@ impl<'p, 'a> Pricing<'p, 'a> {
     fn price_recomputed(&self) -> Waits {
         let decisions = self.problem.decisions;
         let graph = decisions.graph();
-        let copy = graph.value(self.reading.read).producer.index();
+        let copy = graph.value(self.reading.read).producer;
         let (mut nodes, mut kept) = (BTreeSet::new(), BTreeSet::new());
-        let for_these = |nodes: &BTreeSet<usize>, value: ValueId| {
+        let for_these = |nodes: &BTreeSet<NodeId>, value: ValueId| {
             let readers = self.consumers[value.index()].iter();
             let mut backward =
                 readers.filter(|node| decisions.training.phases[node.index()] != Phase::Forward);
-            backward.all(|node| nodes.contains(&node.index()))
+            backward.all(|node| nodes.contains(node))
         };
         // From readers to what they read, so that of each node all readers are known. An op whose other results are
         // read has to run anyway.
-        for node in (0..=copy).rev() {
-            let results = &graph.nodes[node].results;
+        for node in (0..=copy.index()).rev().map(NodeId::new) {
+            let results = &graph.node(node).results;
             let for_it = |&value: &ValueId| value == self.reading.read || for_these(&nodes, value);
-            let is_copy = decisions.recomputed[node].is_some();
+            let is_copy = decisions.recomputed[node.index()].is_some();
             if is_copy && results.iter().all(for_it) {
                 nodes.insert(node);
             }
         }
         for &node in &nodes {
-            kept.extend(graph.nodes[node].operands.iter().copied().filter(|&value| {
+            kept.extend(graph.node(node).operands.iter().copied().filter(|&value| {
                 let producer = graph.value(value).producer.index();
                 decisions.recomputed[producer].is_none()
                     && !lasts_whole_step(decisions, value)

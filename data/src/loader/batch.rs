@@ -12,7 +12,7 @@ use graphc_host::tensor::HostTensor;
 use graphc_host::threads::panic_text;
 
 use super::bind::Binding;
-use super::{LastBatch, Work};
+use super::{LastBatch, LoaderState};
 use crate::dataset::FieldKind;
 use crate::error::DatasetError;
 
@@ -38,7 +38,7 @@ struct SampleScratch {
     augmented: Vec<u8>,
 }
 
-impl Work {
+impl LoaderState {
     /// Returns the number of batches of an epoch.
     pub(super) fn batches(&self) -> u64 {
         let (all, batch) = (self.sampler.len(), self.batch);

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use graphc_host::threads;
 
-use super::Work;
+use super::LoaderState;
 use super::batch::Batch;
 use crate::error::DatasetError;
 
@@ -34,7 +34,10 @@ pub struct Feeds {
 type Made = Result<Batch, DatasetError>;
 
 impl Feeds {
-    pub(super) fn start_threads(work: &Arc<Work>, steps: Range<u64>) -> Result<Self, DatasetError> {
+    pub(super) fn start_threads(
+        work: &Arc<LoaderState>,
+        steps: Range<u64>,
+    ) -> Result<Self, DatasetError> {
         let wanted = work.options.ahead.clamp(1, MOST_THREADS) as u64;
         let count = wanted.min(steps.end - steps.start).max(1) as usize;
         let stop = Arc::new(AtomicBool::new(false));
@@ -59,7 +62,7 @@ impl Feeds {
 
 /// Makes batch after batch, until nobody takes them or one fails.
 fn send_batches(
-    work: &Work,
+    work: &LoaderState,
     steps: impl Iterator<Item = u64>,
     to: &Sender<Made>,
     stop: &AtomicBool,

@@ -93,11 +93,11 @@ impl LoaderOptions {
 /// read are made ([`Loader::for_session`]).
 #[derive(Clone)]
 pub struct Loader {
-    work: Arc<Work>,
+    work: Arc<LoaderState>,
 }
 
 /// The state that the threads share.
-struct Work {
+struct LoaderState {
     set: Arc<dyn Dataset>,
     bindings: Vec<Binding>,
     /// The feeds that are the same in every step.
@@ -134,7 +134,8 @@ impl Loader {
         let sampler = sampler(set.as_ref(), &options)?;
         check(set.as_ref(), &sampler, batch, &options)?;
         check_padding(&bindings, options.last)?;
-        let work = Work { set, bindings, fixed, options, batch, sampler, orders: Mutex::default() };
+        let work =
+            LoaderState { set, bindings, fixed, options, batch, sampler, orders: Mutex::default() };
         Ok(Self { work: Arc::new(work) })
     }
 
@@ -168,7 +169,8 @@ impl Loader {
         }
         let (set, options) = (Arc::clone(&work.set), work.options.clone());
         let (batch, sampler, fixed) = (work.batch, work.sampler.clone(), work.fixed.clone());
-        let work = Work { set, bindings, fixed, options, batch, sampler, orders: Mutex::default() };
+        let work =
+            LoaderState { set, bindings, fixed, options, batch, sampler, orders: Mutex::default() };
         Self { work: Arc::new(work) }
     }
 

@@ -6,7 +6,7 @@ use graphc_ir::sbp::{NdSbp, Sbp};
 
 use super::row::Published;
 
-/// What the ranks of an axis have.
+/// The parts of a model that the ranks of an axis have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     /// Stages.

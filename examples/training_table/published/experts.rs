@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::row::Published;
 
-/// What a row says of its experts, and of what else its blocks have that columns do not say.
+/// The experts of a row, and all else of its blocks that columns do not say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Experts {
     /// Experts of a block.
@@ -33,7 +33,7 @@ const OF_MODELS: [&str; 11] = [
 ];
 
 impl Experts {
-    /// What the remarks of a row say; `None` if they speak of no experts.
+    /// Reads the remarks of a row; `None` if they speak of no experts.
     ///
     /// # Errors
     /// Returns an error with the remark, if it speaks of the model in a way that is not understood.

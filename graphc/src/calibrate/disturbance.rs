@@ -62,7 +62,7 @@ impl Observer {
         }
     }
 
-    /// What was noticed until now.
+    /// Returns the disturbance that was noticed until now.
     pub(super) fn disturbance(&self) -> Disturbance {
         let spread = median(self.spreads.borrow().iter().copied()).max(1.0);
         let others = self.begun.zip(ProcessorTimes::now());

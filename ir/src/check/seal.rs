@@ -12,6 +12,7 @@
 use sha2::{Digest, Sha256};
 
 use super::VerifiedPlan;
+use crate::hex::encode_hex;
 use crate::plan::write_plan;
 
 /// The text between a plan's text and the digits of its seal.
@@ -60,7 +61,7 @@ impl VerifiedPlan {
 
 /// The SHA-256 of a text, in hexadecimal digits.
 fn digits_of(text: &str) -> String {
-    Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    encode_hex(&Sha256::digest(text.as_bytes()))
 }
 
 #[cfg(test)]

@@ -109,7 +109,7 @@ impl Module for SwitchFeedForward {
     }
 }
 
-/// How a token's scores for experts become choices and weights.
+/// The way from a token's scores for experts to choices and weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Routing {
     /// The experts with the greatest scores, weighed by a softmax over these: as Mixtral (Jiang et al., arXiv 2401.04088, section 2.1), and
@@ -134,7 +134,7 @@ pub struct MixtureConfig {
     pub experts: usize,
     /// Number of experts that a token takes.
     pub chosen: usize,
-    /// How tokens choose.
+    /// The way in which tokens choose.
     pub routing: Routing,
     /// Number of blocks of places that experts share, which divides that of experts: at least as many as ranks that split experts.
     pub blocks: usize,
@@ -171,7 +171,7 @@ pub struct MixtureConfig {
 pub struct MixtureFeedForward {
     /// `width -> experts`.
     pub router: Linear,
-    /// What is added to scores before experts are chosen, `[experts]`, where routing is by sigmoids.
+    /// The summand of scores before experts are chosen, `[experts]`, where routing is by sigmoids.
     pub bias: Option<Tensor>,
     /// `[experts, width, hidden]`, behind which is SiLU.
     pub gate: Tensor,

@@ -56,7 +56,7 @@ pub fn zigzag_runs(extent: usize, pairs: NonZeroU32) -> impl Iterator<Item = Zig
 }
 
 /// Returns the place in a sequence of the element that has an index in the order of pairs.
-pub fn find_position(index: usize, extent: usize, pairs: NonZeroU32) -> usize {
+pub(crate) fn find_position(index: usize, extent: usize, pairs: NonZeroU32) -> usize {
     let chunks = 2 * pairs.get() as usize;
     let count = (extent / chunks).max(1);
     let (chunk, inside) = (index / count, index % count);

@@ -62,7 +62,7 @@ impl ZeroStage {
     }
 }
 
-/// What a strategy does along one axis of the mesh.
+/// The strategy along one axis of the mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AxisStrategy {
     /// As [`Strategy::Data`].

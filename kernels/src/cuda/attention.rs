@@ -232,7 +232,8 @@ impl CudaAttentionExtents {
         let rows = self.batch * self.queries.max(self.keys) * self.heads;
         let most = if self.bias.is_some() { self.width.max(self.keys) } else { self.width };
         let elements = rows * most.max(1);
-        let source = KernelSource::new(format!("{}\n{body}", include_str!("cu/attention.cuh")))
+        let (zigzag, heads) = (include_str!("cu/zigzag.cuh"), include_str!("cu/attention.cuh"));
+        let source = KernelSource::new(format!("{zigzag}\n{heads}\n{body}"))
             .define("INDEX", index_type(elements + (1 << 20)))
             .define_element("T", self.dtype)
             .define("BATCH", self.batch)

@@ -27,7 +27,7 @@ const ACCESS: usize = 16;
 
 /// A step of a chain: its op and its operands.
 #[derive(Clone, Copy, Debug)]
-struct StepRef<'a> {
+struct BorrowedStep<'a> {
     op: &'a Op,
     args: &'a [FusedArg],
 }
@@ -39,7 +39,7 @@ pub(super) fn prepare_single(
     results: &[Shard],
 ) -> Result<Call, KernelError> {
     let args: Vec<FusedArg> = (0..operands.len()).map(FusedArg::Operand).collect();
-    ElementwiseChain::new(vec![StepRef { op, args: &args }], &[0], operands, results)?
+    ElementwiseChain::new(vec![BorrowedStep { op, args: &args }], &[0], operands, results)?
         .prepare_call()
 }
 
@@ -55,7 +55,7 @@ pub(super) fn prepare_chain(
     operands: &[Shard],
     results: &[Shard],
 ) -> Result<Call, KernelError> {
-    let steps = fused.steps.iter().map(|step| StepRef { op: &step.op, args: &step.args });
+    let steps = fused.steps.iter().map(|step| BorrowedStep { op: &step.op, args: &step.args });
     let call = ElementwiseChain::new(steps.collect(), &fused.outputs, operands, results)?
         .prepare_call()?;
     Ok(named_chain(call, fused))
@@ -63,7 +63,7 @@ pub(super) fn prepare_chain(
 
 /// A chain whose values all have one shape, to which the operands broadcast.
 struct ElementwiseChain<'a> {
-    steps: Vec<StepRef<'a>>,
+    steps: Vec<BorrowedStep<'a>>,
     /// The element type of each step's value.
     dtypes: Vec<DType>,
     outputs: &'a [usize],
@@ -79,7 +79,7 @@ struct ElementwiseChain<'a> {
 
 impl<'a> ElementwiseChain<'a> {
     fn new(
-        steps: Vec<StepRef<'a>>,
+        steps: Vec<BorrowedStep<'a>>,
         outputs: &'a [usize],
         operands: &'a [Shard],
         results: &'a [Shard],

@@ -29,7 +29,8 @@ pub(super) fn prepare_rotary(op: &Rotary, operands: &[Shard]) -> Result<Call, Ke
     let table = angle_table(op, x)?;
     let rank = x.shape().len();
     let chunks = op.zigzag.map_or(0, |pairs| 2 * pairs.get() as usize);
-    let source = KernelSource::new(format!("{table}\n{}", include_str!("cu/rotary.cu")))
+    let zigzag = include_str!("cu/zigzag.cuh");
+    let source = KernelSource::new(format!("{table}\n{zigzag}\n{}", include_str!("cu/rotary.cu")))
         .define_element("T", x.dtype())
         .define("TIME", time)
         .define("HEADS", heads)

@@ -151,7 +151,7 @@ impl Chain {
         } else {
             let rooms = buffers.chunks_mut(words.max(1));
             let work = self.cut(operands, results, parts, (rooms, &mut *partial));
-            parallel::run_parts(cx.pool, work, &|Part { frame, range, words, partial }| {
+            parallel::run_parts(cx.pool, work, &|ThreadPart { frame, range, words, partial }| {
                 frame.evaluate(range, words, partial)
             })?;
         }
@@ -168,7 +168,7 @@ impl Chain {
         results: &'a mut [ViewMut<'b>],
         parts: usize,
         (rooms, mut partial): (impl Iterator<Item = &'a mut [i64]>, &'a mut [f32]),
-    ) -> Vec<Part<'a, 'b>> {
+    ) -> Vec<ThreadPart<'a, 'b>> {
         let meeting = |(output, result): (usize, &ViewMut<'_>)| {
             self.program.find_overlap(output, |operand| result.is_same(&operands[operand]))
         };
@@ -189,7 +189,7 @@ impl Chain {
             let meetings = meetings.clone();
             let outputs = Outputs::Part { flats: own, start: range.start, meetings };
             let frame = Frame { chain: self, operands, outputs };
-            work.push(Part { frame, range, words, partial: own_partial });
+            work.push(ThreadPart { frame, range, words, partial: own_partial });
         }
         work
     }
@@ -287,7 +287,7 @@ impl<'a> StepRef<'a> {
 }
 
 /// The work of one thread.
-struct Part<'a, 'b> {
+struct ThreadPart<'a, 'b> {
     frame: Frame<'a, 'b>,
     /// The elements.
     range: Range<usize>,
@@ -333,12 +333,12 @@ impl Outputs<'_, '_> {
 }
 
 /// The buffers of one thread.
-struct Buffers<'a> {
+struct ThreadBuffers<'a> {
     words: &'a mut [i64],
     dtypes: &'a [DType],
 }
 
-impl Buffers<'_> {
+impl ThreadBuffers<'_> {
     /// A buffer to be written, and all others.
     fn split(&mut self, buffer: usize) -> (Flat<'_>, Others<'_>) {
         let (before, rest) = self.words.split_at_mut(buffer * BLOCK);
@@ -386,7 +386,7 @@ impl Frame<'_, '_> {
         partial: &mut [f32],
     ) -> Result<(), KernelError> {
         let Chain { block, piece, program, .. } = self.chain;
-        let mut buffers = Buffers { words, dtypes: &program.buffers };
+        let mut buffers = ThreadBuffers { words, dtypes: &program.buffers };
         self.gather(&mut buffers, whole.start..whole.end.min(whole.start + block), |pattern| {
             pattern.repeats(*block)
         })?;
@@ -403,7 +403,7 @@ impl Frame<'_, '_> {
     /// Evaluates a piece and adds up its sums; all that is evaluated ends at `last`.
     fn piece(
         &mut self,
-        buffers: &mut Buffers<'_>,
+        buffers: &mut ThreadBuffers<'_>,
         (piece, last): (Range<usize>, usize),
         sums: &mut [f32],
     ) -> Result<(), KernelError> {
@@ -422,7 +422,7 @@ impl Frame<'_, '_> {
     /// Gathers the operands of some patterns into their buffers.
     fn gather(
         &self,
-        buffers: &mut Buffers<'_>,
+        buffers: &mut ThreadBuffers<'_>,
         range: Range<usize>,
         which: impl Fn(&BroadcastPattern) -> bool,
     ) -> Result<(), KernelError> {
@@ -455,7 +455,7 @@ impl Frame<'_, '_> {
     /// Evaluates one block. What the next one reads comes nearer meanwhile, a share at each step.
     fn block(
         &mut self,
-        buffers: &mut Buffers<'_>,
+        buffers: &mut ThreadBuffers<'_>,
         (range, next): (Range<usize>, Range<usize>),
         sums: &mut [f32],
     ) -> Result<(), KernelError> {

@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 
 use graphc_ir::shard::split_range;
 
-use super::{Hands, Layout, Made, Then, Write};
+use super::{Hands, Layout, ProductPart, Then, Write};
 use crate::error::KernelError;
 use crate::panels::{Panel, Panels, copy_rows, cut_panels, load_rows, store_rows};
 use crate::parallel;
@@ -287,7 +287,7 @@ impl<'a> DenseProduct<'a> {
                     let near = BesideMatrix::from_parts(near, start, whole)?;
                     part.multiply_strip(block, panels.clone(), at, [&mut *of_a, &mut *of_b], &near);
                     if is_last {
-                        then(Made {
+                        then(ProductPart {
                             start,
                             columns: across.len(),
                             stride: whole,

@@ -229,7 +229,7 @@ pub(crate) fn multiply<A: Number, B: Number, R: Number>(
 }
 
 /// A part of a product: some columns of some rows.
-pub(crate) struct Made<'a> {
+pub(crate) struct ProductPart<'a> {
     /// The place of its first element in the product.
     pub start: usize,
     /// Its columns.
@@ -240,7 +240,7 @@ pub(crate) struct Made<'a> {
     pub elements: &'a [f32],
 }
 
-impl Made<'_> {
+impl ProductPart<'_> {
     /// Pieces of rows of at most so many elements, each with the places that it has in the product.
     pub(crate) fn pieces(&self, most: usize) -> impl Iterator<Item = (Range<usize>, &[f32])> {
         self.elements.chunks_exact(self.columns).enumerate().flat_map(move |(row, elements)| {
@@ -253,7 +253,7 @@ impl Made<'_> {
 }
 
 /// A reader of parts of a product, called on several threads.
-pub(crate) type Then<'a> = &'a (dyn Fn(Made<'_>) -> Result<(), KernelError> + Sync);
+pub(crate) type Then<'a> = &'a (dyn Fn(ProductPart<'_>) -> Result<(), KernelError> + Sync);
 
 /// Whether [`in_turn`] gives products of these extents and layouts, by rows, part by part.
 #[cfg(target_arch = "x86_64")]
@@ -286,7 +286,7 @@ pub(crate) fn in_turn(
     let _ = beside;
     let [a, b] = factors;
     multiply(extents, 1.0, a, b, (&mut *area, Layout::rows(columns)), Write::Replace, hands);
-    then(Made { start: 0, columns, stride: columns, elements: area })
+    then(ProductPart { start: 0, columns, stride: columns, elements: area })
 }
 
 impl DataMut<'_> {

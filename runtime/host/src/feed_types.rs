@@ -1,11 +1,11 @@
-//! What a step is fed with.
+//! The types of the tensors that a step is fed with.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use graphc_ir::types::{Samples, TensorType};
 
-/// What a step takes: whoever has it can make feeds without the session that executes the step.
+/// The inputs that a step takes: whoever has it can make feeds without the session that executes the step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FeedTypes {
     /// The type of each input, for a whole batch.

@@ -6,14 +6,15 @@ use std::path::{Path, PathBuf};
 use graphc_host::data::{file_dtype, open_file};
 use graphc_host::tensor::HostTensor;
 use graphc_host::threads::side_by_side;
+use graphc_ir::hex::encode_hex;
 use graphc_ir::plan::TensorKind;
 use graphc_ir::shard::Rect;
 use memmap2::Mmap;
 use safetensors::SafeTensors;
 use sha2::{Digest, Sha256};
 
-use super::manifest::{FileRecord, Manifest, VariablePiece, VariableRecord, encode_hex};
-use super::{CheckpointError, Held, TrainingSettings, folder};
+use super::manifest::{FileRecord, Manifest, VariablePiece, VariableRecord};
+use super::{CheckpointError, HeldShard, TrainingSettings, folder};
 use crate::rectangles::{Move, fill_identity, masked_kind};
 
 /// A complete checkpoint. Its manifest is in memory, its tensors in their files.
@@ -148,12 +149,13 @@ impl Checkpoint {
     }
 
     /// Fills shards whose variables were checked. No worker may be in a step.
-    pub(crate) fn fill_shards(&self, shards: &[Held<'_>]) -> Result<(), CheckpointError> {
-        let held = |shard: &&Held<'_>| self.manifest.variables.contains_key(shard.name);
-        let shards: Vec<&Held<'_>> = shards.iter().filter(held).collect();
-        let record = |shard: &Held<'_>| &self.manifest.variables[shard.name];
-        let needed =
-            |piece: &&VariablePiece, shard: &Held<'_>| piece.rect.intersect(shard.rect).is_some();
+    pub(crate) fn fill_shards(&self, shards: &[HeldShard<'_>]) -> Result<(), CheckpointError> {
+        let held = |shard: &&HeldShard<'_>| self.manifest.variables.contains_key(shard.name);
+        let shards: Vec<&HeldShard<'_>> = shards.iter().filter(held).collect();
+        let record = |shard: &HeldShard<'_>| &self.manifest.variables[shard.name];
+        let needed = |piece: &&VariablePiece, shard: &HeldShard<'_>| {
+            piece.rect.intersect(shard.rect).is_some()
+        };
         let pieces = shards.iter().filter(|shard| masked_kind(shard.layout, shard.rank).is_none());
         let pieces =
             pieces.flat_map(|shard| record(shard).pieces.iter().filter(move |p| needed(p, shard)));

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use graphc_host::data::read_file;
+use graphc_ir::hex::encode_hex;
 use graphc_ir::plan::TensorKind;
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::shard::Rect;
@@ -281,11 +282,6 @@ impl Manifest {
         let unsealed = Self { sha256: String::new(), ..self.clone() };
         Ok(encode_hex(&Sha256::digest(serde_json::to_vec(&unsealed)?)))
     }
-}
-
-/// Encodes bytes as text.
-pub(super) fn encode_hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -51,7 +51,7 @@ use crate::memory::ArenaRange;
 
 /// A shard of a variable in the memory of a rank.
 #[derive(Clone, Copy)]
-pub(crate) struct Held<'a> {
+pub(crate) struct HeldShard<'a> {
     pub(crate) name: &'a str,
     pub(crate) kind: TensorKind,
     pub(crate) layout: &'a Layout,

@@ -13,7 +13,7 @@ use graphc_ir::sbp::{ReduceKind, Sbp};
 
 use super::manifest::{CheckpointPart, LONGEST_MANIFEST, Manifest};
 use super::stored::{StoredBytes, StoredRectangle, write_rank_part};
-use super::{CheckpointError, Held, folder};
+use super::{CheckpointError, HeldShard, folder};
 
 pub(crate) use super::manifest::ManifestHeader;
 
@@ -132,7 +132,7 @@ impl Checkpoints {
     pub(crate) fn write_parts(
         &self,
         step: u64,
-        ranks: &BTreeMap<u32, Vec<Held<'_>>>,
+        ranks: &BTreeMap<u32, Vec<HeldShard<'_>>>,
         aside: &BTreeMap<String, HostTensor>,
         told: bool,
     ) -> Result<CheckpointParts, CheckpointError> {
@@ -244,7 +244,7 @@ fn gather_parts(
 }
 
 /// Returns the rectangle that a shard adds to a checkpoint.
-fn stored_rectangle<'a>(shard: &Held<'a>) -> StoredRectangle<'a> {
+fn stored_rectangle<'a>(shard: &HeldShard<'a>) -> StoredRectangle<'a> {
     StoredRectangle {
         name: shard.name,
         kind: shard.kind,
@@ -258,7 +258,7 @@ fn stored_rectangle<'a>(shard: &Held<'a>) -> StoredRectangle<'a> {
 }
 
 /// Returns how the shard combines with those of ranks before it; `None` where one of them holds the same.
-fn first_replica(shard: &Held<'_>) -> Option<Option<ReduceKind>> {
+fn first_replica(shard: &HeldShard<'_>) -> Option<Option<ReduceKind>> {
     let coordinates = shard.layout.coordinates(shard.rank)?;
     let axes = || shard.layout.sbp.0.iter().zip(&coordinates);
     if axes().any(|(sbp, &coordinate)| *sbp == Sbp::Broadcast && coordinate > 0) {

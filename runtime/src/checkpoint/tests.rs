@@ -9,7 +9,7 @@ use graphc_ir::types::{DType, TensorType};
 
 use super::save::CheckpointParts;
 use super::{
-    Checkpoint, CheckpointError, Checkpoints, ExpectedVariable, Held, ManifestHeader,
+    Checkpoint, CheckpointError, Checkpoints, ExpectedVariable, HeldShard, ManifestHeader,
     TrainingSettings,
 };
 use crate::device::DeviceMemory;
@@ -64,8 +64,8 @@ impl Spread {
         spread
     }
 
-    fn held(&self) -> impl Iterator<Item = Held<'_>> {
-        self.shards.iter().map(|(rank, rect, memory, place)| Held {
+    fn held(&self) -> impl Iterator<Item = HeldShard<'_>> {
+        self.shards.iter().map(|(rank, rect, memory, place)| HeldShard {
             name: "w",
             kind: TensorKind::Parameter,
             layout: &self.layout,
@@ -77,7 +77,7 @@ impl Spread {
         })
     }
 
-    fn ranks(&self, keep: impl Fn(u32) -> bool) -> BTreeMap<u32, Vec<Held<'_>>> {
+    fn ranks(&self, keep: impl Fn(u32) -> bool) -> BTreeMap<u32, Vec<HeldShard<'_>>> {
         self.held().filter(|held| keep(held.rank)).map(|held| (held.rank, vec![held])).collect()
     }
 

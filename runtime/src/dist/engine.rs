@@ -110,11 +110,11 @@ type Task = Box<dyn FnOnce() + Send>;
 
 /// The thread of collectives that were started without waiting. Dropped, it waits until they are done.
 #[derive(Default)]
-pub(super) struct Background {
+pub(super) struct BackgroundThread {
     thread: Mutex<Option<(crossbeam_channel::Sender<Task>, JoinHandle<()>)>>,
 }
 
-impl Background {
+impl BackgroundThread {
     /// Starts a collective.
     pub(super) fn start_collective<R: Send + 'static>(
         &self,
@@ -150,7 +150,7 @@ impl Background {
     }
 }
 
-impl Drop for Background {
+impl Drop for BackgroundThread {
     fn drop(&mut self) {
         if let Some((sender, thread)) = lock_mutex(&self.thread).take() {
             drop(sender);

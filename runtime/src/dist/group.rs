@@ -7,7 +7,7 @@ use std::time::Duration;
 use graphc_ir::types::DType;
 
 use super::ends::{GroupMembers, TAGS};
-use super::engine::{Background, CollectiveEngine, What};
+use super::engine::{BackgroundThread, CollectiveEngine, What};
 use super::error::DistError;
 use super::header::GroupOp;
 use super::lists::all_gather;
@@ -30,7 +30,7 @@ pub struct Group {
 
 struct Inner {
     engine: Arc<CollectiveEngine>,
-    background: Background,
+    background: BackgroundThread,
     pairs: PointToPoint,
     members: GroupMembers,
     world: Arc<GroupWorld>,
@@ -85,7 +85,7 @@ impl Group {
     fn from_members(members: GroupMembers, world: Arc<GroupWorld>) -> Self {
         let engine = CollectiveEngine::new(members.clone());
         let pairs = PointToPoint::new(members.clone());
-        let background = Background::default();
+        let background = BackgroundThread::default();
         Self { inner: Arc::new(Inner { engine, background, pairs, members, world }) }
     }
 
@@ -198,7 +198,7 @@ impl Group {
         &self.inner.engine
     }
 
-    pub(super) fn background(&self) -> &Background {
+    pub(super) fn background(&self) -> &BackgroundThread {
         &self.inner.background
     }
 

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io::{self, Write};
 
+use graphc_ir::hex::encode_hex;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -88,10 +89,6 @@ impl Write for Hash {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
-}
-
-fn encode_hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl Job {

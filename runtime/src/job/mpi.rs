@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use graphc_ir::hex::encode_hex;
 use serde::{Deserialize, Serialize};
 
 use super::coordinator::Coordinator;
@@ -85,7 +86,7 @@ pub(super) fn draw_token(options: &mut JobOptions) -> Result<(), JobError> {
     if options.token.is_empty() {
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes).map_err(|error| JobError::Mpi { reason: error.to_string() })?;
-        options.token = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        options.token = encode_hex(&bytes);
     }
     Ok(())
 }

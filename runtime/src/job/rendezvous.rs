@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use graphc_ir::hex::encode_hex;
 use rustix::fs::OFlags;
 
 /// The longest file: two addresses, of which one has the name of a host, and a secret.
@@ -41,7 +42,7 @@ impl FileInvitation {
 fn random_secret() -> io::Result<String> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(io::Error::other)?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(encode_hex(&bytes))
 }
 
 /// Writes the file, complete or not at all. The file of a job before is replaced, and so is a link, which is not followed.

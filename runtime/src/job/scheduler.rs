@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(of(&[]).expect("nothing"), None);
     }
 
-    /// What `srun -N 2 -n 3` gave to rank 1, and Open MPI 4.1's mpirun to rank 1 of 2.
+    /// The variables that `srun -N 2 -n 3` gave to rank 1, and Open MPI 4.1's mpirun to rank 1 of 2.
     #[test]
     fn a_program_finds_its_job_without_a_launcher() {
         let find = |variables: &[(&str, &str)], name: &str| {

@@ -8,7 +8,7 @@ use graphc_ir::plan::{RegisterKind, TensorKind};
 
 use super::Session;
 use crate::checkpoint::{
-    Checkpoint, CheckpointError, Checkpoints, ExpectedVariable, Held, ManifestHeader,
+    Checkpoint, CheckpointError, Checkpoints, ExpectedVariable, HeldShard, ManifestHeader,
     TrainingSettings,
 };
 use crate::error::RuntimeError;
@@ -53,7 +53,7 @@ impl Session {
     ) -> Result<PathBuf, CheckpointError> {
         barrier()?;
         let own = self.ranks().map(|rank| (rank, Vec::new()));
-        let mut ranks: BTreeMap<u32, Vec<Held<'_>>> = own.collect();
+        let mut ranks: BTreeMap<u32, Vec<HeldShard<'_>>> = own.collect();
         self.stored_shards().for_each(|held| ranks.entry(held.rank).or_default().push(held));
         let parts = to.write_parts(step, &ranks, &self.aside, !leads)?;
         barrier()?;
@@ -93,7 +93,7 @@ impl Session {
     }
 
     /// Returns the shards that checkpoints hold: tables are computed again.
-    fn stored_shards(&self) -> impl Iterator<Item = Held<'_>> {
+    fn stored_shards(&self) -> impl Iterator<Item = HeldShard<'_>> {
         self.variables.iter_shards().filter(|held| held.kind != TensorKind::Table)
     }
 

@@ -17,7 +17,7 @@ use super::agreement::agree_on_session;
 use super::collect::OutputCollector;
 use super::edges::Sockets;
 use super::variables::Variables;
-use super::{Session, SessionOptions, WorkerSeat, room};
+use super::{Session, SessionOptions, WorkerSeat, free_memory};
 use crate::device::{
     Device, DeviceEvent, DeviceMemory, Ended, Port, Site, Threads, communicates_directly,
     load_kernels,
@@ -71,7 +71,7 @@ pub(super) fn start_session(
     };
     let kind = options.device.unwrap_or(plan.cluster.device.kind);
     if kind == DeviceKind::Cpu {
-        room::check_free_memory(plan, &own, neighbours)?;
+        free_memory::check_free_memory(plan, &own, neighbours)?;
     }
     let local = |rank: u32| job.as_ref().map_or(rank, |job| job.local_rank()) as usize;
     let direct = kind == DeviceKind::Cuda && communicates_directly(neighbours);

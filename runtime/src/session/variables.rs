@@ -12,7 +12,7 @@ use graphc_ir::shard::Rect;
 use graphc_ir::text::nearest_name;
 use graphc_ir::types::{TensorType, row_major_strides};
 
-use crate::checkpoint::Held;
+use crate::checkpoint::HeldShard;
 use crate::device::{DeviceMemory, Port};
 use crate::error::RuntimeError;
 use crate::memory::ArenaRange;
@@ -42,11 +42,11 @@ pub fn known_weights(
 pub(super) struct Variables {
     by_name: BTreeMap<String, VariableEntry>,
     /// The links to the processes that hold the other shards.
-    others: Option<Others>,
+    others: Option<OtherProcesses>,
 }
 
 /// The way to the shards of other processes.
-struct Others {
+struct OtherProcesses {
     group: Box<dyn ExchangeGroup>,
     rank: u32,
     world: u32,
@@ -108,7 +108,7 @@ impl Variables {
     ) -> Result<(), RuntimeError> {
         let world = plan.world_size as u32;
         let group = transport.join_group(VARIABLES, &(0..world).collect::<Vec<_>>())?;
-        self.others = Some(Others { group, rank: transport.rank(), world });
+        self.others = Some(OtherProcesses { group, rank: transport.rank(), world });
         Ok(())
     }
 
@@ -259,9 +259,9 @@ impl Variables {
     }
 
     /// Iterates over every shard, by name, then in the order of its layout.
-    pub(super) fn iter_shards(&self) -> impl Iterator<Item = Held<'_>> {
+    pub(super) fn iter_shards(&self) -> impl Iterator<Item = HeldShard<'_>> {
         let shards = self.by_name.iter().flat_map(|(n, e)| e.shards.iter().map(move |s| (n, e, s)));
-        shards.map(|(name, entry, shard)| Held {
+        shards.map(|(name, entry, shard)| HeldShard {
             name,
             kind: entry.role,
             layout: &entry.layout,
@@ -287,7 +287,7 @@ impl Variables {
     }
 }
 
-impl Others {
+impl OtherProcesses {
     /// Gathers the shards of all ranks of the layout.
     fn gather_entry(&mut self, entry: &VariableEntry) -> Result<Vec<Vec<u8>>, RuntimeError> {
         match entry.shards.iter().find(|shard| shard.rank == self.rank) {

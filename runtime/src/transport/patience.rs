@@ -1,4 +1,4 @@
-//! How long ranks wait for each other.
+//! The time for which ranks wait for each other.
 
 use std::time::Duration;
 

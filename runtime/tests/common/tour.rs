@@ -28,7 +28,7 @@ pub fn grand_tour(world: u32, shape: [usize; 2]) -> VerifiedPlan {
     tour(&layouts, &steps).verified()
 }
 
-/// What goes on tour.
+/// Makes the tensor that goes on tour.
 pub fn feeds(shape: [usize; 2]) -> BTreeMap<String, HostTensor> {
     let data: Vec<f32> = (0..shape[0] * shape[1]).map(|i| (i % 1009) as f32 * 0.25).collect();
     let x = HostTensor::from_f32(shape, &data).expect("as many as the shape has");

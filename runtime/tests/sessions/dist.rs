@@ -10,7 +10,7 @@ use graphc_runtime::HostTensor;
 use graphc_runtime::dist::{self, DistError, Group, ReduceOp, wait_all};
 use graphc_runtime::job::{Job, JobOptions, TransportLinks, free_port};
 
-/// What joins the ranks.
+/// The means that join the ranks.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Threads,
@@ -440,7 +440,7 @@ impl MapI64 for Vec<Vec<usize>> {
     }
 }
 
-/// What two ranks report that do different things.
+/// Returns the reports of two ranks that do different things.
 fn quarrel(way: Way, work: impl Fn(&Group) -> Result<(), DistError> + Sync) -> Vec<String> {
     let reports = on(way, 2, |group| work(&group).err().map(|error| error.to_string()));
     reports.into_iter().flatten().collect()

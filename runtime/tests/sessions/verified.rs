@@ -8,7 +8,7 @@ use graphc_ir::ops::{Init, SgdUpdate};
 use graphc_ir::plan::{Action, BoxingKind, OperandSource, Plan, Rate, StreamItem};
 use graphc_ir::scalar::Scalar;
 
-/// What is wrong with a plan, if there is anything.
+/// Returns the faults of a plan; empty if it has none.
 fn errors(plan: Plan) -> String {
     VerifiedPlan::check(plan).err().map_or_else(String::new, |errors| errors.to_string())
 }

@@ -1,4 +1,4 @@
-//! What the command line says to the compiler.
+//! The options of the command line for the compiler.
 
 use std::collections::BTreeMap;
 

@@ -50,7 +50,7 @@ pub(crate) struct HyperparameterArgs {
     pub label_smoothing: Option<f64>,
 }
 
-/// What to do where the loss is no finite number.
+/// The answer to a loss that is no finite number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnNan {
     /// End the training with an error that names the first tensor that was not finite
@@ -89,7 +89,7 @@ impl From<AccumulationChoice> for Accumulation {
     }
 }
 
-/// What can be said of a step.
+/// A number that can be said of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "lowercase")]
 pub(crate) enum Measure {

@@ -74,7 +74,7 @@ pub(crate) struct TrainArgs {
     pub runtime: RuntimeArgs,
 }
 
-/// What makes a checkpoint the best.
+/// The measure by which a checkpoint is the best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "lowercase")]
 pub(crate) enum BestBy {

@@ -1,6 +1,7 @@
 //! The world of a launch: the ranks of this machine among all, and where they meet.
 
 use anyhow::{Context, Result};
+use graphc_ir::hex::encode_hex;
 use graphc_ir::mesh::MOST_RANKS;
 use graphc_runtime::job::{Environment, find_task, free_port};
 use sha2::{Digest, Sha256};
@@ -155,8 +156,4 @@ fn find_token(
     }
     let digest = Sha256::digest(format!("graphc job at {addr}:{port} of {size} ranks"));
     Ok(encode_hex(&digest[..16]))
-}
-
-fn encode_hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -36,7 +36,7 @@ impl<'a> Training<'a> {
         Ok(Self { args, tensors, in_order: is_file && !args.shuffle && args.epochs.is_none() })
     }
 
-    /// What a file says of the model's extents: of the batch only where its rows are taken in their order.
+    /// Returns the model's extents as a file says them: of the batch only where its rows are taken in their order.
     pub(super) fn extents(&self) -> Option<DataExtents<'_>> {
         let of = |types| DataExtents { types, are_batch: self.in_order };
         self.tensors.as_ref().map(of)

@@ -32,7 +32,7 @@ impl Interrupted {
 pub(super) struct Interruption {
     /// The signal that came; 0 where none has.
     came: Arc<AtomicUsize>,
-    looks: Looks,
+    looks: LookSchedule,
 }
 
 impl Interruption {
@@ -48,7 +48,7 @@ impl Interruption {
                 .and_then(|_| flag::register_usize(signal, Arc::clone(&came), signal as usize))
                 .context("cannot listen to signals")?;
         }
-        Ok(Self { came, looks: Looks::after_begin(first_step, Instant::now()) })
+        Ok(Self { came, looks: LookSchedule::after_begin(first_step, Instant::now()) })
     }
 
     /// The signal for which the training is to end after so many steps. All ranks end behind the same step, which rank 0 chooses.
@@ -72,14 +72,14 @@ struct SharedLook {
 }
 
 /// The steps after which one looks: those of about a second.
-struct Looks {
+struct LookSchedule {
     /// The number of steps after which the next look is due.
     next: u64,
     /// The last look: after how many steps, and when.
     last: (u64, Instant),
 }
 
-impl Looks {
+impl LookSchedule {
     fn after_begin(first_step: u64, begin: Instant) -> Self {
         Self { next: first_step, last: (first_step, begin) }
     }
@@ -114,7 +114,7 @@ mod tests {
     fn looks_come_about_each_second() {
         let begin = Instant::now();
         let at = |millis| begin + Duration::from_millis(millis);
-        let mut looks = Looks::after_begin(0, begin);
+        let mut looks = LookSchedule::after_begin(0, begin);
         // Steps of 10 ms: 1, then at most twice as many as between the last two looks, until there are a hundred.
         assert!(looks.are_due(0));
         let (mut steps, mut found) = (1, Vec::new());

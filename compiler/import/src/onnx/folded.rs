@@ -97,13 +97,13 @@ const LOOK_UPS: [&str; 5] = ["embedding", "gather", "getitem", "index", "index_s
 /// The functions that turn a matrix, and the translation of `linear`, which turns its weight.
 const TURNS: [&str; 6] = ["mt", "numpy_t", "permute", "t", "transpose", "val"];
 
-/// What the exporter's optimizer has made of the parameters of a model.
+/// The tensors that the exporter's optimizer has made of the parameters of a model.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct FoldedWeights {
     /// Matrices that are a parameter turned, each with the parameter.
     pub turned: BTreeMap<String, String>,
     /// Tensors that are the exponential of a parameter, or the opposite of that, as scales and rates are, each with the parameter.
-    pub exponentials: BTreeMap<String, Exponential>,
+    pub exponentials: BTreeMap<String, FoldedExponential>,
     /// Parameters that the file has in no form but one of these two.
     pub absent: BTreeSet<String>,
     /// Tensors that are parameters, or parts of them, in another place, each with the parameters.
@@ -124,14 +124,14 @@ pub(super) struct FoldedWeights {
 
 /// The exponential of a parameter, or its opposite.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Exponential {
+pub(super) struct FoldedExponential {
     /// The parameter.
     pub parameter: String,
     /// Whether it is the opposite.
     pub is_negative: bool,
 }
 
-impl Exponential {
+impl FoldedExponential {
     /// Finds it by the names of the functions that a tensor was computed by.
     fn of_functions(parameter: &str, functions: &BTreeSet<&str>) -> Option<Self> {
         let is_negative = functions.contains("neg");
@@ -302,7 +302,7 @@ impl FoldedWeights {
                 found.add_joined(name, tensor, (parameters, sources), &functions, batch);
                 continue;
             };
-            let exponential = Exponential::of_functions(parameter, &functions.names)
+            let exponential = FoldedExponential::of_functions(parameter, &functions.names)
                 .filter(|_| sources == 1 && !tensors.contains_key(parameter))
                 .filter(|exponential| exponential.parameter_of(name, tensor).is_some());
             if let Some(exponential) = exponential {
@@ -458,7 +458,11 @@ impl Lowering {
     }
 
     /// Lets the exponential of a weight stand for what the exporter has computed of it.
-    pub(super) fn raise_weight(&mut self, made: &str, of: &Exponential) -> Result<(), ImportError> {
+    pub(super) fn raise_weight(
+        &mut self,
+        made: &str,
+        of: &FoldedExponential,
+    ) -> Result<(), ImportError> {
         let error = |LoweringProblem(reason)| ImportError::Tensor { name: made.into(), reason };
         let weight = Val::Weight(of.parameter.clone());
         let mut raised = self.apply_unary(UnaryFunction::Exp, &weight).map_err(error)?;
@@ -477,7 +481,7 @@ mod tests {
     #[test]
     fn exponentials_are_those_of_their_parameters() {
         let of = |functions: &[&str]| {
-            Exponential::of_functions("rate", &functions.iter().copied().collect())
+            FoldedExponential::of_functions("rate", &functions.iter().copied().collect())
         };
         let tensor = |elements: &[f64]| WeightTensor {
             dtype: DType::F32,

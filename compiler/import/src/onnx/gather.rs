@@ -235,9 +235,9 @@ pub(super) fn find_runs(known: &KnownValue) -> Option<Vec<(usize, usize)>> {
 struct RepeatedRun {
     start: usize,
     count: usize,
-    /// How often each place stands behind itself.
+    /// The number of times that each place stands behind itself.
     each: usize,
-    /// How often all of them stand behind each other.
+    /// The number of times that all of them stand behind each other.
     all: usize,
 }
 

@@ -85,7 +85,7 @@ pub(super) fn lower_grid_sample(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Ve
     Ok(vec![cx.reshape(&y, &[&[n, c], rows].concat())?])
 }
 
-/// How elements about a place make the one there.
+/// The way in which elements about a place make the one there.
 #[derive(Clone, Copy, PartialEq)]
 enum GridMode {
     Nearest,
@@ -135,7 +135,7 @@ struct Sampled {
 }
 
 /// The elements of a dim about a place: the weight of each, and how far the first is from the place's whole part.
-struct Taps {
+struct GridTaps {
     whole: Val,
     first: f64,
     weights: Vec<Val>,
@@ -154,23 +154,23 @@ impl Sampled {
         sum.map_or_else(|| fail_with("an image has no elements"), Ok)
     }
 
-    fn taps_of(&self, cx: &mut Lowering, place: &Val) -> Res<Taps> {
+    fn taps_of(&self, cx: &mut Lowering, place: &Val) -> Res<GridTaps> {
         let (whole, [own, next]) = cx.split_place(place)?;
         if self.mode == GridMode::Linear {
-            return Ok(Taps { whole, first: 0.0, weights: vec![own, next] });
+            return Ok(GridTaps { whole, first: 0.0, weights: vec![own, next] });
         }
         let weights = [(1.0, 1.0), (0.0, 1.0), (1.0, -1.0), (2.0, -1.0)]
             .map(|(from, sign)| cx.cubic_weight(&next, from, sign))
             .into_iter()
             .collect::<Res<Vec<_>>>()?;
-        Ok(Taps { whole, first: -1.0, weights })
+        Ok(GridTaps { whole, first: -1.0, weights })
     }
 
     /// Adds the elements of all taps to a sum, each times its weights. `chosen` are the places and weights in the dims before these.
     fn add_taps(
         &self,
         cx: &mut Lowering,
-        taps: &[Taps],
+        taps: &[GridTaps],
         (places, weights): (&[Val], &[Val]),
         mut sum: Option<Val>,
     ) -> Res<Option<Val>> {

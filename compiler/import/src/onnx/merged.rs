@@ -110,7 +110,7 @@ fn number_attribute(bytes: &[u8]) -> Option<(String, i64)> {
     Some((text(find(ATTRIBUTE_NAME)?.content), number))
 }
 
-/// What a file has and what the program had that it was made of.
+/// The nodes of a file, and the calls of the program that it was made of.
 struct CallingGraph<'a> {
     metadata: &'a Metadata,
     nodes: Vec<CallingNode>,
@@ -203,7 +203,7 @@ struct OwnWeights {
     biases: BTreeMap<String, TensorHead>,
     /// The elements of all of them.
     zeros: i64,
-    /// What nodes read by inputs, by the node's index and the input's.
+    /// The values that nodes read, by the node's index and the input's.
     reads: BTreeMap<usize, BTreeMap<usize, String>>,
 }
 

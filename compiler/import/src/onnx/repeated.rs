@@ -13,7 +13,7 @@ use super::node::LoweringProblem;
 use crate::ImportError;
 use crate::weights::{WeightData, WeightTensor};
 
-/// What the exporter has repeated in a tensor of which the model learns each part once.
+/// The repetition of parts in a tensor, of which the model learns each part once.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Repetition {
     /// The shape of the tensor.

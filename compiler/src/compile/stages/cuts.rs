@@ -24,7 +24,7 @@ pub(super) struct LayerCost {
 
 /// A chain of layers to be cut.
 #[derive(Clone, Debug)]
-pub(super) struct Chain<'a> {
+pub(super) struct LayerChain<'a> {
     /// The layers.
     pub layers: &'a [LayerCost],
     /// Seconds of sending one microbatch over the boundary before each layer, forward and backward.
@@ -50,7 +50,7 @@ pub(super) struct Cut {
     pub seconds: f64,
 }
 
-impl Chain<'_> {
+impl LayerChain<'_> {
     fn count_ranges(&self) -> usize {
         self.stages * self.chunks
     }
@@ -64,7 +64,7 @@ impl Chain<'_> {
 
 /// The properties of the ranges of a chain that are needed again and again.
 struct ChainRanges<'a> {
-    chain: &'a Chain<'a>,
+    chain: &'a LayerChain<'a>,
     /// The seconds of each range for one microbatch, by its end and then by its start.
     seconds: Vec<f64>,
     /// The first start from which on a range fits the memory, by the index of the range in the cut and by its end.
@@ -72,7 +72,7 @@ struct ChainRanges<'a> {
 }
 
 impl<'a> ChainRanges<'a> {
-    fn new(chain: &'a Chain<'a>) -> Self {
+    fn new(chain: &'a LayerChain<'a>) -> Self {
         let count = chain.layers.len();
         let mut seconds = vec![0.0; count * (count + 1) / 2];
         for start in 0..count {
@@ -100,7 +100,7 @@ fn range_index(start: usize, end: usize) -> usize {
 
 /// Returns, for each end, the first start from which on a range fits the memory, or the end itself if none does. It is assumed that the other chunks
 /// of its stage need as much.
-fn fits_from(chain: &Chain<'_>, range: usize) -> Vec<usize> {
+fn fits_from(chain: &LayerChain<'_>, range: usize) -> Vec<usize> {
     let (stage, chunk) = (range % chain.stages, range / chain.stages);
     let under_way = chain.under_way[stage][chunk] as u64;
     let first = |end: usize| {
@@ -117,7 +117,7 @@ fn fits_from(chain: &Chain<'_>, range: usize) -> Vec<usize> {
 }
 
 /// Finds the best cut. `None` if no cut fits the memory, or if there are more ranges than layers.
-pub(super) fn cut_chain(chain: &Chain<'_>) -> Option<Cut> {
+pub(super) fn cut_chain(chain: &LayerChain<'_>) -> Option<Cut> {
     let count = chain.layers.len();
     if chain.count_ranges() > count {
         return None;
@@ -200,7 +200,7 @@ mod tests {
         (*seed >> 33) % bound
     }
 
-    impl Chain<'_> {
+    impl LayerChain<'_> {
         /// Returns the seconds of a range for one microbatch.
         fn range_seconds(&self, start: usize, end: usize) -> f64 {
             let layers: f64 = self.layers[start..end].iter().map(|layer| layer.seconds).sum();
@@ -219,7 +219,7 @@ mod tests {
     }
 
     /// Returns the seconds of the best of all cuts, which are tried one by one.
-    fn exhaustive(chain: &Chain<'_>) -> Option<f64> {
+    fn exhaustive(chain: &LayerChain<'_>) -> Option<f64> {
         let (ranges, count) = (chain.count_ranges(), chain.layers.len());
         let mut best: Option<f64> = None;
         for ends in 0u32..1 << (count - 1) {
@@ -262,7 +262,7 @@ mod tests {
             let chunks = 1 + below(&mut seed, 2) as usize;
             let under_way: Vec<Vec<usize>> =
                 (0..stages).map(|stage| vec![stages - stage; chunks]).collect();
-            let chain = Chain {
+            let chain = LayerChain {
                 layers: &layers,
                 boundaries: &boundaries,
                 stages,
@@ -297,7 +297,7 @@ mod tests {
         };
         let layers: Vec<LayerCost> = (0..600).map(|_| layer()).collect();
         let under_way = vec![vec![1]; 8];
-        let chain = Chain {
+        let chain = LayerChain {
             layers: &layers,
             boundaries: &[0.0; 600],
             stages: 8,
@@ -317,7 +317,7 @@ mod tests {
     fn equal_layers_are_cut_equally() {
         let layers = [LayerCost { seconds: 1.0, ..LayerCost::default() }; 96];
         let under_way = vec![vec![1]; 8];
-        let chain = Chain {
+        let chain = LayerChain {
             layers: &layers,
             boundaries: &[0.0; 96],
             stages: 8,

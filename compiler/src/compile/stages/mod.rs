@@ -57,8 +57,8 @@ use crate::planner::UNLIMITED;
 use crate::schedule::{MOST_MICROBATCHES, under_way};
 use crate::side_by_side::map_side_by_side;
 
-use cuts::{Chain, cut_chain};
-use price::{PriceLimits, Prices, price_layers};
+use cuts::{LayerChain, cut_chain};
+use price::{LayerPrices, PriceLimits, price_layers};
 use priced::{MARGIN, PricedPipeline, PricedWays, sort_choices};
 use short::shorten_model;
 
@@ -517,7 +517,7 @@ impl<'a> Chooser<'a> {
     fn find_cut(
         &self,
         options: &CompileOptions,
-        prices: &Prices,
+        prices: &LayerPrices,
         limit: u64,
     ) -> Option<PipelineReport> {
         let CompileOptions { stages, microbatches, schedule, .. } = *options;
@@ -525,7 +525,7 @@ impl<'a> Chooser<'a> {
         let layers: Vec<cuts::LayerCost> = stands.iter().map(|&l| prices.layers[l]).collect();
         let boundaries: Vec<f64> = stands.iter().map(|&l| prices.boundaries[l]).collect();
         let under_way = under_way(schedule, stages, microbatches);
-        let chain = Chain {
+        let chain = LayerChain {
             layers: &layers,
             boundaries: &boundaries,
             stages,

@@ -21,7 +21,7 @@ use crate::pipeline::prepare_layers;
 use crate::planner::{Care, UNLIMITED, account_by_node};
 
 /// Costs of the layers of a short model.
-pub(super) struct Prices {
+pub(super) struct LayerPrices {
     /// The cost of each layer.
     pub layers: Vec<LayerCost>,
     /// The seconds of sending one microbatch over the boundary before each layer, forward and backward.
@@ -54,7 +54,7 @@ pub(super) fn price_layers(
     options: &CompileOptions,
     cluster: &Cluster,
     limits: PriceLimits,
-) -> Result<Option<Prices>, CompileError> {
+) -> Result<Option<LayerPrices>, CompileError> {
     let PriceLimits { memory, seconds: ceiling } = limits;
     let mut mesh = options.mesh.clone();
     if let Some(first) = mesh.first_mut() {
@@ -91,7 +91,7 @@ pub(super) fn price_layers(
     let boundaries =
         price_boundaries(&decisions, &planned.sharding, &layer_of, options, cluster, count);
     let peak = planned.memory.iter().copied().max().unwrap_or(0);
-    Ok(Some(Prices { layers, boundaries, peak }))
+    Ok(Some(LayerPrices { layers, boundaries, peak }))
 }
 
 /// Returns the seconds of moving what each layer reads of earlier layers from one stage to the next, and its gradient back.

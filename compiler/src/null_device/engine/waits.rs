@@ -1,6 +1,6 @@
 //! Describes the waits of a plan that hangs.
 
-use super::{Engine, Wait};
+use super::{Engine, StreamWait};
 
 /// Returns one line for each stream that has not done all its steps.
 pub(super) fn describe_waits(engine: &Engine<'_>) -> Vec<String> {
@@ -25,27 +25,27 @@ pub(super) fn describe_waits(engine: &Engine<'_>) -> Vec<String> {
     lines
 }
 
-fn wait_reason(engine: &Engine<'_>, class: usize, wait: &Wait) -> String {
+fn wait_reason(engine: &Engine<'_>, class: usize, wait: &StreamWait) -> String {
     let program = engine.ranks[class].program;
     match wait {
-        Wait::Register(blocked) => blocked.describe(
+        StreamWait::Register(blocked) => blocked.describe(
             |actor| &program.actors[actor.index()].name,
             |register| &program.registers[register.index()].name,
         ),
-        Wait::Stream => "waits for the other stream".into(),
-        Wait::Meeting(meeting, party) => {
+        StreamWait::Stream => "waits for the other stream".into(),
+        StreamWait::Meeting(meeting, party) => {
             let present = engine.meetings.present_classes(*meeting);
             let absent = party.iter().filter(|class| !present.contains(class));
             let absent: Vec<String> = absent.map(|&class| describe_class(engine, class)).collect();
             format!("waits for {}", absent.join(", "))
         }
-        Wait::Receiver(class) => {
+        StreamWait::Receiver(class) => {
             format!(
                 "waits until its channel has room for what it sends to {}",
                 describe_class(engine, *class)
             )
         }
-        Wait::Sender(class) => {
+        StreamWait::Sender(class) => {
             format!("waits for what is sent by {}", describe_class(engine, *class))
         }
     }

@@ -97,7 +97,7 @@ struct KnownTensor {
     quantized: Quantized,
 }
 
-/// What has one scale, and the type to which it is rounded.
+/// The tensors that share one scale, and the type to which they are rounded.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Rounding {
     dtype: DType,

@@ -49,7 +49,7 @@ pub(super) struct ViewRewriter<'a> {
     pub(super) samples: FedSamples,
 }
 
-/// What is computed from samples in the old graph.
+/// The values that are computed from samples in the old graph.
 pub(super) struct FedSamples {
     /// Whether each value is.
     fed: Vec<bool>,

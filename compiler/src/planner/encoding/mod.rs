@@ -3,9 +3,9 @@
 //! Memory enters only as a cost ([`multipliers`]); whether a plan fits is not decided here. Start reading with
 //! [`build_network`](network::build_network).
 
-pub(super) mod lead;
 pub(super) mod multipliers;
 pub(super) mod network;
+pub(super) mod warm_start;
 
 use graphc_solver::bound::prove_bound;
 use graphc_solver::cutting_planes::MemoryPrices;

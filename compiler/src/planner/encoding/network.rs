@@ -91,7 +91,8 @@ fn add_made(problem: &Problem<'_>, multipliers: &Multipliers, network: &mut Netw
         if weight == 0.0 {
             continue;
         }
-        let costs: Vec<(SbpId, f64)> = problem.candidates[made.producer.index()]
+        let costs: Vec<(SbpId, f64)> = problem
+            .candidates_of(made.producer)
             .iter()
             .map(|candidate| {
                 let sbp = candidate.results[made.index];
@@ -103,8 +104,8 @@ fn add_made(problem: &Problem<'_>, multipliers: &Multipliers, network: &mut Netw
             unary.zip(&costs).for_each(|(unary, (_, cost))| *unary += cost);
             continue;
         };
-        let others = &problem.candidates[other];
-        network.add_pair(made.producer.index(), other, |label, beside| {
+        let others = problem.candidates_of(other);
+        network.add_pair(made.producer.index(), other.index(), |label, beside| {
             let (sbp, cost) = costs[label];
             if others[beside].results[result] == sbp { 0.0 } else { cost }
         });
@@ -117,9 +118,8 @@ fn add_write_back(
     network: &mut Network,
     (back, known): (&WriteBack, &mut KnownCosts),
 ) {
-    let lists =
-        [back.update.index(), back.variable.index()].map(|node| problem.candidates[node].as_ptr());
-    let value = problem.decisions.graph().nodes[back.variable.index()].results[0];
+    let lists = [back.update, back.variable].map(|node| problem.candidates_of(node).as_ptr());
+    let value = problem.decisions.graph().node(back.variable).results[0];
     let weight = multipliers.seconds_per_byte(value, back.placement, back.span);
     let classes = [back.from, back.to];
     let key = (lists, back.result, classes, back.fusion, back.is_read, weight.to_bits());
@@ -140,9 +140,9 @@ fn pair_of_back(
     back: &WriteBack,
 ) -> Option<Rc<CostTable>> {
     let [(made, sources), (kept, targets)] =
-        [(back.update.index(), back.result), (back.variable.index(), 0)].map(|(node, result)| {
+        [(back.update, back.result), (back.variable, 0)].map(|(node, result)| {
             LabelAxis::by_key(
-                problem.candidates[node].iter().map(|candidate| candidate.results[result]),
+                problem.candidates_of(node).iter().map(|candidate| candidate.results[result]),
             )
         });
     let mut costs = Vec::with_capacity(sources.len() * targets.len());
@@ -226,7 +226,7 @@ fn add_demand(
             costs.zip(&boxed.source_of).for_each(|(cost, &s)| *cost += boxing.cost(s, &[]));
         }
         [(reader, _)] => {
-            let between = (demand.producer.index(), *reader);
+            let between = (demand.producer.index(), reader.index());
             let table = find_once((&mut known.pairs, key), multipliers, meter, || {
                 pair_table(network, between, &boxing())
             });
@@ -319,9 +319,9 @@ fn find_share_pattern(network: &mut Network, boxing: &Boxing) -> Option<SharePat
 
 fn add_share(network: &mut Network, demand: &Demand, pattern: &SharePattern) {
     let mut members = vec![demand.producer.index()];
-    members.extend(pattern.readers.iter().map(|&reader| demand.readers[reader].0));
+    members.extend(pattern.readers.iter().map(|&reader| demand.readers[reader].0.index()));
     for follower in &pattern.followers {
-        let of = follower.of.map_or(demand.producer.index(), |reader| demand.readers[reader].0);
+        let of = follower.of.map_or(demand.producer, |reader| demand.readers[reader].0).index();
         let variable = network.add_variable(follower.labels, network.origin[of]);
         follower.table.iter().for_each(|table| network.add_table(of, variable, table));
         members.push(variable);
@@ -369,7 +369,8 @@ fn add_switches(network: &mut Network, demand: &Demand, boxing: &Boxing) {
             continue;
         }
         if let ([reader], false) = (readers.as_slice(), fetched) {
-            network.add_pair(demand.producer.index(), demand.readers[*reader].0, |label, other| {
+            let between = (demand.producer.index(), demand.readers[*reader].0.index());
+            network.add_pair(between.0, between.1, |label, other| {
                 let takes = taken[*reader].layouts_of_label(other).contains(target);
                 if takes { price(label, target) } else { 0.0 }
             });
@@ -383,7 +384,7 @@ fn add_switches(network: &mut Network, demand: &Demand, boxing: &Boxing) {
             _ => price(label, target),
         });
         for reader in readers {
-            network.add_pair(demand.readers[reader].0, boxed, |label, is_boxed| {
+            network.add_pair(demand.readers[reader].0.index(), boxed, |label, is_boxed| {
                 let missing =
                     is_boxed == 0 && taken[reader].layouts_of_label(label).contains(target);
                 if missing { f64::INFINITY } else { 0.0 }

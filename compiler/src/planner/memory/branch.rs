@@ -176,7 +176,7 @@ impl MemorySearch<'_> {
         let mut spread = vec![0u64; allowed.len()];
         for made in problem.made.iter() {
             let labels = &allowed[made.producer.index()];
-            let candidates = &problem.candidates[made.producer.index()];
+            let candidates = problem.candidates_of(made.producer);
             let sbp = |label: usize| candidates[label].results[made.index];
             let bytes = |&label: &usize| problem.layouts.bytes(made.class, sbp(label));
             let most = labels.iter().map(bytes).max().unwrap_or(0);

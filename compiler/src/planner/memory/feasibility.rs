@@ -35,7 +35,7 @@ const UPWARDS: Effort = Effort { rounds: 2, work: 200_000_000, ..STEP };
 const SCALES: [f64; 6] = [0.05, 0.2, 0.8, 3.2, 12.8, 51.2];
 
 /// The weights of all positions, and the plan for which they were last changed.
-struct Weighing {
+struct PositionWeights {
     latest: Vec<usize>,
     spread: MemoryPrices,
 }
@@ -122,13 +122,13 @@ impl MemorySearch<'_> {
         true
     }
 
-    fn begin_weighing(&self) -> Weighing {
+    fn begin_weighing(&self) -> PositionWeights {
         let latest = self.leanest.as_ref().map(|(_, plan)| plan.clone());
-        Weighing { latest: latest.unwrap_or_default(), spread: MemoryPrices::new() }
+        PositionWeights { latest: latest.unwrap_or_default(), spread: MemoryPrices::new() }
     }
 
     /// Updates the weights and plans with them, twice.
-    fn weigh_and_plan(&mut self, weighing: &mut Weighing) {
+    fn weigh_and_plan(&mut self, weighing: &mut PositionWeights) {
         let limit = self.limit as f64;
         let seconds = SECONDS * limit / self.bound.max(f64::MIN_POSITIVE);
         for _ in 0..2 {

@@ -38,8 +38,8 @@ use graphc_ir::plan::{CompileOptions, Strategy};
 use graphc_solver::cutting_planes::MemoryPrices;
 use graphc_solver::minimise::{Effort, FULL, Minimum, ROUGHLY, Reduced, STEP, TOLERANCE};
 
-use super::encoding::lead::{Before, Lead, free_network, minimise_following, minimise_leading};
 use super::encoding::minimise_at_prices;
+use super::encoding::warm_start::{Before, WarmStart, free_network, minimise_cold, minimise_warm};
 use super::error::PlannerError;
 use super::problem::Problem;
 use super::problem::usage::find_overload;
@@ -129,7 +129,7 @@ const NEAR: f64 = 2e-3;
 const ROUGH: f64 = 2e-2;
 
 /// Finds the plan of fewest seconds that fits the memory, or the best plan found, with a bound. If no plan costs less than the ceiling that is known
-/// before, it returns any plan that costs as much or more, and the bound is at most the ceiling. If memory is not short, it also returns the lead for
+/// before, it returns any plan that costs as much or more, and the bound is at most the ceiling. If memory is not short, it also returns the warm start for
 /// the search for another form.
 ///
 /// # Errors
@@ -138,7 +138,7 @@ pub(super) fn solve_in_memory(
     problem: &Problem<'_>,
     before: Before<'_>,
     care: Care,
-) -> Result<(Solution, Option<Lead>), PlannerError> {
+) -> Result<(Solution, Option<WarmStart>), PlannerError> {
     let found = plan_unlimited(problem, care, || Some(before))?.expect("all is known before");
     if found.fits {
         return Ok(found.into_solution());
@@ -161,17 +161,17 @@ pub(super) struct Unlimited {
     /// The assignment of data parallelism.
     data: Vec<usize>,
     free: Minimum,
-    /// The lead for the search for another form.
-    lead: Option<Lead>,
+    /// The warm start for the search for another form.
+    warm_start: Option<WarmStart>,
 }
 
 impl Unlimited {
-    /// Returns the plan with its lead for the search for another form.
-    pub(super) fn into_solution(self) -> (Solution, Option<Lead>) {
-        let Self { assignment, free, lead, .. } = self;
+    /// Returns the plan with its warm start for the search for another form.
+    pub(super) fn into_solution(self) -> (Solution, Option<WarmStart>) {
+        let Self { assignment, free, warm_start, .. } = self;
         let Minimum { value: seconds, bound, .. } = free;
         let relaxed = seconds;
-        (Solution { assignment, seconds, bound, relaxed, prices: None }, lead)
+        (Solution { assignment, seconds, bound, relaxed, prices: None }, warm_start)
     }
 }
 
@@ -188,20 +188,18 @@ pub(super) fn plan_unlimited<'a>(
     let data = strategies::assign_strategy(problem, Strategy::Data)?;
     let network = free_network(problem);
     let reduced = Reduced::new(&network);
-    let Some(Before { ceiling, lead }) = before() else { return Ok(None) };
+    let Some(Before { ceiling, warm_start }) = before() else { return Ok(None) };
     // A plan that is known to be sensible: what is found is at least as good.
     let effort = care.effort(problem.options);
-    let (free, lead) = match lead.filter(|_| problem.tied.is_none()) {
-        Some(first) => {
-            (minimise_following(problem, reduced, (&data, ceiling), first, effort), None)
-        }
-        None => minimise_leading(problem, reduced, (&data, ceiling), effort),
+    let (free, warm_start) = match warm_start.filter(|_| problem.tied.is_none()) {
+        Some(first) => (minimise_warm(problem, reduced, (&data, ceiling), first, effort), None),
+        None => minimise_cold(problem, reduced, (&data, ceiling), effort),
     };
     let nodes = problem.candidates.len();
     let assignment = free.labels[..nodes].to_vec();
     let is_dear = free.value >= ceiling && free.bound >= ceiling * (1.0 - TOLERANCE);
     let fits = is_dear || find_overload(problem, &assignment, problem.limit).is_none();
-    Ok(Some(Unlimited { fits, assignment, data, free, lead }))
+    Ok(Some(Unlimited { fits, assignment, data, free, warm_start }))
 }
 
 /// Checks that a plan fits the memory, with the search of [`solve_in_memory`] up to the first plan that does.

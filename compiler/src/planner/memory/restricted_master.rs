@@ -6,7 +6,7 @@
 use graphc_solver::minimise::STEP;
 
 use super::search::MemorySearch;
-use crate::planner::encoding::lead::free_network;
+use crate::planner::encoding::warm_start::free_network;
 
 /// The number of times that the whole problem is asked for more labels. With half as many four products on 2x2 in 25.6 KiB cost 4.2 % more; twice as
 /// many change no plan.
@@ -28,7 +28,7 @@ impl MemorySearch<'_> {
         }
         for share in LESS {
             if !self.is_within_gap(FAR) {
-                self.with_less(share);
+                self.search_with_less_memory(share);
             }
         }
     }
@@ -66,7 +66,7 @@ impl MemorySearch<'_> {
 
     /// Searches for plans as if there were less memory. Plans that prices lead to may leave much of the memory unused, or not fit. A plan between
     /// these may be the cheapest of a lower limit.
-    fn with_less(&mut self, share: f64) {
+    fn search_with_less_memory(&mut self, share: f64) {
         let (limit, bound, prices) = (self.limit, self.bound, self.prices.clone());
         let proven = self.proven.clone();
         self.limit_to((limit as f64 * share) as u64);

@@ -9,7 +9,7 @@ use graphc_solver::network::Network;
 
 use super::{Care, Solution};
 use crate::planner::encoding::extend_labels;
-use crate::planner::encoding::lead::free_network;
+use crate::planner::encoding::warm_start::free_network;
 use crate::planner::error::PlannerError;
 use crate::planner::problem::Problem;
 use crate::planner::problem::usage::{list_items, memory_profiles, overload_of, too_large};

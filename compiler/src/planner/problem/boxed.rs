@@ -7,6 +7,8 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::rc::Rc;
 
+use graphc_ir::ids::NodeId;
+
 use super::candidates::Candidate;
 use super::layouts::{ClassId, PlacementId, Price, SbpId};
 use super::{Demand, Problem};
@@ -89,7 +91,7 @@ pub(crate) struct KnownBoxing {
     taken: Remembered<(*const Candidate, Vec<usize>), Taken>,
     of_alike: Remembered<BoxingKey, Boxed>,
     /// The prices, by producer, result and placement. No two demands share these.
-    of_demand: Remembered<(usize, usize, PlacementId), Boxed>,
+    of_demand: Remembered<(NodeId, usize, PlacementId), Boxed>,
 }
 
 /// Returns the result for a key, and computes it if it is not known yet.
@@ -114,7 +116,7 @@ impl Problem<'_> {
 
     /// Returns the prices of boxing a demanded tensor.
     pub(crate) fn boxing_prices(&self, demand: &Demand) -> Rc<Boxed> {
-        let own = (demand.producer.index(), demand.index, demand.placement);
+        let own = (demand.producer, demand.index, demand.placement);
         find_or_remember(&self.boxing.of_demand, own, || {
             let key = self.boxing_key(demand);
             find_or_remember(&self.boxing.of_alike, key, || Rc::new(self.find_boxed(demand)))
@@ -122,16 +124,16 @@ impl Problem<'_> {
     }
 
     /// Returns the layouts in which each candidate of a reader takes it. For nodes that are alike they are found once.
-    pub(crate) fn layouts_taken(&self, reader: &(usize, Vec<usize>)) -> Rc<Taken> {
-        let (all, places) = (&self.candidates[reader.0], &reader.1);
+    pub(crate) fn layouts_taken(&self, reader: &(NodeId, Vec<usize>)) -> Rc<Taken> {
+        let (all, places) = (self.candidates_of(reader.0), &reader.1);
         let key = (all.as_ptr(), places.clone());
         find_or_remember(&self.boxing.taken, key, || Rc::new(Taken::new(all, places)))
     }
 
     fn boxing_key(&self, demand: &Demand) -> BoxingKey {
-        let list = |node: usize| self.candidates[node].as_ptr();
+        let list = |node: NodeId| self.candidates_of(node).as_ptr();
         BoxingKey {
-            made: (list(demand.producer.index()), demand.index),
+            made: (list(demand.producer), demand.index),
             classes: [demand.from, demand.to],
             fetched: demand.fetched,
             fusion: demand.fusion,
@@ -141,7 +143,7 @@ impl Problem<'_> {
     }
 
     fn find_boxed(&self, demand: &Demand) -> Boxed {
-        let labels = 0..self.candidates[demand.producer.index()].len();
+        let labels = 0..self.candidates_of(demand.producer).len();
         let made: Vec<SbpId> = labels.map(|label| self.source_layout(demand, label)).collect();
         let sources = sort_distinct(made.clone());
         let index =
@@ -194,13 +196,13 @@ mod tests {
         let cluster = preset("cpu").expect("a preset");
         let problem = Problem::new(&decisions, &options, &cluster).expect("fits");
         let demands = &problem.demands;
-        let name = |node: usize| decisions.graph().nodes[node].op.name();
+        let name = |node: NodeId| decisions.graph().node(node).op.name();
         let of_products: Vec<&Demand> =
-            demands.iter().filter(|demand| name(demand.producer.index()) == "matmul").collect();
+            demands.iter().filter(|demand| name(demand.producer) == "matmul").collect();
         assert_eq!(of_products.len(), 3);
         let first = of_products[0];
         for demand in &of_products {
-            let lists = [first, demand].map(|demand| &problem.candidates[demand.producer.index()]);
+            let lists = [first, demand].map(|demand| problem.candidates_of(demand.producer));
             assert!(Rc::ptr_eq(lists[0], lists[1]));
             let [known, boxed] = [first, demand].map(|demand| problem.boxing_prices(demand));
             assert!(Rc::ptr_eq(&known, &boxed));

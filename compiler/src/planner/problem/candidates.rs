@@ -101,7 +101,7 @@ impl<'a> Candidates<'a> {
         layouts: &Layouts<'_>,
         before: &[CandidateList],
     ) -> Result<CandidateList, PlannerError> {
-        let placement = layouts.placement_of(id.index());
+        let placement = layouts.placement_of(id);
         let all = match &node.op {
             Op::ToGlobal(op) => Rc::new([to_global(op, layouts)]),
             _ => self.of_rule(id, node, placement, layouts)?,

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use graphc_ir::ids::ValueId;
+use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::mesh::Placement;
 use graphc_ir::plan::{Cluster, Layout};
 use graphc_ir::sbp::NdSbp;
@@ -97,8 +97,8 @@ impl<'a> Layouts<'a> {
     }
 
     /// Returns the placement of a node.
-    pub(crate) fn placement_of(&self, node: usize) -> PlacementId {
-        self.placement_of[node]
+    pub(crate) fn placement_of(&self, node: NodeId) -> PlacementId {
+        self.placement_of[node.index()]
     }
 
     /// Returns the placement of an identifier.

@@ -10,7 +10,7 @@
 //! the last of the earlier readers (`Collector::behind_readers`).
 
 use graphc_ir::graph::Node;
-use graphc_ir::ids::ValueId;
+use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::mesh::Placement;
 use graphc_ir::op::Op;
 use graphc_ir::plan::Schedule;
@@ -44,7 +44,7 @@ pub(crate) struct Lifetimes {
     /// The number of microbatches under way at once, by stage and chunk.
     under_way: Vec<Vec<usize>>,
     /// The readers of each value.
-    readers: Vec<Vec<usize>>,
+    readers: Vec<Vec<NodeId>>,
 }
 
 /// Ranks that belong to the same placements, so that their memory is alike.
@@ -60,24 +60,19 @@ impl Lifetimes {
     /// Makes the order of these decisions.
     pub(crate) fn new(decisions: &Decisions, schedule: Schedule) -> Self {
         let graph = decisions.graph();
-        let mut order: Vec<usize> = (0..graph.nodes.len()).collect();
-        order.sort_by_key(|&node| decisions.training.phases[node]);
+        let mut order: Vec<NodeId> = graph.iter().map(|(id, _)| id).collect();
+        order.sort_by_key(|&node| decisions.training.phases[node.index()]);
         let mut position = vec![0; order.len()];
         for (at, &node) in order.iter().enumerate() {
-            position[node] = at;
+            position[node.index()] = at;
         }
-        let consumers = graph.list_consumers();
-        let readers =
-            consumers.iter().map(|nodes| nodes.iter().map(|id| id.index()).collect()).collect();
-        let repeated = |(_, node): &(usize, &Node)| decisions.count_actions(node) > 1;
-        let nodes = || graph.nodes.iter().enumerate().filter(repeated);
-        let looped = nodes()
-            .map(|(node, _)| position[node])
-            .min()
-            .zip(nodes().map(|(node, _)| position[node]).max());
+        let readers = graph.list_consumers();
+        let repeated = |(_, node): &(NodeId, &Node)| decisions.count_actions(node) > 1;
+        let positions = || graph.iter().filter(repeated).map(|(id, _)| position[id.index()]);
+        let looped = positions().min().zip(positions().max());
         let (stages, microbatches) = (decisions.staging.stages, decisions.rates.microbatches);
         let under_way = under_way(schedule, stages, microbatches);
-        let phases = order.iter().map(|&node| decisions.training.phases[node]);
+        let phases = order.iter().map(|&node| decisions.training.phases[node.index()]);
         let first_update = phases.take_while(|&phase| phase != Phase::Update).count();
         Self {
             position,
@@ -94,20 +89,26 @@ impl Lifetimes {
         self.position.len()
     }
 
+    /// Returns the position of a node.
+    pub(crate) fn position_of(&self, node: NodeId) -> usize {
+        self.position[node.index()]
+    }
+
     /// Returns the span in which a node acts.
-    pub(crate) fn node_span(&self, node: usize) -> Span {
-        Span { start: self.position[node], end: self.position[node], others: 0 }
+    pub(crate) fn node_span(&self, node: NodeId) -> Span {
+        let position = self.position_of(node);
+        Span { start: position, end: position, others: 0 }
     }
 
     /// Returns the span in which a tensor is kept where it is made. A variable is kept always.
     pub(crate) fn made_span(&self, decisions: &Decisions, value: ValueId) -> Span {
-        let producer = decisions.graph().value(value).producer.index();
-        let node = &decisions.graph().nodes[producer];
+        let producer = decisions.graph().value(value).producer;
+        let node = decisions.graph().node(producer);
         if matches!(node.op, Op::Variable(_)) {
             return Span { start: 0, end: self.len() - 1, others: 0 };
         }
         let readers = &self.readers[value.index()];
-        let mut nodes: Vec<usize> =
+        let mut nodes: Vec<NodeId> =
             readers.iter().copied().filter(|&node| !is_regather(decisions, node)).collect();
         if self.is_scattered(decisions, value) {
             nodes.clear();
@@ -124,14 +125,14 @@ impl Lifetimes {
     /// it smaller, so the layout that they take decides how long it is kept where it is made.
     pub(crate) fn is_scattered(&self, decisions: &Decisions, value: ValueId) -> bool {
         let graph = decisions.graph();
-        let producer = graph.value(value).producer.index();
-        let placement = &decisions.staging.placement;
-        let phases = &decisions.training.phases;
+        let producer = graph.value(value).producer;
+        let placement = |node: NodeId| &decisions.staging.placement[node.index()];
+        let phase = |node: NodeId| decisions.training.phases[node.index()];
         let updates =
-            |&node: &usize| phases[node] == Phase::Update && placement[node] == placement[producer];
+            |&node: &NodeId| phase(node) == Phase::Update && placement(node) == placement(producer);
         let readers = &self.readers[value.index()];
-        phases[producer] != Phase::Update
-            && !graph.nodes[producer].op.is_given()
+        phase(producer) != Phase::Update
+            && !graph.node(producer).op.is_given()
             && decisions.rates.values[value.index()] == ValueRate::Step
             && !readers.is_empty()
             && readers.iter().all(updates)
@@ -140,8 +141,8 @@ impl Lifetimes {
     }
 
     /// Whether a value that is computed once a step is kept through all microbatches, because some of these readers read it in each.
-    fn is_kept_for(&self, decisions: &Decisions, value: ValueId, readers: &[usize]) -> bool {
-        let repeats = |&node: &usize| decisions.count_actions(&decisions.graph().nodes[node]) > 1;
+    fn is_kept_for(&self, decisions: &Decisions, value: ValueId, readers: &[NodeId]) -> bool {
+        let repeats = |&node: &NodeId| decisions.count_actions(decisions.graph().node(node)) > 1;
         let per_step = decisions.rates.values[value.index()] == ValueRate::Step;
         per_step && readers.iter().any(repeats)
     }
@@ -153,14 +154,14 @@ impl Lifetimes {
         &self,
         decisions: &Decisions,
         value: ValueId,
-        readers: &[usize],
+        readers: &[NodeId],
     ) -> Span {
         if readers.is_empty() {
-            return self.node_span(decisions.graph().value(value).producer.index());
+            return self.node_span(decisions.graph().value(value).producer);
         }
         let nodes = self.direct_readers(decisions, readers);
         if nodes.is_empty() {
-            let first = readers.iter().map(|&node| self.position[node]).min().unwrap_or(0);
+            let first = readers.iter().map(|&node| self.position_of(node)).min().unwrap_or(0);
             return Span { start: first, end: first, others: 0 };
         }
         let span = self.find_span(decisions, value, &nodes, false);
@@ -171,16 +172,16 @@ impl Lifetimes {
     }
 
     /// Whether boxing for these readers waits for other tensors, with which it shares one message before the first update.
-    fn shares_message(&self, decisions: &Decisions, value: ValueId, readers: &[usize]) -> bool {
+    fn shares_message(&self, decisions: &Decisions, value: ValueId, readers: &[NodeId]) -> bool {
         let per_step = decisions.rates.values[value.index()] == ValueRate::Step;
         is_fused(decisions, per_step, readers)
             && decisions.graph().value(value).ty.bytes() < SCATTERED_BYTES
     }
 
     /// Returns those of these readers of a value on whose layout it depends how long a copy is kept.
-    fn direct_readers(&self, decisions: &Decisions, readers: &[usize]) -> Vec<usize> {
-        let updates = |&node: &usize| decisions.training.phases[node] == Phase::Update;
-        let mut nodes: Vec<usize> =
+    fn direct_readers(&self, decisions: &Decisions, readers: &[NodeId]) -> Vec<NodeId> {
+        let updates = |&node: &NodeId| decisions.training.phases[node.index()] == Phase::Update;
+        let mut nodes: Vec<NodeId> =
             readers.iter().copied().filter(|&node| !is_regather(decisions, node)).collect();
         if !nodes.iter().all(updates) {
             nodes.retain(|node| !updates(node));
@@ -190,10 +191,10 @@ impl Lifetimes {
 
     /// Returns the span of the result of a `regather`: from the last time that others read its operand, or a copy of it, to its own last reader. Also
     /// returns whether the operand is kept in that time anyway, so that a result of the same layout takes no memory.
-    pub(crate) fn regathered_span(&self, decisions: &Decisions, node: usize) -> (Span, bool) {
+    pub(crate) fn regathered_span(&self, decisions: &Decisions, node: NodeId) -> (Span, bool) {
         let graph = decisions.graph();
-        let (operand, result) = (graph.nodes[node].operands[0], graph.nodes[node].results[0]);
-        let producer = graph.value(operand).producer.index();
+        let (operand, result) = (graph.node(node).operands[0], graph.node(node).results[0]);
+        let producer = graph.value(operand).producer;
         let rate = |value: ValueId| decisions.rates.values[value.index()];
         let through = rate(operand) == ValueRate::Step && rate(result) == ValueRate::Anew;
         if let Some((first, last)) = self.looped.filter(|_| through) {
@@ -201,17 +202,18 @@ impl Lifetimes {
         }
         let before = self.direct_readers(decisions, &self.readers[operand.index()]);
         let after = &self.readers[result.index()];
-        let from = before.iter().map(|&node| self.position[node]).max();
-        let from = from.map_or(self.position[node], |last| (last + 1).min(self.position[node]));
-        let end = after.iter().map(|&node| self.position[node]).max();
-        let all: Vec<usize> = before.into_iter().chain(after.iter().copied()).collect();
+        let from = before.iter().map(|&node| self.position_of(node)).max();
+        let from =
+            from.map_or(self.position_of(node), |last| (last + 1).min(self.position_of(node)));
+        let end = after.iter().map(|&node| self.position_of(node)).max();
+        let all: Vec<NodeId> = before.into_iter().chain(after.iter().copied()).collect();
         let others = match rate(result) {
             ValueRate::Step => 0,
             _ => self.count_stashed(decisions, &all),
         };
         let end = end.unwrap_or(from).max(from);
         let is_kept =
-            matches!(graph.nodes[producer].op, Op::Variable(_)) || rate(operand) == ValueRate::Anew;
+            matches!(graph.node(producer).op, Op::Variable(_)) || rate(operand) == ValueRate::Anew;
         (Span { start: from, end, others }, is_kept)
     }
 
@@ -219,14 +221,14 @@ impl Lifetimes {
         &self,
         decisions: &Decisions,
         value: ValueId,
-        nodes: &[usize],
+        nodes: &[NodeId],
         made_in_loop: bool,
     ) -> Span {
-        let positions = nodes.iter().map(|&node| self.position[node]);
+        let positions = nodes.iter().map(|&node| self.position_of(node));
         let (mut start, mut end) =
             positions.fold((usize::MAX, 0), |(low, high), at| (low.min(at), high.max(at)));
         let per_step = decisions.rates.values[value.index()] == ValueRate::Step;
-        let in_loop = |&node: &usize| decisions.count_actions(&decisions.graph().nodes[node]) > 1;
+        let in_loop = |&node: &NodeId| decisions.count_actions(decisions.graph().node(node)) > 1;
         if let Some((first, last)) = self.looped
             && per_step
             && (made_in_loop || nodes.iter().any(in_loop))
@@ -238,8 +240,8 @@ impl Lifetimes {
     }
 
     /// Returns the number of further microbatches whose contents are kept, for what the forward pass leaves to the backward pass.
-    pub(crate) fn count_stashed(&self, decisions: &Decisions, nodes: &[usize]) -> usize {
-        let phase = |node: usize| decisions.training.phases[node];
+    pub(crate) fn count_stashed(&self, decisions: &Decisions, nodes: &[NodeId]) -> usize {
+        let phase = |node: NodeId| decisions.training.phases[node.index()];
         let crosses = nodes.iter().any(|&node| phase(node) == Phase::Forward)
             && nodes.iter().any(|&node| phase(node) != Phase::Forward);
         if !crosses {
@@ -258,8 +260,8 @@ impl Lifetimes {
 }
 
 /// Whether a node is a `regather`.
-pub(super) fn is_regather(decisions: &Decisions, node: usize) -> bool {
-    matches!(decisions.graph().nodes[node].op, Op::Regather(_))
+pub(super) fn is_regather(decisions: &Decisions, node: NodeId) -> bool {
+    matches!(decisions.graph().node(node).op, Op::Regather(_))
 }
 
 fn find_domains(decisions: &Decisions) -> Vec<Domain> {

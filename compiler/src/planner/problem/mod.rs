@@ -52,7 +52,7 @@ pub(crate) struct Demand {
     /// The placement where it is read.
     pub placement: PlacementId,
     /// The nodes that read it, each with the operands that it is.
-    pub readers: Vec<(usize, Vec<usize>)>,
+    pub readers: Vec<(NodeId, Vec<usize>)>,
     /// Whether the user reads it too: in the layout in which it is made, with partial values summed up.
     pub fetched: bool,
     /// The number of times that it is boxed in a step.
@@ -135,7 +135,7 @@ pub struct Made {
     /// The time for which it is kept.
     pub span: Span,
     /// The result of another node that is kept anyway, by node and index, if there is one. In the same layout this tensor takes no memory.
-    pub beside: Option<(usize, usize)>,
+    pub beside: Option<(NodeId, usize)>,
 }
 
 impl Made {
@@ -226,6 +226,11 @@ impl<'a> Problem<'a> {
         })
     }
 
+    /// Returns the candidates of a node.
+    pub fn candidates_of(&self, node: NodeId) -> &CandidateList {
+        &self.candidates[node.index()]
+    }
+
     /// Returns the problem with other candidates of nodes. Nothing is known yet of boxing between these.
     pub fn with_candidates(&self, candidates: Rc<[CandidateList]>) -> Self {
         Self { candidates, boxing: Rc::default(), ..self.clone() }
@@ -233,16 +238,16 @@ impl<'a> Problem<'a> {
 
     /// Returns the layout in which a candidate of the producer makes a demanded tensor.
     pub(crate) fn source_layout(&self, demand: &Demand, candidate: usize) -> SbpId {
-        self.candidates[demand.producer.index()][candidate].results[demand.index]
+        self.candidates_of(demand.producer)[candidate].results[demand.index]
     }
 
     /// Returns the layouts in which a candidate of a reader takes it, each once.
     pub(crate) fn target_layouts(
         &self,
-        reader: &(usize, Vec<usize>),
+        reader: &(NodeId, Vec<usize>),
         candidate: usize,
     ) -> Vec<SbpId> {
-        let candidate = &self.candidates[reader.0][candidate];
+        let candidate = &self.candidates_of(reader.0)[candidate];
         let mut targets: Vec<SbpId> =
             reader.1.iter().map(|&position| candidate.operands[position]).collect();
         targets.sort_unstable();
@@ -270,11 +275,11 @@ impl<'a> Problem<'a> {
     pub(crate) fn boxed_for(
         &self,
         value: ValueId,
-        readers: &[usize],
+        readers: &[NodeId],
         from: SbpId,
         to: SbpId,
     ) -> f64 {
-        let producer = self.decisions.graph().value(value).producer.index();
+        let producer = self.decisions.graph().value(value).producer;
         let class = self.layouts.class(value, self.layouts.placement_of(producer));
         let price = self.layouts.price((class, from), (class, to));
         unhidden_seconds(price.seconds, self.hidden.find_window(self.decisions, value, readers))

@@ -1,6 +1,8 @@
 //! Counts the variables and constraints of a problem's integer programme, and lists the layouts in which tensors are
 //! made and taken.
 
+use graphc_ir::ids::NodeId;
+
 use super::layouts::SbpId;
 use super::{Demand, Problem, WriteBack};
 
@@ -15,8 +17,8 @@ pub fn programme_size(problem: &Problem<'_>) -> (usize, usize) {
         constraints += takers + targets * (1 + sources);
     }
     for made in problem.made.iter().filter(|made| made.beside.is_some()) {
-        variables += problem.candidates[made.producer.index()].len();
-        constraints += problem.candidates[made.producer.index()].len();
+        variables += problem.candidates_of(made.producer).len();
+        constraints += problem.candidates_of(made.producer).len();
     }
     for back in problem.write_backs.iter() {
         let (rows, columns) = write_back_layouts(problem, back);
@@ -28,7 +30,7 @@ pub fn programme_size(problem: &Problem<'_>) -> (usize, usize) {
 
 /// Counts the layouts in which a demanded tensor is made, those in which it is taken, and the sum over takers of the layouts that each takes.
 fn count_layouts(problem: &Problem<'_>, demand: &Demand) -> [usize; 3] {
-    let labels = 0..problem.candidates[demand.producer.index()].len();
+    let labels = 0..problem.candidates_of(demand.producer).len();
     let sources = sort_distinct(labels.map(|label| problem.source_layout(demand, label)).collect());
     let fetch = sources.iter().filter_map(|&source| problem.fetch_target(demand, source));
     let mut takers = vec![sort_distinct(fetch.collect())];
@@ -52,26 +54,26 @@ pub(in crate::planner) struct DemandLayouts {
     /// The layouts in which it may be taken.
     pub targets: Vec<SbpId>,
     /// For each target and each reader the labels that take it, as (node, labels).
-    pub takers: Vec<Vec<(usize, Vec<usize>)>>,
+    pub takers: Vec<Vec<(NodeId, Vec<usize>)>>,
 }
 
 impl DemandLayouts {
     /// Lists the layouts of all candidates of the producer and the readers.
     pub(crate) fn new(problem: &Problem<'_>, demand: &Demand) -> Self {
-        let labels = problem.candidates[demand.producer.index()].len();
+        let labels = problem.candidates_of(demand.producer).len();
         let made: Vec<SbpId> =
             (0..labels).map(|label| problem.source_layout(demand, label)).collect();
         let fetch: Vec<Option<SbpId>> =
             made.iter().map(|&source| problem.fetch_target(demand, source)).collect();
-        let mut taken: Vec<(SbpId, usize, usize)> = Vec::new();
+        let mut taken: Vec<(SbpId, NodeId, usize)> = Vec::new();
         for reader in &demand.readers {
-            for label in 0..problem.candidates[reader.0].len() {
+            for label in 0..problem.candidates_of(reader.0).len() {
                 let targets = problem.target_layouts(reader, label);
                 taken.extend(targets.into_iter().map(|target| (target, reader.0, label)));
             }
         }
         for (label, target) in fetch.iter().enumerate() {
-            taken.extend(target.map(|target| (target, demand.producer.index(), label)));
+            taken.extend(target.map(|target| (target, demand.producer, label)));
         }
         let mut targets: Vec<SbpId> = taken.iter().map(|&(target, ..)| target).collect();
         let mut sources = made;
@@ -84,8 +86,8 @@ impl DemandLayouts {
     }
 }
 
-fn find_takers(taken: &[(SbpId, usize, usize)], target: SbpId) -> Vec<(usize, Vec<usize>)> {
-    let mut takers: Vec<(usize, Vec<usize>)> = Vec::new();
+fn find_takers(taken: &[(SbpId, NodeId, usize)], target: SbpId) -> Vec<(NodeId, Vec<usize>)> {
+    let mut takers: Vec<(NodeId, Vec<usize>)> = Vec::new();
     for &(of, node, label) in taken {
         if of == target {
             match takers.iter_mut().find(|taker| taker.0 == node) {
@@ -102,12 +104,9 @@ pub(in crate::planner) fn write_back_layouts(
     problem: &Problem<'_>,
     back: &WriteBack,
 ) -> (Vec<SbpId>, Vec<SbpId>) {
-    let of = |node: usize, result: usize| {
-        let mut all: Vec<SbpId> =
-            problem.candidates[node].iter().map(|candidate| candidate.results[result]).collect();
-        all.sort_unstable();
-        all.dedup();
-        all
+    let of = |node: NodeId, result: usize| {
+        let candidates = problem.candidates_of(node).iter();
+        sort_distinct(candidates.map(|candidate| candidate.results[result]).collect())
     };
-    (of(back.update.index(), back.result), of(back.variable.index(), 0))
+    (of(back.update, back.result), of(back.variable, 0))
 }

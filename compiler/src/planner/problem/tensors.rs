@@ -56,35 +56,35 @@ impl<'p, 'a> Tensors<'p, 'a> {
     }
 
     fn made_by(&self, producer: NodeId, node: &Node, (index, value): (usize, ValueId)) -> Made {
-        let placement = self.layouts.placement_of(producer.index());
+        let placement = self.layouts.placement_of(producer);
         let class = self.layouts.class(value, placement);
         let (span, beside) = match node.op {
-            Op::Regather(_) => self.regathered_span(producer.index(), node),
+            Op::Regather(_) => self.regathered_span(producer, node),
             _ => (self.lifetimes.made_span(self.decisions, value), None),
         };
         Made { value, producer, index, class, placement, span, beside }
     }
 
-    fn regathered_span(&self, id: usize, node: &Node) -> (Span, Option<(usize, usize)>) {
+    fn regathered_span(&self, id: NodeId, node: &Node) -> (Span, Option<(NodeId, usize)>) {
         let (span, is_kept) = self.lifetimes.regathered_span(self.decisions, id);
         let operand = self.decisions.graph().value(node.operands[0]);
-        (span, is_kept.then_some((operand.producer.index(), operand.index)))
+        (span, is_kept.then_some((operand.producer, operand.index)))
     }
 
     /// Lists the tensors that are read, by nodes or by the user, on each placement of readers.
     pub(super) fn list_demands(&self) -> Vec<Demand> {
         let graph = self.decisions.graph();
-        let mut readers: Vec<BTreeMap<PlacementId, BTreeMap<usize, Vec<usize>>>> =
+        let mut readers: Vec<BTreeMap<PlacementId, BTreeMap<NodeId, Vec<usize>>>> =
             vec![BTreeMap::new(); graph.values.len()];
         for (id, node) in graph.iter() {
-            let placement = self.layouts.placement_of(id.index());
+            let placement = self.layouts.placement_of(id);
             for (position, operand) in node.operands.iter().enumerate() {
                 let of_value = readers[operand.index()].entry(placement).or_default();
-                of_value.entry(id.index()).or_default().push(position);
+                of_value.entry(id).or_default().push(position);
             }
         }
         for output in &graph.outputs {
-            let producer = graph.value(output.value).producer.index();
+            let producer = graph.value(output.value).producer;
             let placement = self.layouts.placement_of(producer);
             readers[output.value.index()].entry(placement).or_default();
         }
@@ -102,17 +102,17 @@ impl<'p, 'a> Tensors<'p, 'a> {
         &self,
         value: ValueId,
         placement: PlacementId,
-        readers: Vec<(usize, Vec<usize>)>,
+        readers: Vec<(NodeId, Vec<usize>)>,
     ) -> Demand {
         let (decisions, lifetimes) = (self.decisions, self.lifetimes);
         let graph = decisions.graph();
         let producer = graph.value(value).producer;
-        let home = self.layouts.placement_of(producer.index());
+        let home = self.layouts.placement_of(producer);
         let is_output = graph.outputs.iter().any(|output| output.value == value);
         let per_step = decisions.rates.values[value.index()] == ValueRate::Step;
         let moved =
-            |&(node, _): &(usize, Vec<usize>)| graph.nodes[node].op.operation().is_executed();
-        let nodes: Vec<usize> = readers.iter().map(|reader| reader.0).collect();
+            |&(node, _): &(NodeId, Vec<usize>)| graph.node(node).op.operation().is_executed();
+        let nodes: Vec<NodeId> = readers.iter().map(|reader| reader.0).collect();
         let stays = placement == home;
         let fused = stays && is_fused(decisions, per_step, &nodes);
         let hides = match stays {
@@ -145,9 +145,9 @@ impl<'p, 'a> Tensors<'p, 'a> {
         let mut all = Vec::new();
         for (id, node) in graph.iter() {
             for &(result, operand) in node.op.operation().updates() {
-                let placement = self.layouts.placement_of(id.index());
+                let placement = self.layouts.placement_of(id);
                 let variable = graph.value(node.operands[operand]).producer;
-                let home = self.layouts.placement_of(variable.index());
+                let home = self.layouts.placement_of(variable);
                 let value = node.results[result];
                 all.push(WriteBack {
                     update: id,
@@ -157,7 +157,7 @@ impl<'p, 'a> Tensors<'p, 'a> {
                     to: self.layouts.class(value, home),
                     placement,
                     fusion: (placement == home).then(|| self.fusion(placement)),
-                    span: self.lifetimes.node_span(id.index()),
+                    span: self.lifetimes.node_span(id),
                     is_read: !readers[value.index()].is_empty(),
                 });
             }

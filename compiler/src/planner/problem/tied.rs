@@ -3,6 +3,7 @@
 //! A node has one choice for both, unless it is pinned. The plan is still one of the mesh as it is. Only the proof is
 //! lost: the bound is then that of computing alone.
 
+use graphc_ir::ids::NodeId;
 use graphc_ir::mesh::Placement;
 use graphc_ir::plan::{Cluster, CompileOptions};
 
@@ -55,17 +56,14 @@ fn is_large(problem: &Problem<'_>) -> bool {
 
 /// Counts the pairs of candidates. They are no fewer than the variables, because for each pair of layouts there is a pair of candidates.
 fn count_pairs(problem: &Problem<'_>) -> usize {
-    let count = |node: usize| problem.candidates[node].len();
+    let count = |node: NodeId| problem.candidates_of(node).len();
     let nodes: usize = problem.candidates.iter().map(|all| all.len()).sum();
     let demands = problem.demands.iter().map(|demand| {
-        let made = count(demand.producer.index());
+        let made = count(demand.producer);
         let taken = demand.readers.iter().map(|(reader, operands)| count(*reader) * operands.len());
         (1 + made).saturating_mul(made + taken.sum::<usize>())
     });
-    let backs = problem
-        .write_backs
-        .iter()
-        .map(|back| count(back.update.index()) * count(back.variable.index()));
+    let backs = problem.write_backs.iter().map(|back| count(back.update) * count(back.variable));
     demands.chain(backs).fold(nodes, usize::saturating_add)
 }
 

@@ -1,6 +1,6 @@
 //! Sums the memory of an assignment: the bytes at each position, and the peak of each domain.
 
-use graphc_ir::ids::ValueId;
+use graphc_ir::ids::{NodeId, ValueId};
 
 use super::Problem;
 use super::layouts::{PlacementId, SbpId};
@@ -32,29 +32,29 @@ pub(crate) struct Peak {
 /// Lists everything that takes memory.
 pub(crate) fn list_items(problem: &Problem<'_>, assignment: &[usize]) -> Vec<MemoryItem> {
     let mut items = Vec::new();
+    let lies = |(node, result): (NodeId, usize)| {
+        problem.candidates_of(node)[assignment[node.index()]].results[result]
+    };
     for made in problem.made.iter() {
-        let lies = |(node, result): (usize, usize)| {
-            problem.candidates[node][assignment[node]].results[result]
-        };
-        let sbp = lies((made.producer.index(), made.index));
+        let sbp = lies((made.producer, made.index));
         let bytes = made.kept_bytes(&problem.layouts, sbp, made.beside.map(lies));
         let (value, placement, span) = (made.value, made.placement, made.span);
         items.push(MemoryItem { value, bytes, placement, span });
     }
     for back in problem.write_backs.iter() {
-        let source = problem.candidates[back.update.index()][assignment[back.update.index()]]
-            .results[back.result];
-        let target =
-            problem.candidates[back.variable.index()][assignment[back.variable.index()]].results[0];
+        let (source, target) = (lies((back.update, back.result)), lies((back.variable, 0)));
         let price = problem.layouts.price((back.from, source), (back.to, target));
-        let value = problem.decisions.graph().nodes[back.variable.index()].results[0];
+        let value = problem.decisions.graph().node(back.variable).results[0];
         let bytes = back.kept_bytes(&problem.layouts, source, price);
         let (placement, span) = (back.placement, back.span);
         items.push(MemoryItem { value, bytes, placement, span });
     }
     for demand in problem.demands.iter() {
         let source = problem.source_layout(demand, assignment[demand.producer.index()]);
-        let taken = demand.readers.iter().flat_map(|r| problem.target_layouts(r, assignment[r.0]));
+        let takes = |reader: &(NodeId, Vec<usize>)| {
+            problem.target_layouts(reader, assignment[reader.0.index()])
+        };
+        let taken = demand.readers.iter().flat_map(takes);
         let mut targets: Vec<SbpId> = taken.collect();
         targets.extend(problem.fetch_target(demand, source));
         targets.sort_unstable();

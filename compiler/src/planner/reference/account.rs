@@ -1,5 +1,7 @@
 //! Splits the sums of [`super::reprice`] by node: the seconds and the bytes of each node of a finished sharding.
 
+use graphc_ir::ids::NodeId;
+
 /// Seconds and bytes by node, for a job whose ranks all do the same.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Account {
@@ -71,21 +73,21 @@ impl Ledger {
         }
     }
 
-    pub(super) fn spend(&mut self, node: usize, seconds: f64) {
-        self.seconds[node] += seconds;
+    pub(super) fn spend(&mut self, node: NodeId, seconds: f64) {
+        self.seconds[node.index()] += seconds;
     }
 
     /// Adds bytes of a node's results, which are kept from one position to another.
     pub(super) fn keep(
         &mut self,
-        node: usize,
+        node: NodeId,
         kept: KeepDuration,
         bytes: u64,
         (start, end): (usize, usize),
     ) {
         match kept {
-            KeepDuration::Resident => self.resident[node] += bytes,
-            KeepDuration::Stashed => self.stashed[node] += bytes,
+            KeepDuration::Resident => self.resident[node.index()] += bytes,
+            KeepDuration::Stashed => self.stashed[node.index()] += bytes,
             KeepDuration::Transient => self.passing.add(bytes, (start, end)),
         }
     }

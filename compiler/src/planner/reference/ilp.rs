@@ -14,6 +14,8 @@ use good_lp::{
     constraint, variable,
 };
 
+use graphc_ir::ids::NodeId;
+
 use crate::planner::problem::layouts::{PlacementId, SbpId};
 use crate::planner::problem::lifetimes::Span;
 use crate::planner::problem::size::{DemandLayouts, write_back_layouts};
@@ -74,13 +76,14 @@ impl IlpModel {
     /// Adds (c), (d), and their part of (f) and (g).
     fn add_demand(&mut self, problem: &Problem<'_>, demand: &Demand) {
         let shape = DemandLayouts::new(problem, demand);
-        let made: Vec<SbpId> = (0..problem.candidates[demand.producer.index()].len())
+        let made: Vec<SbpId> = (0..problem.candidates_of(demand.producer).len())
             .map(|label| problem.source_layout(demand, label))
             .collect();
         for (&target, takers) in shape.targets.iter().zip(&shape.takers) {
             let boxed = self.variables.add(variable().min(0.0).max(1.0));
             for (node, labels) in takers {
-                let taken: Expression = labels.iter().map(|&label| self.x[*node][label]).sum();
+                let taken: Expression =
+                    labels.iter().map(|&label| self.x[node.index()][label]).sum();
                 self.constraints.push(constraint!(boxed >= taken));
             }
             let mut all = Expression::from(0.0);
@@ -104,13 +107,12 @@ impl IlpModel {
     /// Adds (e), and its part of (f) and (g).
     fn write_back(&mut self, problem: &Problem<'_>, back: &WriteBack) {
         let (sources, targets) = write_back_layouts(problem, back);
-        let made = |node: usize, result: usize, of: SbpId| -> Vec<usize> {
-            let candidates = &problem.candidates[node];
+        let made = |node: NodeId, result: usize, of: SbpId| -> Vec<usize> {
+            let candidates = problem.candidates_of(node);
             (0..candidates.len()).filter(|&label| candidates[label].results[result] == of).collect()
         };
-        let rows: Vec<_> =
-            sources.iter().map(|&s| made(back.update.index(), back.result, s)).collect();
-        let columns: Vec<_> = targets.iter().map(|&t| made(back.variable.index(), 0, t)).collect();
+        let rows: Vec<_> = sources.iter().map(|&s| made(back.update, back.result, s)).collect();
+        let columns: Vec<_> = targets.iter().map(|&t| made(back.variable, 0, t)).collect();
         let mut w = Vec::new();
         for &source in &sources {
             for &target in &targets {
@@ -140,8 +142,8 @@ impl IlpModel {
     /// Adds the memory of the results of nodes: a part of (f).
     fn add_made(&mut self, problem: &Problem<'_>) {
         for made in problem.made.iter() {
-            for label in 0..problem.candidates[made.producer.index()].len() {
-                let sbp = problem.candidates[made.producer.index()][label].results[made.index];
+            for label in 0..problem.candidates_of(made.producer).len() {
+                let sbp = problem.candidates_of(made.producer)[label].results[made.index];
                 let bytes = problem.layouts.bytes(made.class, sbp);
                 let x = self.x[made.producer.index()][label];
                 let taken = match made.beside {
@@ -159,10 +161,10 @@ impl IlpModel {
         problem: &Problem<'_>,
         x: Variable,
         sbp: SbpId,
-        (node, result): (usize, usize),
+        (node, result): (NodeId, usize),
     ) -> Variable {
         let taken = self.variables.add(variable().min(0.0).max(1.0));
-        let labels = problem.candidates[node].iter().zip(&self.x[node]);
+        let labels = problem.candidates_of(node).iter().zip(&self.x[node.index()]);
         let same = labels.filter(|(candidate, _)| candidate.results[result] == sbp);
         let beside: Expression = same.map(|(_, &x)| x).sum();
         self.constraints.push(constraint!(taken >= x - beside));

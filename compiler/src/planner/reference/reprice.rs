@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use graphc_ir::graph::Node;
-use graphc_ir::ids::ValueId;
+use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::mesh::Placement;
 use graphc_ir::op::Op;
 use graphc_ir::plan::{Cluster, CompileOptions, Layout, Schedule};
@@ -18,7 +18,7 @@ use crate::boxing::{
     unhidden_seconds,
 };
 use crate::cost::compute_work;
-use crate::decisions::{Decisions, Phase, Sharding, ValueRate};
+use crate::decisions::{Decisions, NodeSharding, Phase, Sharding, ValueRate};
 use crate::schedule::under_way;
 
 /// The cost and the memory of a sharding.
@@ -60,8 +60,8 @@ fn walk_sharding<'a>(
 ) -> ShardingWalk<'a> {
     let mut walk = ShardingWalk::new(decisions, sharding, cluster, options);
     for (id, node) in decisions.graph().iter() {
-        walk.price_node(id.index(), node, cluster);
-        walk.keep_results(id.index(), node);
+        walk.price_node(id, node, cluster);
+        walk.keep_results(id, node);
     }
     for value in 0..decisions.graph().values.len() {
         walk.box_copies(ValueId::new(value));
@@ -75,7 +75,7 @@ struct ShardingWalk<'a> {
     schedule: Schedule,
     under_way: Vec<Vec<usize>>,
     router: Router<'a>,
-    consumers: Vec<Vec<usize>>,
+    consumers: Vec<Vec<NodeId>>,
     /// The position of each node in the order of phases.
     position: Vec<usize>,
     /// Whether each node acts once for each of several microbatches.
@@ -107,23 +107,22 @@ impl<'a> ShardingWalk<'a> {
         options: &CompileOptions,
     ) -> Self {
         let graph = decisions.graph();
-        let mut order: Vec<usize> = (0..graph.nodes.len()).collect();
-        order.sort_by_key(|&node| (decisions.training.phases[node], node));
+        let mut order: Vec<NodeId> = graph.iter().map(|(id, _)| id).collect();
+        order.sort_by_key(|&node| (decisions.training.phases[node.index()], node));
         let mut position = vec![0; order.len()];
-        order.iter().enumerate().for_each(|(at, &node)| position[node] = at);
+        order.iter().enumerate().for_each(|(at, &node)| position[node.index()] = at);
         // The first node on each mesh.
-        let mut meshes: BTreeMap<&Placement, usize> = BTreeMap::new();
+        let mut meshes: BTreeMap<&Placement, NodeId> = BTreeMap::new();
         for (node, placement) in decisions.staging.placement.iter().enumerate() {
-            meshes.entry(placement).or_insert(node);
+            meshes.entry(placement).or_insert(NodeId::new(node));
         }
         let (mut kept, mut stage_of_rank) = (BTreeMap::new(), BTreeMap::new());
         for (rank, node) in unlike_ranks(&meshes) {
             kept.insert(rank, Spans::new(graph.nodes.len()));
-            stage_of_rank.insert(rank, decisions.staging.stage[node]);
+            stage_of_rank.insert(rank, decisions.staging.stage[node.index()]);
         }
         let fusion = |&place: &&'a Placement| (place, Fusion::for_placement(decisions, place));
         let fusions = meshes.keys().map(fusion).collect();
-        let ids = |nodes: &Vec<graphc_ir::ids::NodeId>| nodes.iter().map(|id| id.index()).collect();
         let repeats: Vec<bool> =
             graph.nodes.iter().map(|node| is_repeated(decisions, node)).collect();
         let looped =
@@ -141,7 +140,7 @@ impl<'a> ShardingWalk<'a> {
                 decisions.rates.microbatches,
             ),
             router: Router::new(cluster, decisions.rates.microbatches),
-            consumers: graph.list_consumers().iter().map(ids).collect(),
+            consumers: graph.list_consumers(),
             position,
             repeats,
             whole_loop,
@@ -170,18 +169,36 @@ impl<'a> ShardingWalk<'a> {
         self.decisions.rates.values[value.index()] == ValueRate::Step
     }
 
-    fn placement(&self, node: usize) -> &'a Placement {
-        &self.decisions.staging.placement[node]
+    fn placement(&self, node: NodeId) -> &'a Placement {
+        &self.decisions.staging.placement[node.index()]
+    }
+
+    fn position(&self, node: NodeId) -> usize {
+        self.position[node.index()]
+    }
+
+    fn phase(&self, node: NodeId) -> Phase {
+        self.decisions.training.phases[node.index()]
+    }
+
+    /// Whether a node acts once for each of several microbatches.
+    fn repeats(&self, node: NodeId) -> bool {
+        self.repeats[node.index()]
+    }
+
+    fn sharding_of(&self, node: NodeId) -> &'a NodeSharding {
+        &self.sharding.nodes[node.index()]
     }
 
     fn layout(&self, value: ValueId, placement: &Placement, sbp: &NdSbp) -> Layout {
         self.decisions.layout(value, placement, sbp)
     }
 
-    fn price_node(&mut self, id: usize, node: &Node, cluster: &Cluster) {
+    fn price_node(&mut self, id: NodeId, node: &Node, cluster: &Cluster) {
         let graph = self.decisions.graph();
-        let time = self.decisions.rates.nodes[id].map(|choice| (choice, self.microbatches()));
-        let choices = self.sharding.nodes[id].choices.iter().copied();
+        let time =
+            self.decisions.rates.nodes[id.index()].map(|choice| (choice, self.microbatches()));
+        let choices = self.sharding_of(id).choices.iter().copied();
         let axes: Vec<(Choice, usize)> = time
             .into_iter()
             .chain(choices.zip(self.placement(id).hierarchy.iter().copied()))
@@ -189,28 +206,28 @@ impl<'a> ShardingWalk<'a> {
         let results: Vec<_> = node.results.iter().map(|&value| &graph.value(value).ty).collect();
         let (_, seconds) =
             compute_work(cluster, &node.op, &graph.operand_types(node), &results, &axes);
-        let times = if self.repeats[id] { self.microbatches() } else { 1 };
+        let times = if self.repeats(id) { self.microbatches() } else { 1 };
         self.spend(id, times as f64 * seconds);
     }
 
-    fn spend(&mut self, node: usize, seconds: f64) {
+    fn spend(&mut self, node: NodeId, seconds: f64) {
         self.seconds += seconds;
         self.ledger.spend(node, seconds);
     }
 
     /// Returns the time for which a tensor, or a copy of it, is kept for these nodes.
-    fn kept_for(&self, value: ValueId, nodes: &[usize]) -> KeepDuration {
-        let producer = self.decisions.graph().value(value).producer.index();
-        let variable = matches!(self.decisions.graph().nodes[producer].op, Op::Variable(_));
+    fn kept_for(&self, value: ValueId, nodes: &[NodeId]) -> KeepDuration {
+        let producer = self.decisions.graph().value(value).producer;
+        let variable = matches!(self.decisions.graph().node(producer).op, Op::Variable(_));
         let made = nodes.contains(&producer);
         if variable && made || self.gradients.contains(&value) {
             return KeepDuration::Resident;
         }
-        let forward = |&node: &usize| self.decisions.training.phases[node] == Phase::Forward;
+        let forward = |&node: &NodeId| self.phase(node) == Phase::Forward;
         let crosses = nodes.iter().any(forward) && !nodes.iter().all(forward);
         let shared = self.microbatches() > 1
             && self.per_step(value)
-            && nodes.iter().any(|&node| self.repeats[node]);
+            && nodes.iter().any(|&node| self.repeats(node));
         match (shared, crosses) {
             (true, _) => KeepDuration::Resident,
             (false, true) => KeepDuration::Stashed,
@@ -219,11 +236,11 @@ impl<'a> ShardingWalk<'a> {
     }
 
     /// Counts the results of a node. Those that replace a variable are boxed back.
-    fn keep_results(&mut self, id: usize, node: &Node) {
+    fn keep_results(&mut self, id: NodeId, node: &Node) {
         let updates = node.op.operation().updates();
         for (index, &value) in node.results.iter().enumerate() {
             let placement = self.placement(id);
-            let made = self.layout(value, placement, &self.sharding.nodes[id].results[index]);
+            let made = self.layout(value, placement, &self.sharding_of(id).results[index]);
             let bytes = shard_bytes(&made, self.microbatches());
             let replaced = updates.iter().find(|pair| pair.0 == index);
             // A variable is overwritten in its place, unless others read what it becomes.
@@ -234,14 +251,14 @@ impl<'a> ShardingWalk<'a> {
                 self.keep_made(id, value, bytes);
             }
             let Some(&(_, operand)) = replaced else { continue };
-            let variable = self.decisions.graph().value(node.operands[operand]).producer.index();
-            let home = &self.sharding.nodes[variable].results[0];
+            let variable = self.decisions.graph().value(node.operands[operand]).producer;
+            let home = &self.sharding_of(variable).results[0];
             let home = self.layout(value, self.placement(variable), home);
             let route = self.router.find_route(&made, &home);
             let at_home = placement == self.placement(variable);
             self.spend(id, self.route_seconds(&route, &made, at_home));
             if let Some(copy) = self.copy_bytes(&route) {
-                let at = self.position[id];
+                let at = self.position(id);
                 let made = if is_read { 0 } else { bytes };
                 let all = made + copy + self.scratch_bytes(&route);
                 self.keep(placement, all, at, at);
@@ -251,16 +268,16 @@ impl<'a> ShardingWalk<'a> {
     }
 
     /// Returns the nodes that are not a `regather`.
-    fn direct_readers(&self, nodes: &[usize]) -> Vec<usize> {
+    fn direct_readers(&self, nodes: &[NodeId]) -> Vec<NodeId> {
         let regathers =
-            |node: usize| matches!(self.decisions.graph().nodes[node].op, Op::Regather(_));
+            |node: NodeId| matches!(self.decisions.graph().node(node).op, Op::Regather(_));
         nodes.iter().copied().filter(|&node| !regathers(node)).collect()
     }
 
     /// Returns the readers for which copies are kept. The copy for a `regather` is its result, and updates take variables at rest.
-    fn copy_readers(&self, nodes: &[usize]) -> Vec<usize> {
+    fn copy_readers(&self, nodes: &[NodeId]) -> Vec<NodeId> {
         let mut direct = self.direct_readers(nodes);
-        let updates = |&node: &usize| self.decisions.training.phases[node] == Phase::Update;
+        let updates = |&node: &NodeId| self.phase(node) == Phase::Update;
         if !direct.iter().all(updates) {
             direct.retain(|node| !updates(node));
         }
@@ -269,26 +286,26 @@ impl<'a> ShardingWalk<'a> {
 
     /// Counts the result of a `regather`, which is its operand or a copy of it. It takes memory from the last time that others read that, or through
     /// all microbatches if the operand is the same for them. What is kept anyway takes no more memory.
-    fn keep_regathered(&mut self, id: usize, node: &Node, bytes: u64) {
+    fn keep_regathered(&mut self, id: NodeId, node: &Node, bytes: u64) {
         let graph = self.decisions.graph();
         let (operand, result) = (node.operands[0], node.results[0]);
         let (producer, index) = {
             let value = graph.value(operand);
-            (value.producer.index(), value.index)
+            (value.producer, value.index)
         };
         let through = self.per_step(operand) && !self.per_step(result);
         let anew = |value: ValueId| self.decisions.rates.values[value.index()] == ValueRate::Anew;
         let is_kept =
-            through || matches!(graph.nodes[producer].op, Op::Variable(_)) || anew(operand);
-        let beside = &self.sharding.nodes[producer].results[index];
-        if is_kept && *beside == self.sharding.nodes[id].results[0] {
+            through || matches!(graph.node(producer).op, Op::Variable(_)) || anew(operand);
+        let beside = &self.sharding_of(producer).results[index];
+        if is_kept && *beside == self.sharding_of(id).results[0] {
             return;
         }
         let before = self.copy_readers(&self.consumers[operand.index()]);
-        let nodes: Vec<usize> =
+        let nodes: Vec<NodeId> =
             before.iter().chain(&self.consumers[result.index()]).copied().collect();
-        let at = |nodes: &[usize]| nodes.iter().map(|&node| self.position[node]).max();
-        let here = self.position[id];
+        let at = |nodes: &[NodeId]| nodes.iter().map(|&node| self.position(node)).max();
+        let here = self.position(id);
         let mut span = at(&before).map_or(here, |last| here.min(last + 1));
         let mut end = at(&self.consumers[result.index()]).unwrap_or(here);
         if through && let Some((first, last)) = self.whole_loop {
@@ -304,7 +321,7 @@ impl<'a> ShardingWalk<'a> {
     }
 
     /// Counts a tensor from the time that it is made to its last reader.
-    fn keep_made(&mut self, id: usize, value: ValueId, bytes: u64) {
+    fn keep_made(&mut self, id: NodeId, value: ValueId, bytes: u64) {
         let placement = self.placement(id);
         let (start, end) = self.made_span(value, id);
         self.keep(placement, bytes, start, end);
@@ -355,8 +372,8 @@ impl<'a> ShardingWalk<'a> {
     }
 
     /// Returns the first and the last position at which a tensor is kept where it is made.
-    fn made_span(&self, value: ValueId, producer: usize) -> (usize, usize) {
-        if matches!(self.decisions.graph().nodes[producer].op, Op::Variable(_)) {
+    fn made_span(&self, value: ValueId, producer: NodeId) -> (usize, usize) {
+        if matches!(self.decisions.graph().node(producer).op, Op::Variable(_)) {
             return (0, self.position.len() - 1);
         }
         let all = &self.consumers[value.index()];
@@ -364,24 +381,23 @@ impl<'a> ShardingWalk<'a> {
         if self.is_scattered(value, producer) {
             nodes.clear();
         }
-        if self.per_step(value) && all.iter().any(|&node| self.repeats[node]) {
+        if self.per_step(value) && all.iter().any(|&node| self.repeats(node)) {
             nodes.clone_from(all);
         }
         nodes.push(producer);
-        self.find_span(value, &nodes, self.repeats[producer])
+        self.find_span(value, &nodes, self.repeats(producer))
     }
 
     /// Whether only updates read a large value of an earlier phase, where it is made. It is boxed for them at once if that makes it smaller.
-    fn is_scattered(&self, value: ValueId, producer: usize) -> bool {
+    fn is_scattered(&self, value: ValueId, producer: NodeId) -> bool {
         let graph = self.decisions.graph();
-        let phases = &self.decisions.training.phases;
         let readers = &self.consumers[value.index()];
-        let updates = |&node: &usize| {
-            phases[node] == Phase::Update && self.placement(node) == self.placement(producer)
+        let updates = |&node: &NodeId| {
+            self.phase(node) == Phase::Update && self.placement(node) == self.placement(producer)
         };
-        let is_source = graph.nodes[producer].op.is_given();
+        let is_source = graph.node(producer).op.is_given();
         let is_output = self.is_output[value.index()];
-        phases[producer] != Phase::Update
+        self.phase(producer) != Phase::Update
             && self.per_step(value)
             && !(is_source || is_output || readers.is_empty())
             && graph.value(value).ty.bytes() >= SCATTERED_BYTES
@@ -389,11 +405,11 @@ impl<'a> ShardingWalk<'a> {
     }
 
     /// Counts a value that is boxed for updates at once if that makes it smaller, in the layout that they read.
-    fn keep_scattered(&mut self, value: ValueId, producer: usize, made: &Layout, route: &Route) {
+    fn keep_scattered(&mut self, value: ValueId, producer: NodeId, made: &Layout, route: &Route) {
         let whole = shard_bytes(made, self.microbatches());
         let (_, from) = self.made_span(value, producer);
         let nodes = self.consumers[value.index()].clone();
-        let positions = || nodes.iter().map(|&node| self.position[node]);
+        let positions = || nodes.iter().map(|&node| self.position(node));
         let (first, end) = (positions().min().unwrap_or(from), positions().max().unwrap_or(from));
         let placement = self.placement(producer);
         let kept = self.kept_for(value, &nodes);
@@ -416,11 +432,11 @@ impl<'a> ShardingWalk<'a> {
     }
 
     /// Returns the time from the first to the last of some nodes, or that of the whole loop if the nodes repeat and the tensor does not.
-    fn find_span(&self, value: ValueId, nodes: &[usize], made_in_loop: bool) -> (usize, usize) {
-        let positions = || nodes.iter().map(|&node| self.position[node]);
+    fn find_span(&self, value: ValueId, nodes: &[NodeId], made_in_loop: bool) -> (usize, usize) {
+        let positions = || nodes.iter().map(|&node| self.position(node));
         let start = positions().min().unwrap_or(0);
         let end = positions().max().unwrap_or(0);
-        let in_loop = made_in_loop || nodes.iter().any(|&node| self.repeats[node]);
+        let in_loop = made_in_loop || nodes.iter().any(|&node| self.repeats(node));
         match self.whole_loop {
             Some((first, last)) if self.per_step(value) && in_loop => {
                 (start.min(first), end.max(last))
@@ -438,8 +454,14 @@ impl<'a> ShardingWalk<'a> {
     }
 
     /// Counts the contents of other microbatches that are under way between forward and backward pass.
-    fn keep_stashed(&mut self, value: ValueId, placement: &Placement, bytes: u64, nodes: &[usize]) {
-        let forward = |&node: &usize| self.decisions.training.phases[node] == Phase::Forward;
+    fn keep_stashed(
+        &mut self,
+        value: ValueId,
+        placement: &Placement,
+        bytes: u64,
+        nodes: &[NodeId],
+    ) {
+        let forward = |&node: &NodeId| self.phase(node) == Phase::Forward;
         let crosses = nodes.iter().any(forward) && !nodes.iter().all(forward);
         let Some((first, last)) = self.whole_loop else { return };
         if !crosses || self.per_step(value) {
@@ -460,13 +482,13 @@ impl<'a> ShardingWalk<'a> {
     /// Boxes a tensor to every layout in which it is read.
     fn box_copies(&mut self, value: ValueId) {
         let graph = self.decisions.graph();
-        let (producer, index) = (graph.value(value).producer.index(), graph.value(value).index);
+        let (producer, index) = (graph.value(value).producer, graph.value(value).index);
         let home = self.placement(producer);
-        let made = self.layout(value, home, &self.sharding.nodes[producer].results[index]);
+        let made = self.layout(value, home, &self.sharding_of(producer).results[index]);
         let mut wanted: BTreeSet<Layout> = BTreeSet::new();
         for &reader in &self.consumers[value.index()] {
             for (operand, sbp) in
-                graph.nodes[reader].operands.iter().zip(&self.sharding.nodes[reader].operands)
+                graph.node(reader).operands.iter().zip(&self.sharding_of(reader).operands)
             {
                 if *operand == value {
                     wanted.insert(self.layout(value, self.placement(reader), sbp));
@@ -488,10 +510,10 @@ impl<'a> ShardingWalk<'a> {
         }
     }
 
-    fn keep_copy(&mut self, value: ValueId, producer: usize, target: &Layout, route: &Route) {
+    fn keep_copy(&mut self, value: ValueId, producer: NodeId, target: &Layout, route: &Route) {
         let Some(bytes) = self.copy_bytes(route) else { return };
         let graph = self.decisions.graph();
-        let there = |&node: &usize| {
+        let there = |&node: &NodeId| {
             let placement = self.placement(node);
             placement.ranks == target.ranks && placement.hierarchy == target.hierarchy
         };
@@ -501,14 +523,14 @@ impl<'a> ShardingWalk<'a> {
             Some(&node) => self.placement(node),
             None => self.placement(producer),
         };
-        let moved = |&node: &usize| graph.nodes[node].op.operation().is_executed();
+        let moved = |&node: &NodeId| graph.node(node).op.operation().is_executed();
         let counts = nodes.is_empty() || nodes.iter().any(moved);
         let direct = self.copy_readers(&nodes);
-        let first = nodes.iter().map(|&node| self.position[node]).min();
+        let first = nodes.iter().map(|&node| self.position(node)).min();
         let (start, end) = match (direct.is_empty(), first) {
             (false, _) => self.find_span(value, &direct, false),
             (true, Some(first)) => (first, first),
-            (true, None) => (self.position[producer], self.position[producer]),
+            (true, None) => (self.position(producer), self.position(producer)),
         };
         let nodes = direct;
         // What is small travels in one message with others before the first update.
@@ -547,8 +569,8 @@ fn is_repeated(decisions: &Decisions, node: &Node) -> bool {
 
 /// Returns one of all ranks that are on the same meshes, and so keep the same bytes, with the first node on any of these. `meshes` has the first node
 /// of each mesh.
-fn unlike_ranks(meshes: &BTreeMap<&Placement, usize>) -> Vec<(u32, usize)> {
-    let mut on: BTreeMap<u32, (Vec<usize>, usize)> = BTreeMap::new();
+fn unlike_ranks(meshes: &BTreeMap<&Placement, NodeId>) -> Vec<(u32, NodeId)> {
+    let mut on: BTreeMap<u32, (Vec<usize>, NodeId)> = BTreeMap::new();
     for (mesh, (placement, &node)) in meshes.iter().enumerate() {
         for &rank in &placement.ranks {
             let (meshes, first) = on.entry(rank).or_insert((Vec::new(), node));
@@ -556,7 +578,7 @@ fn unlike_ranks(meshes: &BTreeMap<&Placement, usize>) -> Vec<(u32, usize)> {
             *first = node.min(*first);
         }
     }
-    let mut known: BTreeMap<Vec<usize>, (u32, usize)> = BTreeMap::new();
+    let mut known: BTreeMap<Vec<usize>, (u32, NodeId)> = BTreeMap::new();
     for (rank, (meshes, node)) in on {
         known.entry(meshes).or_insert((rank, node));
     }

@@ -8,7 +8,7 @@
 //! [`GroupedMatMul`]: graphc_ir::ops::GroupedMatMul
 
 use graphc_ir::graph::Node;
-use graphc_ir::ids::ValueId;
+use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Movement, Op};
 use graphc_ir::sbp::Sbp;
 
@@ -31,7 +31,7 @@ impl PinnedExperts {
             let variable = match &node.op {
                 Op::GroupedMatMul(_) => {
                     let variable = variable_of(graph, node.operands[1]);
-                    variable.map(|variable| graph.value(variable).producer.index())
+                    variable.map(|variable| graph.value(variable).producer)
                 }
                 Op::GroupedMatMulGrad(_) => {
                     let becomes = |value: ValueId| -> Option<ValueId> {
@@ -43,7 +43,7 @@ impl PinnedExperts {
                     let all = std::iter::successors(Some(node.results[0]), |value| becomes(*value));
                     let of = |value| gradients.iter().find(|(_, gradient)| *gradient == value);
                     let found = { all }.find_map(of);
-                    found.map(|&(variable, _)| graph.value(variable).producer.index())
+                    found.map(|&(variable, _)| graph.value(variable).producer)
                 }
                 _ => None,
             };
@@ -60,10 +60,10 @@ impl PinnedExperts {
     pub(super) fn are_left_by(
         &self,
         problem: &Problem<'_>,
-        node: usize,
+        node: NodeId,
         candidate: &Candidate,
     ) -> bool {
-        let op = &problem.decisions.graph().nodes[node].op;
+        let op = &problem.decisions.graph().node(node).op;
         let matrices = match op {
             Op::GroupedMatMul(_) => candidate.operands.get(1),
             _ => candidate.results.first(),
@@ -72,20 +72,20 @@ impl PinnedExperts {
             matrices
                 .is_some_and(|&sbp| problem.layouts.sbp(sbp).0.get(*axis) == Some(&Sbp::Split(0)))
         };
-        self.axes[node].iter().all(apart)
+        self.axes[node.index()].iter().all(apart)
     }
 
     /// Returns the candidates of a node that leave experts where they are, or all if none does.
     pub(super) fn keep_apart(
         &self,
         problem: &Problem<'_>,
-        node: usize,
+        node: NodeId,
         labels: Vec<usize>,
     ) -> Vec<usize> {
-        if self.axes[node].is_empty() {
+        if self.axes[node.index()].is_empty() {
             return labels;
         }
-        let candidates = &problem.candidates[node];
+        let candidates = problem.candidates_of(node);
         let apart = |label: &usize| self.are_left_by(problem, node, &candidates[*label]);
         let left: Vec<usize> = labels.iter().copied().filter(apart).collect();
         if left.is_empty() { labels } else { left }

@@ -13,7 +13,7 @@ use super::super::problem::layouts::SbpId;
 /// The gradients of a training, by value.
 pub(super) struct GradientLayouts {
     /// For each value that is a gradient, the node of its variable.
-    of: Vec<Option<usize>>,
+    of: Vec<Option<NodeId>>,
     readers: Vec<Vec<NodeId>>,
 }
 
@@ -22,7 +22,7 @@ impl GradientLayouts {
         let graph = problem.decisions.graph();
         let mut of = vec![None; graph.values.len()];
         for &(variable, gradient) in &problem.decisions.training.gradients {
-            of[gradient.index()] = Some(graph.value(variable).producer.index());
+            of[gradient.index()] = Some(graph.value(variable).producer);
         }
         Self { of, readers: graph.list_consumers() }
     }
@@ -48,9 +48,8 @@ impl GradientLayouts {
         let home = pinned_layout(problem, variable);
         let made = graph.value(node.operands[0]);
         let label = assignment.get(made.producer.index())?;
-        let comes = problem
-            .layouts
-            .sbp(problem.candidates[made.producer.index()][*label].results[made.index]);
+        let comes =
+            problem.layouts.sbp(problem.candidates_of(made.producer)[*label].results[made.index]);
         let stays = |axis: usize| match comes.0.get(axis) {
             Some(&Sbp::Broadcast) => Sbp::Broadcast,
             _ if cast.is_some() => Sbp::Broadcast,
@@ -69,7 +68,7 @@ impl GradientLayouts {
 
     /// Returns, for a cast of a gradient from half precision before microbatches are summed, the dim that is dim 0 of the gradient, and the node of the
     /// gradient's variable.
-    fn half_gradient(&self, graph: &Graph, node: &Node) -> Option<(usize, usize)> {
+    fn half_gradient(&self, graph: &Graph, node: &Node) -> Option<(usize, NodeId)> {
         let Op::Cast(_) = node.op else { return None };
         let half = matches!(graph.value(node.operands[0]).ty.dtype, DType::BF16 | DType::F16);
         if !half {
@@ -97,8 +96,8 @@ impl GradientLayouts {
 }
 
 /// Returns the layout of a variable if the user pins it.
-pub(super) fn pinned_layout(problem: &Problem<'_>, variable: usize) -> Option<NdSbp> {
-    match &problem.candidates[variable][..] {
+pub(super) fn pinned_layout(problem: &Problem<'_>, variable: NodeId) -> Option<NdSbp> {
+    match &problem.candidates_of(variable)[..] {
         [only] => Some(NdSbp::clone(&problem.layouts.sbp(*only.results.first()?))),
         _ => None,
     }

@@ -66,7 +66,7 @@ pub(super) fn assign_megatron(
     for (id, node) in graph.iter() {
         splitter.visit(id, node)?;
     }
-    for id in 0..nodes {
+    for (id, _) in graph.iter() {
         let whole = splitter.intern_layout(id, |_| Sbp::Broadcast);
         splitter.choose_layout(id, whole);
     }
@@ -126,40 +126,40 @@ impl Splitter<'_, '_> {
             _ if self.chosen[index].is_some() => {}
             Op::Input(input) => {
                 let split = input.samples_dim().map_or(Sbp::Broadcast, Sbp::Split);
-                let last = self.model_axis(index);
+                let last = self.model_axis(id);
                 let wished = self
-                    .intern_layout(index, |axis| if axis == last { Sbp::Broadcast } else { split });
-                self.choose_layout(index, wished);
+                    .intern_layout(id, |axis| if axis == last { Sbp::Broadcast } else { split });
+                self.choose_layout(id, wished);
             }
             Op::Variable(_) => {}
-            op if !op.operation().updates().is_empty() => self.choose_update(index, node),
+            op if !op.operation().updates().is_empty() => self.choose_update(id, node),
             _ if node.operands.is_empty() => {
-                let whole = self.intern_layout(index, |_| Sbp::Broadcast);
-                self.choose_layout(index, whole);
+                let whole = self.intern_layout(id, |_| Sbp::Broadcast);
+                self.choose_layout(id, whole);
             }
             _ if self.of_weights[index] && producers().any(|p| self.chosen[p].is_none()) => {}
-            _ => self.choose(index, node)?,
+            _ => self.choose(id, node)?,
         }
         Ok(())
     }
 
     /// Returns the axis that splits the model.
-    fn model_axis(&self, node: usize) -> usize {
-        self.problem.decisions.staging.placement[node].hierarchy.len() - 1
+    fn model_axis(&self, node: NodeId) -> usize {
+        self.problem.decisions.staging.placement[node.index()].hierarchy.len() - 1
     }
 
-    fn model_ranks(&self, node: usize) -> usize {
-        self.problem.decisions.staging.placement[node].hierarchy[self.model_axis(node)]
+    fn model_ranks(&self, node: NodeId) -> usize {
+        self.problem.decisions.staging.placement[node.index()].hierarchy[self.model_axis(node)]
     }
 
-    fn intern_layout(&self, node: usize, sbp: impl Fn(usize) -> Sbp) -> SbpId {
-        let axes = self.problem.decisions.staging.placement[node].hierarchy.len();
+    fn intern_layout(&self, node: NodeId, sbp: impl Fn(usize) -> Sbp) -> SbpId {
+        let axes = self.problem.decisions.staging.placement[node.index()].hierarchy.len();
         self.problem.layouts.intern_sbp(&NdSbp((0..axes).map(sbp).collect()))
     }
 
     /// Lets a node make a layout, and also the nodes that it is made of, as far as their layouts are open.
-    fn choose_layout(&mut self, node: usize, wished: SbpId) {
-        if self.chosen[node].is_some() {
+    fn choose_layout(&mut self, node: NodeId, wished: SbpId) {
+        if self.chosen[node.index()].is_some() {
             return;
         }
         let graph = self.problem.decisions.graph();
@@ -167,35 +167,35 @@ impl Splitter<'_, '_> {
             Some(lies) => choose_by_operand(self.problem, node, lies),
             None => choose_by_layout(self.problem, node, wished),
         };
-        self.chosen[node] = Some(label);
-        for (position, &operand) in graph.nodes[node].operands.iter().enumerate() {
-            let taken = self.problem.candidates[node][label].operands[position];
-            self.choose_layout(graph.value(operand).producer.index(), taken);
+        self.chosen[node.index()] = Some(label);
+        for (position, &operand) in graph.node(node).operands.iter().enumerate() {
+            let taken = self.problem.candidates_of(node)[label].operands[position];
+            self.choose_layout(graph.value(operand).producer, taken);
         }
     }
 
     /// Returns the layout of the weight whose greatest size a node seeks to round it to 8 bits: it is sought where it lies.
-    fn rounded_source(&self, node: usize) -> Option<SbpId> {
+    fn rounded_source(&self, node: NodeId) -> Option<SbpId> {
         let graph = self.problem.decisions.graph();
-        let reduces = self.rounding[node] && matches!(graph.nodes[node].op, Op::Reduce(_));
-        let source = graph.value(*graph.nodes[node].operands.first().filter(|_| reduces)?);
-        let producer = source.producer.index();
-        let label = self.chosen[producer]?;
-        Some(self.problem.candidates[producer][label].results[source.index])
+        let reduces = self.rounding[node.index()] && matches!(graph.node(node).op, Op::Reduce(_));
+        let source = graph.value(*graph.node(node).operands.first().filter(|_| reduces)?);
+        let producer = source.producer;
+        let label = self.chosen[producer.index()]?;
+        Some(self.problem.candidates_of(producer)[label].results[source.index])
     }
 
     /// Chooses the layout of an update: that of its variable, which the states follow. A state that takes something in has the layout of that.
-    fn choose_update(&mut self, id: usize, node: &Node) {
+    fn choose_update(&mut self, id: NodeId, node: &Node) {
         let graph = self.problem.decisions.graph();
-        let variable = graph.value(node.operands[0]).producer.index();
+        let variable = graph.value(node.operands[0]).producer;
         let taken = match node.op {
             Op::Blend(_) => self.made_layout(node, 1),
             _ => None,
         };
         let first = taken.unwrap_or_else(|| self.intern_layout(variable, |_| Sbp::Broadcast));
         self.choose_layout(variable, first);
-        let label = self.chosen[variable].unwrap_or_default();
-        let home = self.problem.candidates[variable][label].results[0];
+        let label = self.chosen[variable.index()].unwrap_or_default();
+        let home = self.problem.candidates_of(variable)[label].results[0];
         self.choose_layout(id, pinned_state(self.problem, node).unwrap_or(home));
     }
 
@@ -203,11 +203,12 @@ impl Splitter<'_, '_> {
     fn made_layout(&self, node: &Node, position: usize) -> Option<SbpId> {
         let decisions = self.problem.decisions;
         let value = decisions.graph().value(node.operands[position]);
-        let producer = value.producer.index();
-        let variable = decisions.graph().value(node.operands[0]).producer.index();
+        let producer = value.producer;
+        let variable = decisions.graph().value(node.operands[0]).producer;
         let placement = &decisions.staging.placement;
-        let label = self.chosen[producer].filter(|_| placement[producer] == placement[variable])?;
-        let made = self.problem.candidates[producer][label].results[value.index];
+        let label = self.chosen[producer.index()]
+            .filter(|_| placement[producer.index()] == placement[variable.index()])?;
+        let made = self.problem.candidates_of(producer)[label].results[value.index];
         let partial = self.problem.layouts.sbp(made).0.iter().any(|sbp| sbp.is_partial());
         (!partial).then_some(made)
     }
@@ -220,25 +221,27 @@ impl Splitter<'_, '_> {
     ) -> Result<Option<SbpId>, PlannerError> {
         let graph = self.problem.decisions.graph();
         let value = graph.value(node.operands[position]);
-        let producer = value.producer.index();
-        if self.chosen[producer].is_none() && !graph.nodes[producer].operands.is_empty() {
+        let producer = value.producer;
+        if self.chosen[producer.index()].is_none() && !graph.node(producer).operands.is_empty() {
             // Made of a weight that has been settled meanwhile, by another reader.
-            let of = &graph.nodes[producer];
+            let of = graph.node(producer);
             if self.source_layout(of, 0)?.is_some() {
                 self.choose(producer, of)?;
             }
         }
-        let label = self.chosen[producer];
-        Ok(label.map(|label| self.problem.candidates[producer][label].results[value.index]))
+        let label = self.chosen[producer.index()];
+        Ok(label.map(|label| self.problem.candidates_of(producer)[label].results[value.index]))
     }
 
-    fn choose(&mut self, id: usize, node: &Node) -> Result<(), PlannerError> {
+    fn choose(&mut self, id: NodeId, node: &Node) -> Result<(), PlannerError> {
         let sources: Vec<Option<SbpId>> = (0..node.operands.len())
             .map(|position| self.source_layout(node, position))
             .collect::<Result<_, _>>()?;
         let wish = self.find_wish(id, node, &sources);
         let axis = self.model_axis(id);
-        let fits: Vec<(usize, bool)> = self.problem.candidates[id]
+        let fits: Vec<(usize, bool)> = self
+            .problem
+            .candidates_of(id)
             .iter()
             .map(|candidate| {
                 let moved = !self.experts.are_left_by(self.problem, id, candidate);
@@ -265,19 +268,19 @@ impl Splitter<'_, '_> {
         if let Some(wish) = wish.filter(|wish| wish.heads.is_some() && score.1) {
             return Err(self.indivisible_error(id, node, &wish, &sources));
         }
-        self.chosen[id] = Some(label);
-        let taken = self.problem.candidates[id][label].operands.clone();
+        self.chosen[id.index()] = Some(label);
+        let taken = self.problem.candidates_of(id)[label].operands.clone();
         for (&operand, taken) in node.operands.iter().zip(taken) {
-            let producer = self.problem.decisions.graph().value(operand).producer.index();
+            let producer = self.problem.decisions.graph().value(operand).producer;
             self.choose_layout(producer, taken);
         }
         Ok(())
     }
 
     /// Returns the wish for the axis that splits the model, or `None` if any split will do.
-    fn find_wish(&self, id: usize, node: &Node, sources: &[Option<SbpId>]) -> Option<Wish> {
+    fn find_wish(&self, id: NodeId, node: &Node, sources: &[Option<SbpId>]) -> Option<Wish> {
         let graph = self.problem.decisions.graph();
-        if self.model_ranks(id) == 1 || !self.fed[id] {
+        if self.model_ranks(id) == 1 || !self.fed[id.index()] {
             return None;
         }
         let rule = node.op.operation().rule(&graph.operand_types(node)).ok()?;
@@ -306,7 +309,7 @@ impl Splitter<'_, '_> {
 
     /// Whether a product may split a weight as it likes: no reader has settled it yet, or it is cut from one that all ranks have whole, as queries,
     /// keys and values are of a packed weight.
-    fn is_free(&self, weight: ValueId, source: Option<SbpId>, id: usize) -> bool {
+    fn is_free(&self, weight: ValueId, source: Option<SbpId>, id: NodeId) -> bool {
         let Some(source) = source else { return true };
         let lies = self.problem.layouts.sbp(source);
         self.is_part(weight) && lies.0.get(self.model_axis(id)) == Some(&Sbp::Broadcast)
@@ -329,7 +332,7 @@ impl Splitter<'_, '_> {
     /// and its columns otherwise.
     fn product_factors(
         &self,
-        id: usize,
+        id: NodeId,
         rule: &Rule,
         weight: usize,
         other: Option<SbpId>,
@@ -357,10 +360,10 @@ impl Splitter<'_, '_> {
 
     /// Returns the factors by which the gradient of a table is split, which are those of the table. Each rank then sums the rows that it holds, over
     /// all indices.
-    fn rows_of_table(&self, id: usize, node: &Node, rule: &Rule) -> Option<Vec<usize>> {
+    fn rows_of_table(&self, id: NodeId, node: &Node, rule: &Rule) -> Option<Vec<usize>> {
         let table = self.table_of(node.results[0])?;
-        let label = self.chosen[table]?;
-        let lies = self.problem.layouts.sbp(self.problem.candidates[table][label].results[0]);
+        let label = self.chosen[table.index()]?;
+        let lies = self.problem.layouts.sbp(self.problem.candidates_of(table)[label].results[0]);
         match lies.0.get(self.model_axis(id)) {
             Some(&Sbp::Split(dim)) => Some(rule.results[0][dim].factors().to_vec()),
             _ => None,
@@ -368,7 +371,7 @@ impl Splitter<'_, '_> {
     }
 
     /// Returns the node of the variable whose gradient a value is, or becomes by casts, sums over microbatches and additions.
-    fn table_of(&self, value: ValueId) -> Option<usize> {
+    fn table_of(&self, value: ValueId) -> Option<NodeId> {
         let training = &self.problem.decisions.training;
         let graph = &training.graph;
         let readers = graph.list_consumers();
@@ -376,7 +379,7 @@ impl Splitter<'_, '_> {
         loop {
             let found = training.gradients.iter().find(|&&(_, gradient)| gradient == value);
             if let Some(&(variable, _)) = found {
-                return Some(graph.value(variable).producer.index());
+                return Some(graph.value(variable).producer);
             }
             let &[reader] = readers[value.index()].as_slice() else { return None };
             let reader = graph.node(reader);
@@ -393,8 +396,8 @@ impl Splitter<'_, '_> {
 
     /// Returns the wish for attention: a contraction of activations over more than one batch dim. All batch dims but the first are heads. In the backward
     /// pass heads that are apart stay apart, though ranks of another axis could share them for less communication.
-    fn attention_wish(&self, id: usize, node: &Node, rule: &Rule) -> Option<Wish> {
-        let forward = self.problem.decisions.training.phases[id] == Phase::Forward;
+    fn attention_wish(&self, id: NodeId, node: &Node, rule: &Rule) -> Option<Wish> {
+        let forward = self.problem.decisions.training.phases[id.index()] == Phase::Forward;
         // To pick numbers by their places is no contraction of activations, though it has batch dims.
         let picks = matches!(node.op, Op::Gather(_));
         if picks || !rule.is_contraction() || rule.operands.len() < 2 {
@@ -416,7 +419,7 @@ impl Splitter<'_, '_> {
     /// Counts the rules that a candidate breaks. One of them forbids to split what is whole, unless that is wished for.
     fn count_broken_rules(
         &self,
-        id: usize,
+        id: NodeId,
         candidate: &Candidate,
         sources: &[Option<SbpId>],
         wish: Option<&Wish>,
@@ -435,7 +438,7 @@ impl Splitter<'_, '_> {
     /// Whether a candidate breaks a rule by how it takes an operand.
     fn breaks_rule(
         &self,
-        id: usize,
+        id: NodeId,
         candidate: &Candidate,
         position: usize,
         source: Option<SbpId>,
@@ -447,10 +450,10 @@ impl Splitter<'_, '_> {
         let Some(source) = source else {
             let batch = taken.0[..axis].iter().all(|&sbp| sbp == Sbp::Broadcast);
             let here = taken.0[axis];
-            return !batch || here.is_partial() || !self.fed[id] && here != Sbp::Broadcast;
+            return !batch || here.is_partial() || !self.fed[id.index()] && here != Sbp::Broadcast;
         };
         let source = sbp(source);
-        let node = &self.problem.decisions.graph().nodes[id];
+        let node = self.problem.decisions.graph().node(id);
         if self.sequence_axes.leaves_sum(self.problem, (node, position), &source, &taken) {
             return true;
         }
@@ -487,27 +490,27 @@ impl Splitter<'_, '_> {
 
     /// Whether a candidate takes only partial sums, of no more elements than it makes. A sum of fewer elements would be reduced in addition to what
     /// the others read.
-    fn takes_partial_sums(&self, id: usize, candidate: &Candidate) -> bool {
+    fn takes_partial_sums(&self, id: NodeId, candidate: &Candidate) -> bool {
         let graph = self.problem.decisions.graph();
         let elements =
             |values: &[ValueId]| values.iter().map(|&value| graph.value(value).ty.elements()).max();
         let axis = self.model_axis(id);
         let partial = |&taken: &SbpId| self.problem.layouts.sbp(taken).0[axis].is_partial();
-        let node = &graph.nodes[id];
+        let node = graph.node(id);
         candidate.operands.iter().all(partial)
             && elements(&node.operands) <= elements(&node.results)
     }
 
     /// Whether an operand depends on an input.
-    fn fed_by(&self, id: usize, position: usize) -> bool {
+    fn fed_by(&self, id: NodeId, position: usize) -> bool {
         let graph = self.problem.decisions.graph();
-        self.fed[graph.value(graph.nodes[id].operands[position]).producer.index()]
+        self.fed[graph.value(graph.node(id).operands[position]).producer.index()]
     }
 
     /// Whether an operand is an activation, or the gradient of one, whose sequences ranks are to share.
-    fn has_sequences(&self, id: usize, position: usize) -> bool {
+    fn has_sequences(&self, id: NodeId, position: usize) -> bool {
         let graph = self.problem.decisions.graph();
-        let shape = &graph.value(graph.nodes[id].operands[position]).ty.shape;
+        let shape = &graph.value(graph.node(id).operands[position]).ty.shape;
         self.sequences
             && self.fed_by(id, position)
             && shape.len() > SEQUENCE + 1
@@ -516,27 +519,27 @@ impl Splitter<'_, '_> {
     }
 
     /// Whether an operand is made on the mesh of another stage.
-    fn comes_from_elsewhere(&self, id: usize, position: usize) -> bool {
+    fn comes_from_elsewhere(&self, id: NodeId, position: usize) -> bool {
         let decisions = self.problem.decisions;
-        let value = decisions.graph().nodes[id].operands[position];
-        let producer = decisions.graph().value(value).producer.index();
-        decisions.staging.placement[producer] != decisions.staging.placement[id]
+        let value = decisions.graph().node(id).operands[position];
+        let producer = decisions.graph().value(value).producer;
+        decisions.staging.placement[producer.index()] != decisions.staging.placement[id.index()]
     }
 
     /// Returns the candidates that take all operands without communication, or all candidates if there are none.
     fn worth_pricing(
         &self,
-        id: usize,
+        id: NodeId,
         node: &Node,
         sources: &[Option<SbpId>],
         labels: Vec<usize>,
     ) -> Vec<usize> {
         let graph = self.problem.decisions.graph();
         let local = |&label: &usize| {
-            let taken = &self.problem.candidates[id][label].operands;
+            let taken = &self.problem.candidates_of(id)[label].operands;
             let operands = node.operands.iter().zip(sources).zip(taken);
             operands.into_iter().all(|((&operand, source), &taken)| {
-                let producer = graph.value(operand).producer.index();
+                let producer = graph.value(operand).producer;
                 source.is_none_or(|source| is_local(self.problem, (producer, id), source, taken))
             })
         };
@@ -547,18 +550,18 @@ impl Splitter<'_, '_> {
     /// Returns the seconds of communication, of local boxing and of computing in a step.
     fn price_candidate(
         &mut self,
-        id: usize,
+        id: NodeId,
         node: &Node,
         sources: &[Option<SbpId>],
         label: usize,
     ) -> [f64; 3] {
         let decisions = self.problem.decisions;
-        let candidate = self.problem.candidates[id][label].clone();
+        let candidate = self.problem.candidates_of(id)[label].clone();
         let (mut moved, mut local) = (0.0, 0.0);
         for ((&value, source), &taken) in node.operands.iter().zip(sources).zip(&candidate.operands)
         {
             let Some(source) = *source else { continue };
-            let producer = decisions.graph().value(value).producer.index();
+            let producer = decisions.graph().value(value).producer;
             let places = [producer, id].map(|node| {
                 let placement = self.problem.layouts.placement_of(node);
                 self.problem.layouts.class(value, placement)

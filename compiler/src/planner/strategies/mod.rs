@@ -29,7 +29,7 @@
 //! the forward pass.
 
 use graphc_ir::graph::{Graph, Node};
-use graphc_ir::ids::ValueId;
+use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::Op;
 use graphc_ir::plan::{AxisStrategy, Strategy, TensorKind};
 use graphc_ir::sbp::{NdSbp, Sbp};
@@ -80,11 +80,10 @@ pub(super) fn assign_strategy(
             assignment.push(assignment[original.index()]);
             continue;
         }
-        let index = id.index();
-        let axes = strategy.over_axes(decisions.staging.placement[index].hierarchy.len());
+        let axes = strategy.over_axes(decisions.staging.placement[id.index()].hierarchy.len());
         let training = &decisions.training;
         let counts = matches!(node.op, Op::NonFinite(_) | Op::SquareSum(_));
-        let wished = match training.phases[index] {
+        let wished = match training.phases[id.index()] {
             // What is counted in an activation is counted where that lies.
             Phase::Forward | Phase::Backward if counts => None,
             _ => wished_layout(problem, &axes, node, training.kinds[node.results[0].index()]),
@@ -93,18 +92,19 @@ pub(super) fn assign_strategy(
             Some(_) => pinned_state(problem, node),
             None => None,
         };
-        let chosen = match (home.or(wished), of_variable(graph, node).or(rounded[index])) {
-            (Some(layout), _) => choose_by_layout(problem, index, layout),
+        let chosen = match (home.or(wished), of_variable(graph, node).or(rounded[id.index()])) {
+            (Some(layout), _) => choose_by_layout(problem, id, layout),
             (None, Some(variable)) => {
-                let at_rest = problem.candidates[variable][assignment[variable]].results[0];
+                let at_rest =
+                    problem.candidates_of(variable)[assignment[variable.index()]].results[0];
                 match node.op {
-                    Op::Reduce(_) => choose_by_operand(problem, index, at_rest),
-                    _ => choose_by_layout(problem, index, at_rest),
+                    Op::Reduce(_) => choose_by_operand(problem, id, at_rest),
+                    _ => choose_by_layout(problem, id, at_rest),
                 }
             }
             (None, None) => match gradients.wished_layout(problem, &axes, node, &assignment) {
-                Some(layout) => choose_by_layout(problem, index, layout),
-                None => follow_operands(problem, index, node, &assignment, &pinned),
+                Some(layout) => choose_by_layout(problem, id, layout),
+                None => follow_operands(problem, id, node, &assignment, &pinned),
             },
         };
         assignment.push(chosen);
@@ -112,7 +112,7 @@ pub(super) fn assign_strategy(
     Ok(assignment)
 }
 
-/// What pins ask of more than the tensors that they name.
+/// The wishes of pins for more than the tensors that they name.
 struct PinnedWays {
     experts: PinnedExperts,
     sequences: SequenceAxes,
@@ -127,7 +127,7 @@ fn pinned_state(problem: &Problem<'_>, node: &Node) -> Option<SbpId> {
     let is_state = |value: &&ValueId| decisions.training.kinds[value.index()] == TensorKind::State;
     let state = decisions.graph().value(*node.operands.iter().find(is_state)?);
     // Unless it is pinned, a state may lie as any tensor, so there are several ways on several ranks.
-    match &problem.candidates[state.producer.index()][..] {
+    match &problem.candidates_of(state.producer)[..] {
         [only] => only.results.get(state.index).copied(),
         _ => None,
     }
@@ -135,24 +135,22 @@ fn pinned_state(problem: &Problem<'_>, node: &Node) -> Option<SbpId> {
 
 /// Returns the node of the variable that determines a node's layout: one that it casts or gathers again, or a state that it blends with something
 /// new.
-fn of_variable(graph: &Graph, node: &Node) -> Option<usize> {
+fn of_variable(graph: &Graph, node: &Node) -> Option<NodeId> {
     match node.op {
-        Op::Blend(_) => Some(graph.value(node.operands[0]).producer.index()),
+        Op::Blend(_) => Some(graph.value(node.operands[0]).producer),
         _ => at_rest(graph, node),
     }
 }
 
 /// Returns the node of the variable that a node gives in its layout at rest, cast or not, if it does so.
-fn at_rest(graph: &Graph, node: &Node) -> Option<usize> {
+fn at_rest(graph: &Graph, node: &Node) -> Option<NodeId> {
     let producer = graph.value(*node.operands.first()?).producer;
     match (&node.op, &graph.node(producer).op) {
-        (Op::Binary(_), Op::Variable(_)) if quantized_source(node).is_some() => {
-            Some(producer.index())
-        }
+        (Op::Binary(_), Op::Variable(_)) if quantized_source(node).is_some() => Some(producer),
         (Op::Binary(_), Op::Cast(_)) if quantized_source(node).is_some() => {
             at_rest(graph, graph.node(producer))
         }
-        (Op::Cast(_) | Op::Regather(_), Op::Variable(_)) => Some(producer.index()),
+        (Op::Cast(_) | Op::Regather(_), Op::Variable(_)) => Some(producer),
         (Op::Regather(_), _) => at_rest(graph, graph.node(producer)),
         _ => None,
     }
@@ -160,7 +158,7 @@ fn at_rest(graph: &Graph, node: &Node) -> Option<usize> {
 
 /// Returns, for each node that reads a weight only to round it to 8 bits, the node of the variable: such nodes work on the weight as it lies, and what is
 /// gathered are the 8 bits.
-fn rounded_weights(graph: &Graph) -> Vec<Option<usize>> {
+fn rounded_weights(graph: &Graph) -> Vec<Option<NodeId>> {
     let mut all = vec![None; graph.nodes.len()];
     for (id, node) in graph.iter() {
         let Some(rounding) = find_rounding(graph, id) else { continue };
@@ -171,9 +169,9 @@ fn rounded_weights(graph: &Graph) -> Vec<Option<usize>> {
 }
 
 /// Chooses a candidate that takes the first operand in a layout; the first if there is none.
-fn choose_by_operand(problem: &Problem<'_>, node: usize, wished: SbpId) -> usize {
+fn choose_by_operand(problem: &Problem<'_>, node: NodeId, wished: SbpId) -> usize {
     let takes = |candidate: &Candidate| candidate.operands.first() == Some(&wished);
-    problem.candidates[node].iter().position(takes).unwrap_or(0)
+    problem.candidates_of(node).iter().position(takes).unwrap_or(0)
 }
 
 /// Returns the layout that strategies of axes give to the first result of a node, or `None` if it follows from the operands.
@@ -188,14 +186,14 @@ fn wished_layout(
 }
 
 /// Chooses the candidate whose first result has this layout on the most axes, and among those the one with most axes whole.
-fn choose_by_layout(problem: &Problem<'_>, node: usize, wished: SbpId) -> usize {
+fn choose_by_layout(problem: &Problem<'_>, node: NodeId, wished: SbpId) -> usize {
     let wished = problem.layouts.sbp(wished);
     let score = |candidate: &Candidate| {
         let sbp = problem.layouts.sbp(candidate.results[0]);
         let equal = sbp.0.iter().zip(&wished.0).filter(|(a, b)| a == b).count();
         (equal, sbp.0.iter().filter(|&&sbp| sbp == Sbp::Broadcast).count())
     };
-    let candidates = &problem.candidates[node];
+    let candidates = problem.candidates_of(node);
     (0..candidates.len())
         .max_by_key(|&label| (score(&candidates[label]), std::cmp::Reverse(label)))
         .unwrap_or(0)
@@ -207,19 +205,19 @@ fn choose_by_layout(problem: &Problem<'_>, node: usize, wished: SbpId) -> usize 
 /// parameter, cast or not, counts as whole: if it is kept in shards, it is gathered.
 fn follow_operands(
     problem: &Problem<'_>,
-    id: usize,
+    id: NodeId,
     node: &Node,
     assignment: &[usize],
     pinned: &PinnedWays,
 ) -> usize {
     if node.operands.is_empty() {
-        let axes = problem.decisions.staging.placement[id].hierarchy.len();
+        let axes = problem.decisions.staging.placement[id.index()].hierarchy.len();
         let whole = problem.layouts.intern_sbp(&NdSbp::broadcast(axes));
         return choose_by_layout(problem, id, whole);
     }
     let mut best: Option<([f64; 4], usize)> = None;
     for label in worth_pricing(problem, id, node, assignment, pinned) {
-        let candidate = problem.candidates[id][label].clone();
+        let candidate = problem.candidates_of(id)[label].clone();
         let (mut others, mut moved, mut local) = (0.0, 0.0, 0.0);
         for (position, &target) in candidate.operands.iter().enumerate() {
             let (seconds, movement) =
@@ -243,19 +241,20 @@ fn follow_operands(
 /// searched for candidates that are not taken.
 fn worth_pricing(
     problem: &Problem<'_>,
-    id: usize,
+    id: NodeId,
     node: &Node,
     assignment: &[usize],
     pinned: &PinnedWays,
 ) -> Vec<usize> {
-    let all = pinned.experts.keep_apart(problem, id, (0..problem.candidates[id].len()).collect());
+    let all =
+        pinned.experts.keep_apart(problem, id, (0..problem.candidates_of(id).len()).collect());
     let sources: Vec<_> = (0..node.operands.len())
         .map(|position| find_source(problem, node, position, assignment))
         .collect();
     let made: Vec<SbpId> = sources.iter().map(|&(_, made)| made).collect();
     let all = pinned.sequences.add_up(problem, id, &made, all);
     let moves_nothing = |label: &usize| {
-        let operands = &problem.candidates[id][*label].operands;
+        let operands = &problem.candidates_of(id)[*label].operands;
         let mut pairs = sources.iter().zip(operands);
         pairs.all(|(&(producer, source), &to)| is_local(problem, (producer, id), source, to))
     };
@@ -269,16 +268,16 @@ fn find_source(
     node: &Node,
     position: usize,
     assignment: &[usize],
-) -> (usize, SbpId) {
+) -> (NodeId, SbpId) {
     let decisions = problem.decisions;
     let value = decisions.graph().value(node.operands[position]);
-    let producer = value.producer.index();
-    let made = &decisions.graph().nodes[producer];
+    let producer = value.producer;
+    let made = decisions.graph().node(producer);
     if matches!(made.op, Op::Variable(_)) || at_rest(decisions.graph(), made).is_some() {
-        let axes = decisions.staging.placement[producer].hierarchy.len();
+        let axes = decisions.staging.placement[producer.index()].hierarchy.len();
         return (producer, problem.layouts.intern_sbp(&NdSbp::broadcast(axes)));
     }
-    (producer, problem.candidates[producer][assignment[producer]].results[value.index])
+    (producer, problem.candidates_of(producer)[assignment[producer.index()]].results[value.index])
 }
 
 /// The effect of boxing on an operand.
@@ -293,14 +292,14 @@ enum BoxingEffect {
 }
 
 /// Whether boxing from one node to another takes no communication.
-fn is_local(problem: &Problem<'_>, nodes: (usize, usize), source: SbpId, target: SbpId) -> bool {
+fn is_local(problem: &Problem<'_>, nodes: (NodeId, NodeId), source: SbpId, target: SbpId) -> bool {
     boxing_effect(problem, nodes, source, target) == BoxingEffect::Local
 }
 
 /// Returns the effect of boxing from one node to another.
 fn boxing_effect(
     problem: &Problem<'_>,
-    nodes: (usize, usize),
+    nodes: (NodeId, NodeId),
     source: SbpId,
     target: SbpId,
 ) -> BoxingEffect {
@@ -312,7 +311,7 @@ fn boxing_effect(
         (Sbp::Partial(_), Sbp::Broadcast) => BoxingEffect::Kept,
         _ => BoxingEffect::Changed,
     };
-    let stays = placement[nodes.0] == placement[nodes.1];
+    let stays = placement[nodes.0.index()] == placement[nodes.1.index()];
     let begin = if stays { BoxingEffect::Local } else { BoxingEffect::Kept };
     source.0.iter().zip(&target.0).map(of_axis).fold(begin, BoxingEffect::max)
 }
@@ -320,7 +319,7 @@ fn boxing_effect(
 /// Returns the seconds of a step for boxing an operand to `target`, and the effect of that.
 fn price_operand(
     problem: &Problem<'_>,
-    id: usize,
+    id: NodeId,
     node: &Node,
     position: usize,
     target: SbpId,

@@ -5,6 +5,7 @@
 //! axes summands of activations `[batch, sequence, ..]` are added up where they are first read, in parts of the sequence.
 
 use graphc_ir::graph::Node;
+use graphc_ir::ids::NodeId;
 use graphc_ir::op::Op;
 use graphc_ir::sbp::{NdSbp, Sbp};
 
@@ -31,7 +32,7 @@ impl SequenceAxes {
             else {
                 continue;
             };
-            let candidates = &problem.candidates[id.index()];
+            let candidates = problem.candidates_of(id);
             let splits = |axis: usize| {
                 let layouts = candidates.iter().map(|candidate| candidate.results[0]);
                 let mut sbps =
@@ -69,16 +70,16 @@ impl SequenceAxes {
     pub(super) fn add_up(
         &self,
         problem: &Problem<'_>,
-        id: usize,
+        id: NodeId,
         made: &[SbpId],
         labels: Vec<usize>,
     ) -> Vec<usize> {
         if self.axes.is_empty() {
             return labels;
         }
-        let node = &problem.decisions.graph().nodes[id];
+        let node = problem.decisions.graph().node(id);
         let adds = |label: &usize| {
-            let pairs = made.iter().zip(&problem.candidates[id][*label].operands);
+            let pairs = made.iter().zip(&problem.candidates_of(id)[*label].operands);
             pairs.enumerate().all(|(position, (&made, &taken))| {
                 let [made, taken] = [made, taken].map(|layout| problem.layouts.sbp(layout));
                 !self.leaves_sum(problem, (node, position), &made, &taken)

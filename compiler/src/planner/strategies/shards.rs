@@ -5,6 +5,7 @@
 //!
 //! Gradients are scattered as they are summed over microbatches, in the type of that sum, or for the update.
 
+use graphc_ir::ids::NodeId;
 use graphc_ir::op::Op;
 use graphc_ir::plan::{AxisStrategy, Strategy, TensorKind};
 use graphc_ir::sbp::{NdSbp, Sbp};
@@ -18,8 +19,8 @@ pub(super) fn shard_over_data(problem: &Problem<'_>, strategy: Strategy, chosen:
     let Strategy::Mixed(_) = strategy else { return };
     let decisions = problem.decisions;
     let graph = decisions.graph();
-    let sharing = |index: usize, shares: fn(AxisStrategy) -> bool| -> Vec<usize> {
-        let axes = strategy.over_axes(decisions.staging.placement[index].hierarchy.len());
+    let sharing = |node: NodeId, shares: fn(AxisStrategy) -> bool| -> Vec<usize> {
+        let axes = strategy.over_axes(decisions.staging.placement[node.index()].hierarchy.len());
         axes.iter().enumerate().filter(|(_, axis)| shares(**axis)).map(|(axis, _)| axis).collect()
     };
     for (id, node) in graph.iter() {
@@ -27,24 +28,24 @@ pub(super) fn shard_over_data(problem: &Problem<'_>, strategy: Strategy, chosen:
         let kind = decisions.training.kinds[node.results[0].index()];
         let label = match &node.op {
             Op::Variable(_) if kind == TensorKind::Parameter => {
-                let axes = sharing(index, AxisStrategy::shards_parameters);
-                split_more(problem, index, chosen[index], &axes)
+                let axes = sharing(id, AxisStrategy::shards_parameters);
+                split_more(problem, id, chosen[index], &axes)
             }
             Op::Variable(_) if kind == TensorKind::State => {
-                let axes = sharing(index, AxisStrategy::shards_states);
-                split_more(problem, index, chosen[index], &axes)
+                let axes = sharing(id, AxisStrategy::shards_states);
+                split_more(problem, id, chosen[index], &axes)
             }
             op if !matches!(op, Op::Blend(_)) && !op.operation().updates().is_empty() => {
-                let axes = sharing(index, AxisStrategy::shards_states);
-                split_more(problem, index, chosen[index], &axes)
+                let axes = sharing(id, AxisStrategy::shards_states);
+                split_more(problem, id, chosen[index], &axes)
             }
             Op::Accumulate(_) => {
-                let axes = sharing(index, AxisStrategy::shards_gradients);
-                split_more(problem, index, chosen[index], &axes)
+                let axes = sharing(id, AxisStrategy::shards_gradients);
+                split_more(problem, id, chosen[index], &axes)
             }
             _ => at_rest(graph, node).and_then(|variable| {
-                let layout = problem.candidates[variable][chosen[variable]].results[0];
-                find_label(problem, index, layout)
+                let layout = problem.candidates_of(variable)[chosen[variable.index()]].results[0];
+                find_label(problem, id, layout)
             }),
         };
         chosen[index] = label.unwrap_or(chosen[index]);
@@ -52,21 +53,17 @@ pub(super) fn shard_over_data(problem: &Problem<'_>, strategy: Strategy, chosen:
 }
 
 /// Returns the candidate of a node that makes its first result as another does, but split over more axes; `None` if there is none.
-fn split_more(problem: &Problem<'_>, node: usize, label: usize, axes: &[usize]) -> Option<usize> {
+fn split_more(problem: &Problem<'_>, node: NodeId, label: usize, axes: &[usize]) -> Option<usize> {
     let mut label = label;
     let mut shared = Vec::new();
     for &axis in axes {
-        let layout = NdSbp::clone(&problem.layouts.sbp(problem.candidates[node][label].results[0]));
+        let layout =
+            NdSbp::clone(&problem.layouts.sbp(problem.candidates_of(node)[label].results[0]));
         if matches!(layout.0[axis], Sbp::Split(_)) {
             continue;
         }
-        let dims = problem
-            .decisions
-            .graph()
-            .value(problem.decisions.graph().nodes[node].results[0])
-            .ty
-            .shape
-            .len();
+        let graph = problem.decisions.graph();
+        let dims = graph.value(graph.node(node).results[0]).ty.shape.len();
         let split = |dim: usize| {
             let mut wished = layout.clone();
             wished.0[axis] = Sbp::Split(dim);
@@ -83,6 +80,9 @@ fn split_more(problem: &Problem<'_>, node: usize, label: usize, axes: &[usize]) 
 }
 
 /// Returns the candidate that makes a layout.
-fn find_label(problem: &Problem<'_>, node: usize, layout: SbpId) -> Option<usize> {
-    problem.candidates[node].iter().position(|candidate| candidate.results.first() == Some(&layout))
+fn find_label(problem: &Problem<'_>, node: NodeId, layout: SbpId) -> Option<usize> {
+    problem
+        .candidates_of(node)
+        .iter()
+        .position(|candidate| candidate.results.first() == Some(&layout))
 }

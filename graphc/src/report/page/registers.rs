@@ -13,7 +13,7 @@ use super::table::InternTable;
 /// type and of its layout, bytes of one content on a rank.
 pub(crate) type RegisterRow = (Option<usize>, Option<String>, usize, usize, u64);
 
-/// What an actor makes, reads and changes: numbers of registers.
+/// The numbers of the registers that an actor makes, reads and changes.
 pub type Touched = (Vec<usize>, Vec<usize>, Vec<usize>);
 
 /// Lists the registers of those programs that are shown. Types and layouts that are new become known to `places`.

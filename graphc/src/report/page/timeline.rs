@@ -15,7 +15,7 @@ use super::parts::Parts;
 use super::places::{PlanPlaces, RankRun};
 use super::registers::{RegisterRow, Touched, list_registers, touched_registers};
 use super::table::InternTable;
-use super::waits::{Wait, Waits};
+use super::waits::{StreamHistory, Wait};
 
 /// Ticks of a step: what times are counted in.
 const TICKS: f64 = (1u64 << 28) as f64;
@@ -67,7 +67,7 @@ pub struct TimelineRow {
     pub program: usize,
     /// The lanes, by stream.
     pub streams: Vec<Lane>,
-    /// What actors wait for, by stream.
+    /// The waits of actors, by stream.
     pub waits: Vec<Vec<Wait>>,
 }
 
@@ -129,7 +129,7 @@ pub(super) fn pack_timeline(
 ) -> Timeline {
     let tick = if step_seconds > 0.0 { step_seconds / TICKS } else { 1.0 };
     let shown: Vec<&Ran<'_>> = shown_classes(ran);
-    let waits = Waits::new(plan, ran, tick * SAME as f64);
+    let waits = StreamHistory::new(plan, ran, tick * SAME as f64);
     let is_shown = |index: usize| shown.iter().any(|ran| ran.index == index);
     let programs = plan.programs.iter().enumerate();
     let actors = programs.map(|(index, program)| match is_shown(index) {
@@ -165,7 +165,7 @@ pub(super) fn shown_classes<'a, 'b>(ran: &'a [Ran<'b>]) -> Vec<&'a Ran<'b>> {
     order.into_iter().map(|(_, ran)| ran).collect()
 }
 
-fn timeline_row(ran: &Ran<'_>, waits: &Waits<'_, '_>, tick: f64) -> TimelineRow {
+fn timeline_row(ran: &Ran<'_>, waits: &StreamHistory<'_, '_>, tick: f64) -> TimelineRow {
     let lanes = ran.program.streams.iter().zip(&ran.streams).map(|(stream, events)| {
         let blocks = stream.blocks.iter().map(|block| block.iter().map(|a| a.index()).collect());
         let mut lane = Lane {

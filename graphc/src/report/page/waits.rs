@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::events::{Event, Ran};
 use super::places::{RankRun, rank_runs, ranks_of_run};
 
-/// What an actor of a stream waits for.
+/// The wait of an actor of a stream.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Wait {
     /// The actor.
@@ -24,8 +24,8 @@ pub struct Wait {
 /// Of each actor its stream, and when its actions ended.
 type Ends = BTreeMap<usize, (usize, Vec<f64>)>;
 
-/// What the streams of all classes did, from which follows what each waits for.
-pub(super) struct Waits<'a, 'b> {
+/// The actions of the streams of all classes, from which follows what each waits for.
+pub(super) struct StreamHistory<'a, 'b> {
     plan: &'a Plan,
     all: &'a [Ran<'b>],
     /// The ends of actors of each class.
@@ -36,7 +36,7 @@ pub(super) struct Waits<'a, 'b> {
     least: f64,
 }
 
-impl<'a, 'b> Waits<'a, 'b> {
+impl<'a, 'b> StreamHistory<'a, 'b> {
     /// Takes what all classes did.
     pub(super) fn new(plan: &'a Plan, all: &'a [Ran<'b>], least: f64) -> Self {
         let ends = all.iter().map(ends_of_actors).collect();
@@ -238,7 +238,7 @@ mod tests {
             Ran { class, ranks, index: alike.index, program: alike.program, streams }
         };
         let all = [one(0), one(1), one(2)];
-        let waits = Waits::new(&plan, &all, 1e-9);
+        let waits = StreamHistory::new(&plan, &all, 1e-9);
         for rank in 0..2 {
             let found = waits.list_of_rank(rank);
             let wait = found[0].iter().find(|wait| wait.actor == meeting).expect("it waits");

@@ -200,7 +200,7 @@ impl ConvolutionWork {
     }
 }
 
-/// How sums of the gradient of kernels become elements: places are formulas of `o`, `c` and `tap`, or `e`, an element's in the order of
+/// The way in which sums of the gradient of kernels become elements: places are formulas of `o`, `c` and `tap`, or `e`, an element's in the order of
 /// kernels.
 #[derive(Clone, Copy)]
 struct Join<'a> {

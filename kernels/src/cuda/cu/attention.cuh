@@ -2,11 +2,10 @@
 // keys and values [BATCH, KEYS, SHARED, WIDTH]; a head reads keys and values of head / SHARING.
 //
 // Macros: INDEX, the type of positions; T, the element type; these extents; CAUSAL, whether query i of the whole tensor sees keys up to
-// i alone; CHUNK, elements of a chunk where early and late chunks of the sequence lie beside each other, else 0, and CHUNKS, how many
-// there are; WINDOW, how many keys a query sees at most, 0 for all; SCALE, which multiplies scores; SOFT_CAP, which bounds them, where CAPPED; and
-// where HAS_BIAS, B, its element type, FLOOR, and from one index to the next of each of its dims BIAS_BATCH, BIAS_HEAD, BIAS_QUERY and
-// BIAS_KEY. DROPS, whether weights are dropped; then DROPOUT_KEY of the stream, THRESHOLD and KEPT as of dropout, and WHOLE_HEADS,
-// WHOLE_QUERIES and WHOLE_KEYS, the extents of all ranks' weights.
+// i alone; those of zigzag.cuh, which stands in front; WINDOW, how many keys a query sees at most, 0 for all; SCALE, which multiplies
+// scores; SOFT_CAP, which bounds them, where CAPPED; and where HAS_BIAS, B, its element type, FLOOR, and from one index to the next of each
+// of its dims BIAS_BATCH, BIAS_HEAD, BIAS_QUERY and BIAS_KEY. DROPS, whether weights are dropped; then DROPOUT_KEY of the stream, THRESHOLD
+// and KEPT as of dropout, and WHOLE_HEADS, WHOLE_QUERIES and WHOLE_KEYS, the extents of all ranks' weights.
 
 __device__ __forceinline__ INDEX query_row(u32 batch, u32 query, u32 head) {
   return ((INDEX)batch * QUERIES + query) * HEADS + head;
@@ -28,19 +27,11 @@ __device__ __forceinline__ INDEX key_row(u32 batch, u32 key, u32 shared) {
 #define AHEAD 0
 #endif
 
-#if CHUNK
-// The place in the sequence of the query with an index in the order of pairs of chunks.
-__device__ __forceinline__ i64 position(i64 index) {
-  u32 chunk = (u32)index / CHUNK, inside = (u32)index % CHUNK;
-  return (chunk % 2 == 0 ? chunk / 2 : CHUNKS - 1 - chunk / 2) * CHUNK + inside;
-}
-#endif
-
 // How many keys there are up to the place of a query; `ahead` is how many more keys than queries are in other ranks' shards before. In an
 // order of pairs it is how many queries are, and all keys are here, in the sequence's own order.
 __device__ __forceinline__ i64 up_to(u32 query, i64 ahead) {
 #if CHUNK
-  return position((i64)query + ahead) + 1;
+  return position((u32)(query + ahead)) + 1;
 #else
   return (i64)query + ahead + 1;
 #endif
@@ -80,7 +71,7 @@ __device__ __forceinline__ u32 first_seeing(u32 key, i64 ahead) {
   if (!CAUSAL || !ASCENDING) return 0;
 #if CHUNK
   // Of a pair early queries come first, and then late ones.
-  i64 early = (i64)key - (position(ahead)), late = (i64)key - position(ahead + CHUNK);
+  i64 early = (i64)key - position((u32)ahead), late = (i64)key - position((u32)(ahead + CHUNK));
   i64 first = early < CHUNK ? early : CHUNK + (late < 0 ? 0 : late);
 #else
   i64 first = (i64)key - ahead;

@@ -2,23 +2,12 @@
 // position and pair: at position 100,000 a float has lost the digits that matter.
 //
 // Macros: T; TIME, HEADS and HEAD (elements of one) of the shard; PAIRS, half of HEAD; HALVES, pairs of the shard; WIDTH, pairs that a thread
-// takes at once, which divides PAIRS; INTERLEAVED, whether neighbours make a pair, or else elements half a head apart; INVERSE; CHUNK,
-// elements of a chunk where early and late chunks of the sequence lie beside each other, else 0, and CHUNKS, how many there are; INDEX, the
-// type of positions. `frequencies`, of all pairs of a whole head, stand in front.
+// takes at once, which divides PAIRS; INTERLEAVED, whether neighbours make a pair, or else elements half a head apart; INVERSE; INDEX, the
+// type of positions; those of zigzag.cuh, which stands in front. So do `frequencies`, of all pairs of a whole head.
 
 struct alignas(8) Turn {
   float sine, cosine;
 };
-
-// The place in the sequence of the element with an index along time.
-__device__ __forceinline__ i64 position(i64 index) {
-#if CHUNK
-  i64 chunk = index / CHUNK;
-  return (chunk % 2 == 0 ? chunk / 2 : CHUNKS - 1 - chunk / 2) * CHUNK + index % CHUNK;
-#else
-  return index;
-#endif
-}
 
 // The table, [TIME, PAIRS].
 extern "C" __global__ void __launch_bounds__(256) angles(Turn* turns, i64 first, i64 first_element) {

@@ -8,7 +8,7 @@ use graphc_ir::types::DType;
 
 use super::super::Shard;
 use super::super::source::{element_type, f32_literal};
-use super::{StepRef, mismatch_error};
+use super::{BorrowedStep, mismatch_error};
 use crate::error::KernelError;
 
 /// A value that a step reads.
@@ -20,7 +20,7 @@ pub(super) struct StepValue {
 
 /// The element type of each step's value.
 pub(super) fn step_dtypes(
-    steps: &[StepRef<'_>],
+    steps: &[BorrowedStep<'_>],
     operands: &[Shard],
 ) -> Result<Vec<DType>, KernelError> {
     let mut dtypes: Vec<DType> = Vec::new();

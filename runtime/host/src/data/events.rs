@@ -134,7 +134,7 @@ fn masked_checksum(bytes: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
-    /// What TensorBoard's own writer (2.21, `RecordWriter` of `Event.SerializeToString()`) makes of the same three events.
+    /// The same three events by TensorBoard's own writer (2.21, `RecordWriter` of `Event.SerializeToString()`).
     const OF_TENSORBOARD: &str = "1800000000000000a37f4b220900002040fc54d9411a0d627261696e2e4576656e743a322b35\
                                   3110100000000000000095fbfe180900002040fc54d94110ac023a020801b94512a32d000000\
                                   000000003c418afb0900005040fc54d94110ac022a1f0a0b0a046c6f737315000020400a100a\

@@ -1,7 +1,7 @@
 //! Reading of files that are files, and writing of files that are whole or not there.
 //!
 //! What is no file is refused, as opening a pipe waits and a device has no end. A file is written beside its place, under
-//! a random name that is made exclusively, and renamed. `import/file.rs` of the compiler reads files by the same rules;
+//! a random name that is made exclusively, and renamed. `compiler/import/src/file.rs` reads files by the same rules;
 //! neither module knows the other.
 
 use std::fs::File;

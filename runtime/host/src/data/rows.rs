@@ -22,12 +22,12 @@ pub struct TensorFile {
     path: String,
     file: File,
     tensors: BTreeMap<String, TensorType>,
-    places: BTreeMap<String, Place>,
+    places: BTreeMap<String, TensorPlace>,
 }
 
 /// The place of a tensor in a file.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct TensorPlace {
     /// The offset at which it begins, in bytes.
     begin: u64,
     elements: StoredElements,
@@ -50,7 +50,7 @@ impl TensorFile {
                 let ty = TensorType { dtype: elements.dtype, shape: info.shape.clone() };
                 let begin = data + info.data_offsets.0 as u64;
                 tensors.insert(name.clone(), ty);
-                places.insert(name, Place { begin, elements });
+                places.insert(name, TensorPlace { begin, elements });
             }
         }
         Ok(Self { path: path.display().to_string(), file, tensors, places })
@@ -97,8 +97,13 @@ impl TensorFile {
     }
 
     /// Reads elements of a tensor, of which `first` is the first, until `into` is full.
-    fn read_elements(&self, place: Place, first: usize, into: &mut [u8]) -> Result<(), DataError> {
-        let Place { begin, elements } = place;
+    fn read_elements(
+        &self,
+        place: TensorPlace,
+        first: usize,
+        into: &mut [u8],
+    ) -> Result<(), DataError> {
+        let TensorPlace { begin, elements } = place;
         let at = begin + (first * elements.size()) as u64;
         let read = if elements.are_same() {
             self.file.read_exact_at(into, at)
@@ -112,7 +117,7 @@ impl TensorFile {
     }
 
     /// Finds a tensor's type, and where it lies.
-    fn find_tensor(&self, name: &str) -> Result<(&TensorType, Place), DataError> {
+    fn find_tensor(&self, name: &str) -> Result<(&TensorType, TensorPlace), DataError> {
         let known = self.tensors.get(name).zip(self.places.get(name).copied());
         known.ok_or_else(|| self.read_error(format!("it has no tensor `{name}`")))
     }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::env;
 use std::sync::{Mutex, PoisonError};
 
+use graphc_ir::hex::encode_hex;
 use graphc_kernels::cuda::{Epilogue, MatrixProduct, Operands};
 use sha2::{Digest, Sha256};
 
@@ -34,9 +35,7 @@ pub(super) fn choice_key(card: &Card, product: &MatrixProduct, count: usize) -> 
     let text = format!(
         "{FORM} {name:?} {memory} {capability:?} {multiprocessors} {versions:?} {problem} {count}"
     );
-    let sum = Sha256::digest(text);
-    let digest: String = sum.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{FORM}-{digest}")
+    format!("{FORM}-{}", encode_hex(&Sha256::digest(text)))
 }
 
 /// Describes the part of a product that an algorithm's time depends on: all but its registers.

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cudarc::nvrtc::{result, sys};
 use graphc_host::threads::side_by_side;
+use graphc_ir::hex::encode_hex;
 use sha2::{Digest, Sha256};
 
 use super::cache::{self, CacheFolder};
@@ -252,7 +253,7 @@ fn name_kernel(source: &str, arch: Arch, version: Option<Version>) -> String {
     let told = compiler_options(arch);
     sum.update(format!("{:?} {version:?} {told:?}\n", BinaryForm::of_driver()));
     sum.update(source);
-    let digest: String = sum.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest = encode_hex(&sum.finalize());
     let kind = if version.is_some() { "kernel" } else { "prepared" };
     format!("{kind}-{digest}")
 }

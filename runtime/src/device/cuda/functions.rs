@@ -140,7 +140,7 @@ mod tests {
         ("result::matmul", "cublasLtMatmul"),
     ];
 
-    /// What is called without its function being in the list would end the program with a library that lacks it.
+    /// A call whose function is not in the list would end the program with a library that lacks it.
     #[test]
     fn every_function_that_is_called_is_looked_for() {
         let files = [

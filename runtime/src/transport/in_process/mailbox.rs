@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use super::wait::{ParkingSpot, Wait};
+use super::wait::{ParkingSpot, WaitReason};
 use super::{ExchangeGroup, Hub, TransportError};
 use crate::explore::point;
 use crate::transport::{Lending, Lent, Offer, Work};
@@ -228,9 +228,9 @@ impl MailGroup {
         (0..self.mail.ranks.len()).filter(move |&peer| peer != me)
     }
 
-    fn wait_for(&self, peer: usize, what: &'static str) -> Wait<'_> {
+    fn wait_for(&self, peer: usize, what: &'static str) -> WaitReason<'_> {
         let ranks = &self.mail.ranks;
-        Wait {
+        WaitReason {
             hub: &self.hub,
             rank: ranks[self.position],
             peer: ranks[peer],

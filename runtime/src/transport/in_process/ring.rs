@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::wait::{ParkingSpot, Wait};
+use super::wait::{ParkingSpot, WaitReason};
 use super::{Hub, Receiver, Sender, TransportError};
 use crate::explore::point;
 
@@ -72,7 +72,7 @@ impl Sender for RingSender {
         let ring = &*self.ring;
         let message = ring.filled.load(Ordering::Relaxed);
         let slots = ring.slots() as u64;
-        let wait = Wait {
+        let wait = WaitReason {
             hub: &self.hub,
             rank: self.from,
             peer: self.to,
@@ -116,7 +116,7 @@ impl Receiver for RingReceiver {
     fn receive(&mut self, read: &mut dyn FnMut(&[u8])) -> Result<Duration, TransportError> {
         let ring = &*self.ring;
         let message = ring.emptied.load(Ordering::Relaxed);
-        let wait = Wait {
+        let wait = WaitReason {
             hub: &self.hub,
             rank: self.to,
             peer: self.from,

@@ -20,7 +20,7 @@ pub(super) const NAP: Duration = Duration::from_millis(20);
 pub(super) struct ParkingSpot {
     asleep: AtomicBool,
     thread: Mutex<Option<Thread>>,
-    /// What `unpark` leaves for `park`, in tests that explore.
+    /// The token that `unpark` leaves for `park`, in tests that explore.
     #[cfg(test)]
     token: AtomicBool,
 }
@@ -80,7 +80,7 @@ impl ParkingSpot {
 
 /// The parties of a wait and its reason.
 #[derive(Clone, Copy)]
-pub(super) struct Wait<'a> {
+pub(super) struct WaitReason<'a> {
     pub(super) hub: &'a Hub,
     pub(super) rank: u32,
     pub(super) peer: u32,
@@ -90,7 +90,7 @@ pub(super) struct Wait<'a> {
     pub(super) what: &'static str,
 }
 
-impl Wait<'_> {
+impl WaitReason<'_> {
     /// Waits until `ready`; returns for how long.
     #[inline]
     pub(super) fn wait_until(self, ready: impl Fn() -> bool) -> Result<Duration, TransportError> {

@@ -260,12 +260,12 @@ pub(crate) struct PeerMemory {
     pid: u32,
     /// Whether its process's own memory can be read.
     readable: bool,
-    found: Mutex<Found>,
+    found: Mutex<DirectoryContent>,
 }
 
 /// The content of its directory when it was last read.
 #[derive(Debug, Default)]
-struct Found {
+struct DirectoryContent {
     /// The number of queues that had been made.
     made: u64,
     /// The queues for the reader.
@@ -320,7 +320,7 @@ impl PeerMemory {
     }
 
     /// Reads the directory, if there are new queues in it.
-    fn read_directory(&self, found: &mut Found) {
+    fn read_directory(&self, found: &mut DirectoryContent) {
         let head = outbox_head(&self.segment);
         let made = head.made.load(Ordering::Acquire);
         if made == found.made {

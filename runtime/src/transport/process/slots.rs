@@ -1,4 +1,4 @@
-//! What lies in a queue in shared memory: its counters, its slots, and the lists of pieces.
+//! The layout of a queue in shared memory: its counters, its slots, and the lists of pieces.
 
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 

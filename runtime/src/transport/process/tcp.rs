@@ -311,7 +311,7 @@ mod tests {
     use super::super::frames::frame;
     use super::*;
 
-    /// What is written of a message of pieces.
+    /// Returns the bytes that are written of a message of pieces.
     fn written(pieces: &[&[u8]]) -> Vec<u8> {
         let lengths: Vec<[u8; 8]> = pieces.iter().map(|p| (p.len() as u64).to_le_bytes()).collect();
         let whole = frame(pieces);
@@ -327,7 +327,7 @@ mod tests {
         bytes
     }
 
-    /// What is read of it.
+    /// Reads the pieces from these bytes.
     fn read(mut bytes: &[u8]) -> io::Result<Option<Vec<Vec<u8>>>> {
         let (head, rest) = bytes.split_first_chunk().expect("a head");
         bytes = rest;

@@ -1,4 +1,4 @@
-//! What NVRTC has made, kept in files for later runs of the same tests: in the folder that [`VARIABLE`] names, and nowhere without it.
+//! Keeps the texts that NVRTC has made in files for later runs of the same tests: in the folder that [`VARIABLE`] names, and nowhere without it.
 //!
 //! A file has what it was made of beside it. Another source, option or compiler is another file.
 
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 /// The environment variable with the folder.
 pub const VARIABLE: &str = "GPU_DOUBLE_KEPT";
 
-/// What a text was made of: the compiler's file, the source and the options, and which of the compiler's texts it is.
+/// The origin of a text: the compiler's file, the source and the options, and which of the compiler's texts it is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Making {
     compiler: u64,

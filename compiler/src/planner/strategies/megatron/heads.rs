@@ -1,7 +1,7 @@
 //! Explains why ranks cannot share the heads of attention.
 
 use graphc_ir::graph::Node;
-use graphc_ir::ids::ValueId;
+use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::Op;
 
 use super::{Splitter, Wish};
@@ -15,7 +15,7 @@ impl Splitter<'_, '_> {
     /// Makes the error of attention whose heads are not split as the strategy wishes.
     pub(super) fn indivisible_error(
         &self,
-        id: usize,
+        id: NodeId,
         node: &Node,
         wish: &Wish,
         sources: &[Option<SbpId>],
@@ -25,11 +25,17 @@ impl Splitter<'_, '_> {
             place: node.source.clone(),
             cause: Box::new(self.cause(id, node, wish, sources)),
             ranks: self.model_ranks(id),
-            mesh: self.problem.decisions.staging.placement[id].hierarchy.clone(),
+            mesh: self.problem.decisions.staging.placement[id.index()].hierarchy.clone(),
         }
     }
 
-    fn cause(&self, id: usize, node: &Node, wish: &Wish, sources: &[Option<SbpId>]) -> HeadsReason {
+    fn cause(
+        &self,
+        id: NodeId,
+        node: &Node,
+        wish: &Wish,
+        sources: &[Option<SbpId>],
+    ) -> HeadsReason {
         let (heads, ranks) = (self.heads_of_queries(node, wish), self.model_ranks(id));
         if !heads.is_multiple_of(ranks) {
             return HeadsReason::Heads { heads };
@@ -50,11 +56,11 @@ impl Splitter<'_, '_> {
     }
 
     /// Returns the value on the mesh of another stage from which an operand is made by moving or mapping elements one by one, if there is one.
-    fn find_elsewhere(&self, id: usize, operand: ValueId) -> Option<ValueId> {
+    fn find_elsewhere(&self, id: NodeId, operand: ValueId) -> Option<ValueId> {
         let decisions = self.problem.decisions;
         let placement = &decisions.staging.placement;
         let producer = decisions.graph().value(operand).producer;
-        if placement[producer.index()] != placement[id] {
+        if placement[producer.index()] != placement[id.index()] {
             return self.fed[producer.index()].then_some(operand);
         }
         let made = decisions.graph().node(producer);
@@ -94,9 +100,9 @@ impl Splitter<'_, '_> {
 
     /// Returns the operand that keeps heads from being split: the first that breaks a rule in the candidate which splits them and breaks the fewest
     /// rules.
-    fn in_the_way(&self, id: usize, wish: &Wish, sources: &[Option<SbpId>]) -> usize {
+    fn in_the_way(&self, id: NodeId, wish: &Wish, sources: &[Option<SbpId>]) -> usize {
         let axis = self.model_axis(id);
-        let candidates = self.problem.candidates[id].iter();
+        let candidates = self.problem.candidates_of(id).iter();
         let wished = candidates.filter(|candidate| wish.is_met_by(candidate, axis));
         let best = wished
             .min_by_key(|candidate| self.count_broken_rules(id, candidate, sources, Some(wish)));

@@ -1,4 +1,4 @@
-//! The job: what all ranks do, before it is split into programs. Tasks (one physical op each, on all ranks that take part) read and write buffers
+//! The graph of tasks: what all ranks do, before it is split into programs. Tasks (one physical op each, on all ranks that take part) read and write buffers
 //! (one tensor in one layout each).
 
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ pub(super) struct TaskId(pub usize);
 pub(super) struct Buffer {
     /// The tensor's name.
     pub name: String,
-    /// Index into [`Job::layouts`].
+    /// Index into [`TaskGraph::layouts`].
     pub layout: LayoutId,
     /// The rate at which it is filled.
     pub rate: Rate,
@@ -82,7 +82,7 @@ pub(super) struct Task {
     pub background: Option<Background>,
     /// The seconds that a collective is expected to take.
     pub expected: f64,
-    /// The index into [`Job::boxing`] of a step of boxing; for an exchange, its send has it.
+    /// The index into [`TaskGraph::boxing`] of a step of boxing; for an exchange, its send has it.
     pub boxing: Option<usize>,
 }
 
@@ -131,7 +131,7 @@ pub(super) enum Background {
 
 /// All that ranks do in a step.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Job {
+pub(super) struct TaskGraph {
     /// The layouts, each once.
     pub layouts: Vec<Layout>,
     /// The tensors.
@@ -148,7 +148,7 @@ pub(super) struct Job {
     known_layouts: BTreeMap<Layout, LayoutId>,
 }
 
-impl Job {
+impl TaskGraph {
     /// Makes an empty job.
     pub(super) fn new(microbatches: usize) -> Self {
         Self { microbatches, ..Self::default() }
@@ -238,7 +238,7 @@ pub(super) fn in_order(tasks: Vec<Task>, order: &[usize]) -> Vec<Task> {
 }
 
 #[cfg(test)]
-impl Job {
+impl TaskGraph {
     /// Makes a buffer of so many numbers on rank 0, of a variable or not: for tests.
     pub(super) fn numbers(&mut self, elements: usize, variable: bool) -> BufferId {
         use graphc_ir::sbp::{NdSbp, Sbp};

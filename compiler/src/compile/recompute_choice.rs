@@ -5,7 +5,7 @@
 //! and bytes of each tensor. [`super::amounts`] puts all ops in a row by these prices, and finds how far along the
 //! row a plan must go to fit.
 //!
-//! Only the chosen plan is lowered. It may have no room then, or lose 2 % of a step because it has no room for a
+//! Only the chosen plan is lowered. It may not fit the memory then, or lose 2 % of a step because there is none for a
 //! second stream. In that case the same is done in less memory, with what is known of the plans so far. If a step
 //! still takes 2 % longer than the planner says, the plan with everything computed again is lowered as well, and the
 //! null device decides.
@@ -52,31 +52,31 @@ struct RecomputedForms {
 impl CompileJob<'_> {
     /// Makes the plan with as little recomputation as the memory allows. If memory is not short without recomputation, nothing is recomputed.
     /// Otherwise the ops are recomputed that are cheapest for the memory they free ([`Row`]), unless short memory costs less without recomputation.
-    pub(super) fn least_again(
+    pub(super) fn plan_least_recompute(
         &self,
         prepared: &[Form<()>],
         options: &CompileOptions,
     ) -> Result<Draft, CompileError> {
         let nothing = self.choose_form(prepared, options, Care::Plan);
-        let has_room = nothing.as_ref().is_ok_and(|chosen| !costs_of(chosen).are_short());
-        let nothing = nothing.and_then(|chosen| self.in_room(prepared, options, chosen));
+        let suffices = nothing.as_ref().is_ok_and(|chosen| !costs_of(chosen).are_short());
+        let nothing = nothing.and_then(|chosen| self.fit_chosen(prepared, options, chosen));
         match nothing {
-            Ok(_) if !has_room => {}
+            Ok(_) if !suffices => {}
             Err(ref error) if error.is_memory() => {}
             other => return other,
         }
-        let something = self.something_again(prepared, options);
+        let something = self.plan_some_recompute(prepared, options);
         choose_better(nothing.ok().map(Ok), something)
     }
 
-    /// Makes the plan with as little recomputation as the memory allows, but with some. If the plan has no room after lowering, more is recomputed,
+    /// Makes the plan with as little recomputation as the memory allows, but with some. If the plan does not fit after lowering, more is recomputed,
     /// with less memory for the planner.
-    fn something_again(
+    fn plan_some_recompute(
         &self,
         prepared: &[Form<()>],
         options: &CompileOptions,
     ) -> Result<Draft, CompileError> {
-        let forms = with_again(prepared, options, Extent::Full)?;
+        let forms = recomputed_forms(prepared, options, Extent::Full)?;
         let chosen = self.choose_form(&forms, options, Care::Plan)?;
         let row =
             self.build_row(&prepared[chosen.at].decisions, &forms[chosen.at], &chosen, options)?;
@@ -90,18 +90,19 @@ impl CompileJob<'_> {
             let plan = |amount: usize, care| {
                 self.plan_recomputed(prepared, options, row.ops(amount), care)
             };
-            let assemble = |again: &RecomputedForms| self.assembled_again(prepared, options, again);
+            let assemble =
+                |again: &RecomputedForms| self.assemble_recomputed(prepared, options, again);
             let costs = |again: &RecomputedForms| costs_of(&again.chosen);
             let found = plan_least_amount(&row.amounts(limit), &mut known, plan, costs, assemble);
             PlanAttempt { counted: limit, found }
         };
         let first = attempt(options);
         let fits = |of: &PlanAttempt| of.found.is_ok();
-        let best = self.with_room(options, first, |less| Some(attempt(less)).filter(fits));
+        let best = self.fit_after_lowering(options, first, |less| Some(attempt(less)).filter(fits));
         // What computes more again has more to hide communication behind, and more memory for it: that is priced by rule, and
         // measured on the null device alone.
         let all = known.full_plan().filter(|_| best.as_ref().is_ok_and(loses_time));
-        let all = all.map(|all| self.assembled_again(prepared, options, all));
+        let all = all.map(|all| self.assemble_recomputed(prepared, options, all));
         let best = match all {
             Some(all) => choose_better(Some(best), all),
             None => best,
@@ -110,7 +111,7 @@ impl CompileJob<'_> {
         let others = (1..=few).map(|few| {
             let ops = blocks[..few].iter().flatten().copied().collect();
             let again = self.plan_recomputed(prepared, options, ops, Care::Plan)?;
-            self.assembled_again(prepared, options, &again)
+            self.assemble_recomputed(prepared, options, &again)
         });
         others.fold(best, |best, other| choose_better(Some(best), other))
     }
@@ -123,12 +124,12 @@ impl CompileJob<'_> {
         ops: BTreeSet<OpPlace>,
         care: Care,
     ) -> Result<RecomputedForms, CompileError> {
-        let forms = with_again(prepared, options, Extent::Ops(&ops))?;
+        let forms = recomputed_forms(prepared, options, Extent::Ops(&ops))?;
         let chosen = self.choose_form(&forms, options, care)?;
         Ok(RecomputedForms { forms, ops, chosen })
     }
 
-    fn assembled_again(
+    fn assemble_recomputed(
         &self,
         prepared: &[Form<()>],
         options: &CompileOptions,
@@ -177,7 +178,7 @@ fn cheap_of_blocks(decisions: &Decisions) -> Vec<Vec<OpPlace>> {
 }
 
 /// Returns the forms with recomputation to this extent.
-fn with_again(
+fn recomputed_forms(
     prepared: &[Form<()>],
     options: &CompileOptions,
     extent: Extent<'_>,

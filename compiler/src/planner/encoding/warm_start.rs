@@ -16,7 +16,7 @@ use crate::planner::problem::Problem;
 
 /// A form that was planned without a memory limit.
 #[derive(Clone, Debug)]
-pub(crate) struct Lead {
+pub(crate) struct WarmStart {
     /// The op of each node, and the number of its candidates.
     nodes: Vec<(String, usize)>,
     /// The candidate that was chosen for each node.
@@ -33,22 +33,22 @@ pub(crate) struct Lead {
 pub struct Before<'a> {
     /// The cost below which plans are of interest.
     pub ceiling: f64,
-    /// The lead from the search for another form.
-    pub(crate) lead: Option<&'a Lead>,
+    /// The warm start from the search for another form.
+    pub(crate) warm_start: Option<&'a WarmStart>,
 }
 
 impl Before<'_> {
     /// The knowledge before the search for the first form: none.
-    pub const NOTHING: Self = Self { ceiling: f64::INFINITY, lead: None };
+    pub const NOTHING: Self = Self { ceiling: f64::INFINITY, warm_start: None };
 }
 
-/// Finds the minimum when memory costs nothing, starting from a plan that is known to be sensible, with the lead for other forms.
-pub(crate) fn minimise_leading(
+/// Finds the minimum when memory costs nothing, starting from a plan that is known to be sensible, with the warm start for other forms.
+pub(crate) fn minimise_cold(
     problem: &Problem<'_>,
     reduced: Reduced<'_>,
     (sensible, ceiling): (&[usize], f64),
     effort: Effort,
-) -> (Minimum, Option<Lead>) {
+) -> (Minimum, Option<WarmStart>) {
     let network = reduced.network;
     let (start, effort) = (extend_labels(network, sensible), Effort { ceiling, ..effort });
     let mut messages = Messages::default();
@@ -57,32 +57,34 @@ pub(crate) fn minimise_leading(
     let nodes = list_nodes(problem);
     let chosen = found.labels[..nodes.len()].to_vec();
     let (origin, bound) = (network.origin.clone(), found.bound);
-    let lead = problem.tied.is_none().then_some(Lead { nodes, chosen, origin, messages, bound });
-    (found, lead)
+    let warm_start =
+        problem.tied.is_none().then_some(WarmStart { nodes, chosen, origin, messages, bound });
+    (found, warm_start)
 }
 
-/// Finds the minimum for another form, using a lead. No more is proven than for the first form, because the bound of both is no higher than that. If
+/// Finds the minimum for another form, using a warm start. No more is proven than for the first form, because the bound of both is no higher than that. If
 /// a few sweeps prove as much, no plan is searched for but the first form's: the bound that many sweeps have proven of the first is so near to its
 /// best plan that the other form is at most a little better.
-pub(crate) fn minimise_following(
+pub(crate) fn minimise_warm(
     problem: &Problem<'_>,
     reduced: Reduced<'_>,
     (sensible, ceiling): (&[usize], f64),
-    lead: &Lead,
+    warm_start: &WarmStart,
     effort: Effort,
 ) -> Minimum {
     let network = reduced.network;
     let nodes = list_nodes(problem);
-    let same = Same::new(&lead.nodes, &nodes);
-    let chosen =
-        |node: usize| same.other_node(node).map_or(sensible[node], |other| lead.chosen[other]);
+    let same = Same::new(&warm_start.nodes, &nodes);
+    let chosen = |node: usize| {
+        same.other_node(node).map_or(sensible[node], |other| warm_start.chosen[other])
+    };
     let chosen: Vec<usize> = (0..nodes.len()).map(chosen).collect();
     let starts = [sensible, &chosen].map(|plan| extend_labels(network, plan));
     let start = if network.cost(&starts[1]) < network.cost(&starts[0]) { 1 } else { 0 };
-    let names = same.other_variables(&network.origin, &lead.origin);
+    let names = same.other_variables(&network.origin, &warm_start.origin);
     // Messages that others have left are good from the start.
-    let effort = Effort { ceiling, enough: lead.bound, dive: 0, ..effort };
-    let course = Some(Course::From(&lead.messages, &names));
+    let effort = Effort { ceiling, enough: warm_start.bound, dive: 0, ..effort };
+    let course = Some(Course::From(&warm_start.messages, &names));
     reduced.minimise(Some(&starts[start]), effort, course)
 }
 
