@@ -196,6 +196,29 @@ def samples_a_grid(x: Tensor) -> Tensor:
     return (corners + F.grid_sample(image, grid, "nearest", "zeros", False)).square().mean() * 0.05
 
 
+def attends_to_no_key(x: Tensor) -> Tensor:
+    """As texts that are padded in front do: by a mask that is known, and by one of data."""
+    heads = x.reshape(1, 2, 4, 2)
+    known = torch.tensor([[False, False, False, False], [True, False, False, False], [True, True, False, False], [True, True, True, False]])
+    found = F.scaled_dot_product_attention(heads, heads, heads, attn_mask=known)
+    found = found + F.scaled_dot_product_attention(heads, heads, heads, attn_mask=x.detach() > 0.3)
+    return (found + heads).square().mean()
+
+
+def draws_between(x: Tensor) -> Tensor:
+    drawn = torch.empty(4).uniform_(1.0, 2.0)
+    return x.square().mean() + 0.0 * drawn.sum() + (torch.clamp(drawn, 2.0, 3.0) - torch.clamp(drawn, 0.0, 1.0)).sum()
+
+
+def makes_as_many_as_a_tensor_says(x: Tensor) -> Tensor:
+    count = torch.arange(4).max() + 1
+    return (x + x.new_zeros(count) + torch.arange(count) + torch.zeros(count, count)).square().mean()
+
+
+def takes_strides_of_what_is_turned(x: Tensor) -> Tensor:
+    return torch.as_strided(x.t(), (3, 4, 2), (4, 1, 4)).square().mean()
+
+
 def takes_at_a_place_of_data(x: Tensor) -> Tensor:
     place = x.detach().sum(0).topk(2).indices
     return (x[:, place[0]] * x[place[1]] * x[..., place[1]]).mean() + x.square().mean()
@@ -209,6 +232,10 @@ def takes_at_a_place_of_data(x: Tensor) -> Tensor:
         joins_at_places,
         samples_a_grid,
         takes_at_a_place_of_data,
+        attends_to_no_key,
+        draws_between,
+        makes_as_many_as_a_tensor_says,
+        takes_strides_of_what_is_turned,
         loops_over_experts,
         selects_rows,
         multiplies_rows,

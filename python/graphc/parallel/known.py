@@ -37,6 +37,9 @@ READ: set[Any] = {Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__in
 READ |= {Tensor.__format__, torch.equal, Tensor.equal, torch.allclose, Tensor.allclose, torch.is_nonzero, Tensor.is_nonzero}
 """What asks for the content."""
 
+SIZED = {"arange", "zeros", "ones", "empty", "new_zeros", "new_ones", "new_empty", "view", "reshape", "expand", "repeat"}
+"""What takes sizes, which may be tensors of one integer: PyTorch would read them where nothing is known."""
+
 DATA = Tensor.data.__get__  # type: ignore[attr-defined]
 """What gives a tensor of which nothing is learned, by its name alone: PyTorch's graphs do not see it."""
 
@@ -98,8 +101,8 @@ class Known(TorchFunctionMode):
             function = Tensor.detach
         if function is torch.nn.functional.pad:
             arguments = (arguments[0], *(self._numbers(part) for part in arguments[1:]))
-        if function is torch.arange:
-            arguments = tuple(self._read(Tensor.item, (part,), {}) if isinstance(part, Tensor) else part for part in arguments)
+        if _name(function) in SIZED:
+            arguments = tuple(self._number(part) for part in arguments)
         if function in READ:
             return self._read(function, arguments, options)
         if self._selected.takes(function, arguments, options, self._contents.__contains__):
@@ -141,6 +144,13 @@ class Known(TorchFunctionMode):
         else:
             self._note(found, function, arguments, options)
         return found
+
+    def _number(self, given: Any) -> Any:
+        """What a tensor of one known integer holds, or what is given."""
+        if isinstance(given, list | tuple):
+            return type(given)(self._number(part) for part in given)
+        known = isinstance(given, Tensor) and given.dim() == 0 and given in self._contents and not given.is_floating_point()
+        return self._read(Tensor.item, (given,), {}) if known else given
 
     def _numbers(self, given: Any) -> Any:
         """Numbers in a list, of which some may be tensors that are known."""

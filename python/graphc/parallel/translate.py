@@ -179,7 +179,9 @@ class _Translator:
             kind = " of complex numbers" if of_complex else ""
             raise Error(f"{place_of(node)} has no translation{kind}: write it with other ops, or leave it out of the model")
         try:
-            return handler(ComplexCall(self.writer, node, self._found) if of_complex else Call(self.writer, node, self._value))
+            return handler(
+                ComplexCall(self.writer, node, self._found) if of_complex else Call(self.writer, node, self._value, self.found.get)
+            )
         except Unsupported as reason:
             raise Error(f"{place_of(node)} has no translation, as {reason}") from reason
 

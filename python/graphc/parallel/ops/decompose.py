@@ -282,6 +282,8 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, *how: Any) -> An
 
 def as_strided(x: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> Any:
     """Elements by their places in memory, of a tensor that lies there as a whole; one with all of them is left as it is."""
+    order = sorted(range(x.dim()), key=lambda dim: -x.stride()[dim])
+    x = x.permute(order)
     if not x.is_contiguous() or math.prod(size) == x.numel():
         return NotImplemented
     return torch.index_select(x.reshape(-1), 0, _places(size, stride, offset, x)).reshape(list(size))
@@ -369,7 +371,13 @@ def leaky(x: Tensor, noise: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 /
     return NotImplemented if training else (functional.leaky_relu(x, (lower + upper) / 2), noise)
 
 
+def uniform(x: Tensor, low: float = 0.0, high: float = 1.0, generator: Any = None) -> Tensor:
+    """Random numbers between two."""
+    return torch.rand(x.shape, dtype=x.dtype, device=x.device) * (high - low) + low
+
+
 _TABLE: dict[Any, Callable[..., Any]] = {
+    ATEN.uniform.default: uniform,
     ATEN.sinc.default: sinc,
     ATEN.hypot.default: lambda x, y: torch.sqrt(x.square() + y.square()),
     ATEN.median.dim: median,
