@@ -219,6 +219,11 @@ def takes_strides_of_what_is_turned(x: Tensor) -> Tensor:
     return torch.as_strided(x.t(), (3, 4, 2), (4, 1, 4)).square().mean()
 
 
+def has_kernels_without_padding(x: Tensor) -> Tensor:
+    image, kernels = x.reshape(1, 1, 4, 4), x[:2].reshape(2, 1, 2, 2)
+    return F.conv2d(image, kernels, stride=2, padding="valid").square().mean() + F.conv2d(image, kernels, padding="same").square().mean()
+
+
 def takes_at_a_place_of_data(x: Tensor) -> Tensor:
     place = x.detach().sum(0).topk(2).indices
     return (x[:, place[0]] * x[place[1]] * x[..., place[1]]).mean() + x.square().mean()
@@ -233,6 +238,7 @@ def takes_at_a_place_of_data(x: Tensor) -> Tensor:
         samples_a_grid,
         takes_at_a_place_of_data,
         attends_to_no_key,
+        has_kernels_without_padding,
         draws_between,
         makes_as_many_as_a_tensor_says,
         takes_strides_of_what_is_turned,
