@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 import graphc_torch
 
-from ..command import Error
+from ..command import Error, Unplanned
 from . import optimizers
 from .attributes import are_known, attributes_of, filled
 from .batch import Whole
@@ -130,10 +130,13 @@ class Job:
         def once() -> Translation:
             return translate(capture(traced, whole.example(example, device)), whole.inputs(), names, isinstance(traced, Traced))
 
-        found, changed = once(), dict(traced.attributes.changed)
-        if changed:
-            with attributes_of(self.module, filled(changed)):
-                _check_same(found, once(), changed)
+        try:
+            found, changed = once(), dict(traced.attributes.changed)
+            if changed:
+                with attributes_of(self.module, filled(changed)):
+                    _check_same(found, once(), changed)
+        except Error as error:
+            raise Unplanned(str(error)) from error
         return found
 
     @staticmethod
