@@ -18,6 +18,10 @@ class Error(Exception):
     """What graphc says is wrong."""
 
 
+class Unplanned(Error):
+    """Why there is no plan of a model."""
+
+
 def run(*arguments: object) -> str:
     """Runs the command in a process of its own, so other threads of this one go on: what it prints.
 

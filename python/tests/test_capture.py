@@ -187,13 +187,41 @@ def joins_at_places(x: Tensor) -> Tensor:
             joined = torch.scatter_reduce(x * 0.5, 1, places, x, reduce, include_self=include_self)
             found = found + (joined * torch.arange(1.0, 5.0)).square().mean()
     whole = torch.scatter_reduce(torch.zeros(4, dtype=torch.int64), 0, places[0], (x.detach()[0] * 4).long(), "amax", include_self=False)
-    return found + whole.sum()
+    return (found + whole.sum()) * 0.05
 
 
 def samples_a_grid(x: Tensor) -> Tensor:
     image, grid = (x @ x.t()).reshape(1, 1, 4, 4), x.reshape(1, 2, 4, 2) * 1.5
     corners = F.grid_sample(image, grid, align_corners=True) + F.grid_sample(image, grid, "bilinear", "border", False)
     return (corners + F.grid_sample(image, grid, "nearest", "zeros", False)).square().mean() * 0.05
+
+
+def attends_to_no_key(x: Tensor) -> Tensor:
+    """As texts that are padded in front do: by a mask that is known, and by one of data."""
+    heads = x.reshape(1, 2, 4, 2)
+    known = torch.tensor([[False, False, False, False], [True, False, False, False], [True, True, False, False], [True, True, True, False]])
+    found = F.scaled_dot_product_attention(heads, heads, heads, attn_mask=known)
+    found = found + F.scaled_dot_product_attention(heads, heads, heads, attn_mask=x.detach() > 0.3)
+    return (found + heads).square().mean()
+
+
+def draws_between(x: Tensor) -> Tensor:
+    drawn = torch.empty(4).uniform_(1.0, 2.0)
+    return x.square().mean() + 0.0 * drawn.sum() + (torch.clamp(drawn, 2.0, 3.0) - torch.clamp(drawn, 0.0, 1.0)).sum()
+
+
+def makes_as_many_as_a_tensor_says(x: Tensor) -> Tensor:
+    count = torch.arange(4).max() + 1
+    return (x + x.new_zeros(count) + torch.arange(count) + torch.zeros(count, count)).square().mean()
+
+
+def takes_strides_of_what_is_turned(x: Tensor) -> Tensor:
+    return torch.as_strided(x.t(), (3, 4, 2), (4, 1, 4)).square().mean()
+
+
+def has_kernels_without_padding(x: Tensor) -> Tensor:
+    image, kernels = x.reshape(1, 1, 4, 4), x[:2].reshape(2, 1, 2, 2)
+    return F.conv2d(image, kernels, stride=2, padding="valid").square().mean() + F.conv2d(image, kernels, padding="same").square().mean()
 
 
 def takes_at_a_place_of_data(x: Tensor) -> Tensor:
@@ -209,6 +237,11 @@ def takes_at_a_place_of_data(x: Tensor) -> Tensor:
         joins_at_places,
         samples_a_grid,
         takes_at_a_place_of_data,
+        attends_to_no_key,
+        has_kernels_without_padding,
+        draws_between,
+        makes_as_many_as_a_tensor_says,
+        takes_strides_of_what_is_turned,
         loops_over_experts,
         selects_rows,
         multiplies_rows,

@@ -177,6 +177,20 @@ class Logging(nn.Module):
         self.said.append((arguments, options))
 
 
+def test_an_error_that_is_none_of_planning_ends_an_evaluation() -> None:
+    pytest.importorskip("lightning")
+    from graphc.parallel.lightning import GraphcStrategy
+
+    class Broken:
+        def prediction(self, *_: Any, **__: Any) -> Any:
+            raise graphc.Error("rank 1 has ended")
+
+    strategy: Any = GraphcStrategy()
+    strategy._evaluators["validation_step", 1] = Broken()
+    with pytest.raises(graphc.Error, match="rank 1 has ended"):
+        strategy.validation_step(torch.ones(1))
+
+
 def test_calls_are_written_down_and_made_again() -> None:
     module, value = Logging(), torch.ones(())
     with recorded(module) as record:

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from graphc_torch.data import type_of
 from graphc_torch.errors import failing
 
-from ..command import Error
+from ..command import Error, Unplanned
 
 
 def named(batch: Any) -> dict[str, Tensor]:
@@ -28,9 +28,9 @@ def named(batch: Any) -> dict[str, Tensor]:
     others = [name for name, leaf in found.items() if not isinstance(leaf, Tensor)]
     if others:
         advice = "let a batch hold tensors alone, numbers as tensors too; None, True and False may stand beside them"
-        raise Error(f"`{others[0]}` is {type(found[others[0]]).__name__}: {advice}")
+        raise Unplanned(f"`{others[0]}` is {type(found[others[0]]).__name__}: {advice}")
     if not found:
-        raise Error("the batch holds no tensors")
+        raise Unplanned("the batch holds no tensors")
     return found
 
 

@@ -11,8 +11,8 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, redirect_stderr
 from typing import Any
 
 import torch
@@ -25,6 +25,8 @@ from torch.fx.experimental import symbolic_shapes
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from ..command import Error
+from .attributes import Attributes
+from .gradients import check_gradients, gradients_as_captured
 from .known import Known
 from .of_transformers import transformers_as_captured
 from .ops.decompose import decompositions
@@ -90,13 +92,13 @@ class Traced(nn.Module):
     def __init__(self, model: nn.Module, loss: Loss | None, call: Forward, keep: Callable[[Any], None]) -> None:
         """Both; without a loss the model's output has one. The form of what the loss has beside it is given away."""
         super().__init__()
-        self.model, self.keep, self.fixed = model, keep, FixedBuffers(model)
+        self.model, self.keep, self.fixed, self.attributes = model, keep, FixedBuffers(model), Attributes()
         # In a list it is no part of the module, and its buffers are known values.
         self.losses, self.call = [loss], call
 
     def forward(self, batch: Any) -> tuple[Tensor, ...]:
         """The loss of a batch, and the tensors of what stands beside it."""
-        with Known(self.fixed.beside(self.model)) as known, _drawn_by_torch():
+        with Known(self.fixed.beside(self.model)) as known, _drawn_by_torch(), self.attributes.watched(self.model):
             found, beside = self._loss(batch)
         form, tensors = take_apart(beside)
         known.check([found, *tensors])
@@ -125,11 +127,11 @@ class Predicted(nn.Module):
     def __init__(self, model: nn.Module, call: Forward, keep: Callable[[Any], None]) -> None:
         """Of a model; the form of its output is given away, as PyTorch undoes what a module says of itself while it is captured."""
         super().__init__()
-        self.model, self.call, self.keep, self.fixed = model, call, keep, FixedBuffers(model)
+        self.model, self.call, self.keep, self.fixed, self.attributes = model, call, keep, FixedBuffers(model), Attributes()
 
     def forward(self, batch: Any) -> tuple[Tensor, ...]:
         """The tensors of the output."""
-        with Known(self.fixed.beside(self.model)) as known, _drawn_by_torch():
+        with Known(self.fixed.beside(self.model)) as known, _drawn_by_torch(), self.attributes.watched(self.model):
             output = self.call(self.model, batch)
         form, tensors = take_apart(output)
         known.check(tensors)
@@ -163,6 +165,7 @@ def check(model: nn.Module, loss: Loss | None, batch: Any) -> None:
         raise Error(
             "the model's parameters are DTensors, as fully_shard leaves them, and a plan lays them out itself: give the model as it was"
         )
+    check_gradients(model)
     if isinstance(loss, nn.Module) and any(True for _ in loss.parameters()):
         raise Error(
             f"the loss {type(loss).__name__} has parameters: make it a part of the model, so that they are trained and saved with it"
@@ -187,15 +190,18 @@ def capture(traced: Traced | Predicted, batch: Any) -> ExportedProgram:
         table.pop(getattr(getattr(torch.ops.aten, packet), overload), None)
     table.update(decompositions())
     try:
-        with _quiet(), transformers_as_captured(batch), _distributions_unchecked(), _plain_buffers(traced), _conversions_to_the_same():
+        with ExitStack() as stack:
+            ways = (_quiet(), transformers_as_captured(batch), gradients_as_captured(), _distributions_unchecked())
+            for way in (*ways, _plain_buffers(traced), _conversions_to_the_same()):
+                stack.enter_context(way)
             program: ExportedProgram = exporter(traced, (batch,), strict=False)
             for module in [part for part in program.graph_module.modules() if isinstance(part, GraphModule)]:
                 mark_detached(module)
             whole: ExportedProgram = program.run_decompositions(table)
             name_loss(whole, traced.losses[0] if isinstance(traced, Traced) else None)
             return whole
-    except Error:
-        raise
+    except Error as error:
+        raise Error(_placed(str(error), error)) from error
     except Exception as error:
         raise Error(f"torch.export cannot capture the model: {_reason(error)}") from error
 
@@ -323,6 +329,9 @@ def _detach_item(module: GraphModule, item: Node) -> None:
 def _check_not_written(node: Node) -> None:
     for user in node.users:
         if str(user.target).split(".")[-2:][0].endswith("_"):
+            source = node.args[0]
+            if isinstance(source, Node) and source.op == "placeholder" and source.name.startswith("p_"):
+                raise Error(f"{place_of(user)} writes to a parameter, which the optimizer changes: compute with a changed copy of it")
             raise Error(f"{place_of(user)} writes to a tensor that was detached: detach a clone of it")
 
 
@@ -331,7 +340,7 @@ def place_of(node: Node) -> str:
     op = str(node.target)
     trace = str(node.meta.get("stack_trace") or "")
     lines = re.findall(r'File "([^"]+)", line (\d+), in (.+)\n\s*(.*)', trace)
-    own = [line for line in lines if _is_of_user(line[0])] or lines
+    own = [line for line in lines if _is_of_user(line[0])] or [line for line in lines if not line[0].startswith("<")]
     if not own:
         return f"{op} (its place in the model is not known)"
     file, number, function, text = own[-1]
@@ -352,7 +361,11 @@ def _reason(error: Exception) -> str:
         first = f"{what}: use torch.where, or torch.gather at the places that the tensor holds"
     if isinstance(error, UncapturedHigherOrderOpError):
         first = "this is a branch or a loop that depends on data, which graphc has not: leave it out of the model"
+    return _placed(first, error, re.findall(r'File "([^"]+)", line (\d+), in \S+', text))
+
+
+def _placed(said: str, error: Exception, lines: Iterable[tuple[str, Any]] = ()) -> str:
+    """What is wrong, and the line of the model in which it is, where it does not say one."""
     called = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-    lines = [*re.findall(r'File "([^"]+)", line (\d+), in \S+', text), *called]
-    own = [line for line in lines if _is_of_user(line[0])]
-    return f"{first} ({own[-1][0]}, line {own[-1][1]})" if own else first
+    own = [line for line in (*lines, *called) if _is_of_user(line[0]) and line[0] != __file__]
+    return f"{said} ({own[-1][0]}, line {own[-1][1]})" if own and ", line " not in said else said

@@ -12,8 +12,9 @@ from torch.optim import Optimizer
 
 import graphc_torch
 
-from ..command import Error
+from ..command import Error, Unplanned
 from . import optimizers
+from .attributes import are_known, attributes_of, filled
 from .batch import Whole
 from .capture import Forward, Loss, Predicted, Traced, capture
 from .names import canonical_names, tensors_of
@@ -24,6 +25,18 @@ from .translate import Names, Translation, translate
 
 SHARED = ("cluster", "framework", "precision")
 """Options of a training that its evaluation has too."""
+
+
+def _check_same(first: Translation, second: Translation, changed: Mapping[tuple[str, str], Any]) -> None:
+    """Checks that a second step computes what the first one does, for which a model has changed attributes."""
+    held, others = first.constants, second.constants
+    same = first.text == second.text
+    if same and are_known(changed):
+        same = held.keys() == others.keys() and all(torch.equal(tensor, others[name]) for name, tensor in held.items())
+    if not same:
+        name = ".".join(filter(None, next(iter(changed))))
+        said = f"the model changes its attribute `{name}` in a step, and the next one computes something else"
+        raise Error(f"{said}: let it be a buffer (register_buffer), or part of the batch")
 
 
 @dataclass(frozen=True)
@@ -112,8 +125,19 @@ class Job:
 
     def _translated(self, traced: Traced | Predicted, example: Any, whole: Whole, trained: frozenset[str]) -> Translation:
         device = next((tensor.device for tensor in tensors_of(self.module).values()), torch.device("cpu"))
-        program, names = capture(traced, whole.example(example, device)), Names(canonical_names(self.module, self.names), trained)
-        return translate(program, whole.inputs(), names, isinstance(traced, Traced))
+        names = Names(canonical_names(self.module, self.names), trained)
+
+        def once() -> Translation:
+            return translate(capture(traced, whole.example(example, device)), whole.inputs(), names, isinstance(traced, Traced))
+
+        try:
+            found, changed = once(), dict(traced.attributes.changed)
+            if changed:
+                with attributes_of(self.module, filled(changed)):
+                    _check_same(found, once(), changed)
+        except Error as error:
+            raise Unplanned(str(error)) from error
+        return found
 
     @staticmethod
     def _check_variables(found: Planned, first: Planned | None) -> None:

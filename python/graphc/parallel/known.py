@@ -21,6 +21,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ..command import Error
 from .connectionist import ctc_loss
+from .gradients import DERIVED
 from .selected import Extent, Selected
 
 MOST_ELEMENTS = 1 << 16
@@ -35,6 +36,12 @@ LIKE = {"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_fu
 READ: set[Any] = {Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__, Tensor.item, Tensor.tolist}
 READ |= {Tensor.__format__, torch.equal, Tensor.equal, torch.allclose, Tensor.allclose, torch.is_nonzero, Tensor.is_nonzero}
 """What asks for the content."""
+
+SIZED = {"arange", "zeros", "ones", "empty", "new_zeros", "new_ones", "new_empty", "view", "reshape", "expand", "repeat"}
+"""What takes sizes, which may be tensors of one integer: PyTorch would read them where nothing is known."""
+
+DATA = Tensor.data.__get__  # type: ignore[attr-defined]
+"""What gives a tensor of which nothing is learned, by its name alone: PyTorch's graphs do not see it."""
 
 ORDERS = {"lt", "le", "gt", "ge", "less", "less_equal", "greater", "greater_equal", "__lt__", "__le__", "__gt__", "__ge__"}
 """Comparisons: what holds for the least and the greatest of random numbers holds for all of them."""
@@ -53,6 +60,14 @@ ENDS = {"RAISE_VARARGS", "RETURN_VALUE", "RETURN_CONST", "RERAISE", "YIELD_VALUE
 
 FAILED = object()
 """What stands for the result of a function that has none on the host."""
+
+
+def content(tensor: Tensor) -> Tensor | None:
+    """What a tensor holds that a model has made while it is captured, where that is known."""
+    return next((known for known in (entered.content(tensor) for entered in _ENTERED) if known is not None), None)
+
+
+_ENTERED: list[Known] = []
 
 
 class Known(TorchFunctionMode):
@@ -80,13 +95,36 @@ class Known(TorchFunctionMode):
             Error: where a branch depends on random numbers.
         """
         options = options or {}
+        if function is Tensor.register_hook:
+            raise Error(f"a hook on a tensor changes gradients, {DERIVED}")
+        if function == DATA:
+            function = Tensor.detach
         if function is torch.nn.functional.pad:
             arguments = (arguments[0], *(self._numbers(part) for part in arguments[1:]))
+        if _name(function) in SIZED:
+            arguments = tuple(self._number(part) for part in arguments)
         if function in READ:
             return self._read(function, arguments, options)
         if self._selected.takes(function, arguments, options, self._contents.__contains__):
             return self._selected.compute(function, arguments, options, lambda own, *given, **more: self._computed(own, given, more))
         return self._computed(function, arguments, options)
+
+    def __enter__(self) -> Known:
+        """Begins to keep what tensors hold."""
+        _ENTERED.append(self)
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        """Ends it."""
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]
+        _ENTERED.remove(self)
+
+    def content(self, tensor: Tensor) -> Tensor | None:
+        """A copy of what a tensor holds, where that is known."""
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
+            found: Tensor | None = self._contents.get(tensor)
+            return None if found is None else found.clone()
 
     def check(self, outputs: Iterable[Tensor]) -> None:
         """Checks what a capture gives.
@@ -106,6 +144,13 @@ class Known(TorchFunctionMode):
         else:
             self._note(found, function, arguments, options)
         return found
+
+    def _number(self, given: Any) -> Any:
+        """What a tensor of one known integer holds, or what is given."""
+        if isinstance(given, list | tuple):
+            return type(given)(self._number(part) for part in given)
+        known = isinstance(given, Tensor) and given.dim() == 0 and given in self._contents and not given.is_floating_point()
+        return self._read(Tensor.item, (given,), {}) if known else given
 
     def _numbers(self, given: Any) -> Any:
         """Numbers in a list, of which some may be tensors that are known."""
@@ -223,7 +268,20 @@ def _is_number(part: Any) -> bool:
     return isinstance(part, Tensor) and part.dim() == 0 and part.dtype in (torch.int64, torch.int32)
 
 
+def _bags(x: Tensor, weight: Tensor, offsets: Tensor | None = None, max_norm: float | None = None, *given: Any, **options: Any) -> Any:
+    """Bags of as many rows each: PyTorch's own way has a list of where each begins."""
+    names = ("norm_type", "scale_grad_by_freq", "mode", "sparse", "per_sample_weights", "include_last_offset", "padding_idx")
+    own = dict(zip(names, given, strict=False)) | options
+    mode, padding, factors = own.get("mode", "mean"), own.get("padding_idx"), own.get("per_sample_weights")
+    if x.dim() != 2 or mode not in ("sum", "mean") or padding is not None or max_norm is not None or own.get("scale_grad_by_freq"):
+        return torch.nn.functional.embedding_bag(x, weight, offsets, max_norm, *given, **options)
+    rows = torch.nn.functional.embedding(x, weight)
+    rows = rows if factors is None else rows * factors.unsqueeze(-1)
+    return rows.sum(1) if mode == "sum" else rows.mean(1)
+
+
 OTHERWISE: dict[Any, Any] = {
+    torch.nn.functional.embedding_bag: _bags,
     Tensor.fill_diagonal_: _fill_diagonal, Tensor.__getitem__: _take, torch.nn.functional.ctc_loss: ctc_loss,
 }  # fmt: skip
 """What is written with other ops."""

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from graphc_torch.session import join_job
 
-from ..command import Error
+from ..command import Error, Unplanned
 from .batch import plain
 from .evaluation import Evaluator
 from .job import Job
@@ -173,7 +173,7 @@ class GraphcStrategy(DDPStrategy):  # type: ignore[misc]
                 # What is made in inference mode could be changed nowhere else.
                 with torch.inference_mode(False), torch.no_grad():
                     found = evaluator.prediction(plain(arguments[0]), self._version, whole=False)
-            except Error as reason:
+            except Unplanned as reason:
                 rank_zero_warn(f"the module runs {step} itself, as it has no plan: {reason}")
                 self._evaluators[key] = None
             else:

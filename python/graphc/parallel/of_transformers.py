@@ -4,7 +4,8 @@
 places of which there are as many as choices, and each expert computes the tokens that chose it (:mod:`.experts`).
 
 **Masks.** Where a batch has no mask, attention is without one in training. While transformers is traced it would make one that hides
-nothing, for which some models have no place, and which takes memory. Others make the mask that they need, but not while they believe
+nothing, for which some models have no place, and which takes memory. What a mask holds that a model makes itself (of positions, say) is
+known, and so it is looked at as ever. Others make the mask that they need, but not while they believe
 themselves to be compiled.
 """
 
@@ -21,6 +22,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from .experts import combine, dispatch, grouped_matmul
+from .known import content
 
 REPLACED = ("batched_mm", "eager", "grouped_mm")
 """Transformers' names of ways to compute experts: their shapes depend on data, or each row has matrices of its own."""
@@ -63,7 +65,7 @@ def _no_masks_where_none_is_given() -> Iterator[None]:
     if own is None:
         yield
         return
-    package.is_tracing = lambda mask=None: mask is not None and own(mask)
+    package.is_tracing = lambda mask=None: mask is not None and own(mask) and content(mask) is None
     try:
         yield
     finally:

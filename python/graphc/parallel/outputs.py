@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..command import Error
+from ..command import Unplanned
 
 
 @dataclass(frozen=True)
@@ -77,4 +77,4 @@ def check_sent(form: Any) -> None:
     try:
         pickle.dumps(form)
     except (pickle.PicklingError, AttributeError) as error:
-        raise Error(f"the model returns what other processes cannot make: {error}; define its class at the top of a file") from error
+        raise Unplanned(f"the model returns what other processes cannot make: {error}; define its class at the top of a file") from error

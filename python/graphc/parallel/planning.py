@@ -8,7 +8,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ..command import Error
+from ..command import Error, Unplanned, find
 from ..plan import Plan, compile
 from .translate import Translation
 
@@ -37,19 +37,19 @@ def on_first_rank(world: int, rank: int, work: Callable[[], Planned]) -> Planned
     Raises:
         Error: where it fails, on all ranks.
     """
-    found: list[Planned | str | None] = [None]
+    found: list[Planned | str | bool | None] = [None, False]
     try:
         if rank == 0:
             found[0] = work()
     except Exception as error:
         # Whatever it is, the others must not wait.
-        found[0] = str(error)
+        found[:] = str(error), isinstance(error, Unplanned)
         raise
     finally:
         if world > 1:
             dist.broadcast_object_list(found)
     if not isinstance(found[0], Planned):
-        raise Error(found[0] or "the first rank was interrupted")
+        raise (Unplanned if found[1] else Error)(found[0] or "the first rank was interrupted")
     return found[0]
 
 
@@ -57,20 +57,29 @@ def planned(text: str, world: int, mesh: Mesh, options: dict[str, Any]) -> Plan:
     """The plan of a graph; of the meshes that ``auto`` tries the one whose step is predicted to be the shortest.
 
     Raises:
-        Error: where there is none.
+        Unplanned: where there is none.
+        Error: where the command is nowhere.
     """
+    find()
     if mesh != "auto":
-        return compile(text, mesh=mesh, **options)
+        return _compiled(text, mesh, options)
     found: list[Plan] = []
     wrong: list[Error] = []
     for shape in meshes(world):
         try:
-            found.append(compile(text, mesh=shape, **options))
+            found.append(_compiled(text, shape, options))
         except Error as error:
             wrong.append(error)
     if not found:
         raise wrong[0]
     return min(found, key=lambda plan: plan.predicted.step_seconds)
+
+
+def _compiled(text: str, mesh: Mesh, options: dict[str, Any]) -> Plan:
+    try:
+        return compile(text, mesh=mesh, **options)
+    except Error as error:
+        raise Unplanned(str(error)) from error
 
 
 def meshes(world: int) -> list[tuple[int, ...]]:

@@ -26,6 +26,8 @@ from .text import DTYPES, Value, Writer
 
 Handler = Callable[[Call], Result]
 
+BATCH_NORM = "aten._native_batch_norm_legit_functional.default"
+
 MOST_KNOWN = 1 << 26
 """Elements of the largest tensor that is computed during translation."""
 
@@ -84,6 +86,7 @@ class _Translator:
         nodes = {node.name: node for node in self.program.graph.nodes}
         results = [nodes[name] for name in self.outputs]
         changed = [(nodes[output], name) for output, name in self.program.graph_signature.buffers_to_mutate.items()]
+        self._check_parameters(nodes)
         states = [(node, name) for node, name in changed if not self._is_counter(node, name) and not _is_running(node)]
         needed = _needed([*results, *(node for node, _ in states)])
         specs = {spec.arg.name: spec for spec in self.program.graph_signature.input_specs}
@@ -104,6 +107,11 @@ class _Translator:
         text = self.writer.finish(loss | self._numbered(results[len(loss) :]))
         return Translation(text, self.writer.constants, frozenset(self.variables), tuple(self.counters))
 
+    def _check_parameters(self, nodes: Mapping[str, Node]) -> None:
+        for output, name in getattr(self.program.graph_signature, "parameters_to_mutate", {}).items():
+            advice = "an optimizer changes it, or it is a buffer"
+            raise Error(f"{place_of(nodes[output])} writes to the parameter `{name.removeprefix(PREFIX)}`: {advice}")
+
     def _numbered(self, results: list[Node]) -> dict[str, Value]:
         """Outputs by their numbers; what is read of a batch or a weight as it is has a node of its own."""
         values = [self._value(node) for node in results]
@@ -120,6 +128,10 @@ class _Translator:
     def _is_counter(self, node: Node, name: str) -> bool:
         """Whether a buffer is the number of steps, as batch norm counts them."""
         if str(node.target) != "aten.add.Tensor" or node.args[1] != 1 or node.meta["val"].dtype.is_floating_point:
+            return False
+        before = node.all_input_nodes[0]
+        # What is computed of it must be in the graph.
+        if before.op != "placeholder" or any(user.op != "output" for user in (*node.users, *before.users) if user is not node):
             return False
         self.counters.append(name.removeprefix(PREFIX))
         return True
@@ -167,7 +179,9 @@ class _Translator:
             kind = " of complex numbers" if of_complex else ""
             raise Error(f"{place_of(node)} has no translation{kind}: write it with other ops, or leave it out of the model")
         try:
-            return handler(ComplexCall(self.writer, node, self._found) if of_complex else Call(self.writer, node, self._value))
+            return handler(
+                ComplexCall(self.writer, node, self._found) if of_complex else Call(self.writer, node, self._value, self.found.get)
+            )
         except Unsupported as reason:
             raise Error(f"{place_of(node)} has no translation, as {reason}") from reason
 
@@ -195,6 +209,13 @@ class _Translator:
                 self.contents[node] = self._content(found)
             return self.contents[node]
         if not isinstance(found, Value | Pair):
+            whole = node.args[0] if node.target is operator.getitem else node
+            if isinstance(whole, Node) and str(whole.target) == BATCH_NORM:
+                advice = "let it be read in the next step, or give each use a norm of its own"
+                raise Error(f"{place_of(whole)}: what the norm keeps of batches is read again in the same step: {advice}")
+            if node.target is operator.getitem:
+                number = node.args[1]
+                raise Error(f"{place_of(whole)}: its result {number} is used, which graphc has not: leave out what is made of it")  # type: ignore[arg-type]
             raise Error(f"{place_of(node)} gives several tensors where one is used: take one of them")
         return found
 
@@ -213,7 +234,7 @@ def _is_running(node: Node) -> bool:
     """Whether a buffer's next content is a batch norm's running statistic, which graphc updates by itself."""
     if node.target is not operator.getitem or not isinstance(node.args[0], Node):
         return False
-    return str(node.args[0].target) == "aten._native_batch_norm_legit_functional.default" and node.args[1] in (3, 4)
+    return str(node.args[0].target) == BATCH_NORM and node.args[1] in (3, 4)
 
 
 def _needed(results: list[Node]) -> set[Node]:

@@ -22,9 +22,9 @@ class Unsupported(Exception):
 class Call:
     """A node of the captured graph."""
 
-    def __init__(self, writer: Writer, node: Node, value: Callable[[Node], Value]) -> None:
+    def __init__(self, writer: Writer, node: Node, value: Callable[[Node], Value], known: Callable[[Node], Any] = lambda _: None) -> None:
         """The arguments of a node, those that it leaves out with what they are by default."""
-        self.writer, self._value = writer, value
+        self.writer, self._value, self._known = writer, value, known
         self.arguments: dict[str, Any] = {}
         schema: Any = node.target
         for index, argument in enumerate(schema._schema.arguments):
@@ -71,6 +71,11 @@ class Call:
     def optional(self, name: str) -> Value | None:
         """An argument that is a tensor, or none."""
         return None if self.arguments[name] is None else self._value(self.arguments[name])
+
+    def content(self, name: str) -> Tensor | None:
+        """What an argument holds that depends on no input and no weight."""
+        found = self._known(self.arguments[name]) if isinstance(self.arguments[name], Node) else None
+        return found if isinstance(found, Tensor) else None
 
     def number(self, name: str) -> float | None:
         """An argument that is a number; ``None`` where it is a tensor."""

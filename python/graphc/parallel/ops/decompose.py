@@ -282,6 +282,8 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, *how: Any) -> An
 
 def as_strided(x: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> Any:
     """Elements by their places in memory, of a tensor that lies there as a whole; one with all of them is left as it is."""
+    order = sorted(range(x.dim()), key=lambda dim: -x.stride()[dim])
+    x = x.permute(order)
     if not x.is_contiguous() or math.prod(size) == x.numel():
         return NotImplemented
     return torch.index_select(x.reshape(-1), 0, _places(size, stride, offset, x)).reshape(list(size))
@@ -323,7 +325,67 @@ def _neutral(reduce: str, dtype: torch.dtype) -> float:
     return torch.iinfo(dtype).min if reduce == "amax" else torch.iinfo(dtype).max
 
 
+def sinc(x: Tensor) -> Tensor:
+    """sin(pi x) / (pi x), and near 0 the first terms of its series: 1 at 0, where it is level."""
+    angle = x * math.pi
+    is_near = angle.abs() < NEAR
+    square = torch.where(is_near, angle, 0.0).square()
+    series = 1.0 - square * (1.0 / 6.0) * (1.0 - square * (1.0 / 20.0))
+    far = torch.where(is_near, 1.0, angle)
+    return torch.where(is_near, series, torch.sin(far) / far)
+
+
+def in_order(x: Tensor, place: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """The element that stands at a place when those of a dim are sorted, the least first, and where it was."""
+    if x.dim() == 0:
+        return x.clone(), torch.zeros_like(x, dtype=torch.int64)
+    values, places = torch.sort(x, stable=True, dim=dim)
+    found, at = values.narrow(dim, place, 1), places.narrow(dim, place, 1)
+    return (found, at) if keepdim else (found.squeeze(dim), at.squeeze(dim))
+
+
+def median(x: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """The element in the middle, of two the lesser one."""
+    return in_order(x, (x.shape[dim] - 1) // 2 if x.dim() > 0 else 0, dim, keepdim)
+
+
+def bucketize(x: Tensor, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
+    """How many boundaries lie below each element, which stand in their order; ``right`` counts equal ones too."""
+    below = boundaries <= x.unsqueeze(-1) if right else boundaries < x.unsqueeze(-1)
+    return below.sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
+
+
+def trilinear(
+    a: Tensor, b: Tensor, c: Tensor, expand1: Sequence[int], expand2: Sequence[int], expand3: Sequence[int], sumdim: Sequence[int],
+    unroll_dim: int = 1,
+) -> Tensor:  # fmt: skip
+    """The products of three tensors, each with dims of its own, summed over some."""
+    for dims, given in ((expand1, 0), (expand2, 1), (expand3, 2)):
+        for dim in sorted(dims):
+            a, b, c = (part.unsqueeze(dim) if place == given else part for place, part in enumerate((a, b, c)))
+    return (a * b * c).sum(list(sumdim))
+
+
+def leaky(x: Tensor, noise: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False, generator: Any = None) -> Any:
+    """The rectified unit whose slope below 0 is random in training, and else their mean."""
+    return NotImplemented if training else (functional.leaky_relu(x, (lower + upper) / 2), noise)
+
+
+def uniform(x: Tensor, low: float = 0.0, high: float = 1.0, generator: Any = None) -> Tensor:
+    """Random numbers between two."""
+    return torch.rand(x.shape, dtype=x.dtype, device=x.device) * (high - low) + low
+
+
 _TABLE: dict[Any, Callable[..., Any]] = {
+    ATEN.uniform.default: uniform,
+    ATEN.sinc.default: sinc,
+    ATEN.hypot.default: lambda x, y: torch.sqrt(x.square() + y.square()),
+    ATEN.median.dim: median,
+    ATEN.median.default: lambda x: median(x.reshape(-1))[0],
+    ATEN.kthvalue.default: lambda x, k, dim=-1, keepdim=False: in_order(x, k - 1, dim, keepdim),
+    ATEN.bucketize.Tensor: bucketize,
+    ATEN._trilinear.default: trilinear,
+    ATEN.rrelu_with_noise_functional.default: leaky,
     ATEN.log1p.default: log1p,
     ATEN.log2.default: lambda x: torch.log(x) * (1.0 / math.log(2.0)),
     ATEN.log10.default: lambda x: torch.log(x) * (1.0 / math.log(10.0)),

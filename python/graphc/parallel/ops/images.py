@@ -20,7 +20,9 @@ def convolution(call: Call) -> Value:
     writer, x, kernels, bias = call.writer, call.tensor("input"), call.tensor("weight"), call.optional("bias")
     if x.rank not in (3, 4):
         raise Unsupported("graphc has it in one and two dims")
-    strides, pads, dilations = (list(call[name]) for name in ("stride", "padding", "dilation"))
+    dims = call.tensor("weight").rank - 2
+    # One number stands for all dims, as of `padding="valid"`.
+    strides, pads, dilations = (list(call[name]) * (dims if len(call[name]) == 1 else 1) for name in ("stride", "padding", "dilation"))
     if x.rank == 3:
         x, kernels = (writer.reshape(part, (*part.shape[:2], 1, part.shape[2])) for part in (x, kernels))
         strides, pads, dilations = [1, *strides], [0, *pads], [1, *dilations]

@@ -138,6 +138,8 @@ def copy(call: Call) -> Value:
 def embedding(call: Call) -> Value:
     """Rows of a table; the row of padding learns nothing."""
     writer, weight = call.writer, call.tensor("weight")
+    if call["scale_grad_by_freq"]:
+        raise Unsupported("graphc does not divide gradients by how often a row is looked up: leave out scale_grad_by_freq")
     indices = call.tensor("indices", torch.int64)
     rows = writer.node("embedding", [weight, indices], weight.dtype, call.shape)
     padding = int(call["padding_idx"])

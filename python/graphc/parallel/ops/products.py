@@ -55,7 +55,10 @@ def attention(call: Call) -> Value:
     scores = call.writer.matmul(call.writer.scale(queries, scale), keys, transpose_b=True)
     if causal:
         mask = call.writer.content(torch.ones(scores.shape[-2:], dtype=torch.bool).tril())
-    weights = _softmax(call, scores if mask is None else _masked(call, scores, mask))
+    scores = scores if mask is None else _masked(call, scores, mask)
+    weights = _softmax(call, scores)
+    if _may_hide_all(call, mask):
+        weights = _without_keys(call, scores, weights)
     if probability > 0.0:
         weights = dropped(call, weights, probability)
     return call.writer.matmul(weights, values)
@@ -83,6 +86,25 @@ def _masked(call: Call, scores: Value, mask: Value) -> Value:
     if mask.dtype == torch.bool:
         return writer.select(mask, scores, writer.full(scores.dtype, (), -math.inf))
     return writer.binary("add", scores, writer.cast(mask, scores.dtype))
+
+
+def _may_hide_all(call: Call, mask: Value | None) -> bool:
+    """Whether a mask may leave a query without any key, as texts that are padded in front do."""
+    if mask is None:
+        return False
+    known = call.content("attn_mask")
+    if known is None:
+        return mask.dtype == torch.bool
+    hidden = ~known if known.dtype == torch.bool else known == -math.inf
+    return bool(hidden.all(-1).any())
+
+
+def _without_keys(call: Call, scores: Value, weights: Value) -> Value:
+    """Weights that are 0 where a query has no key, and softmax would give no number: a form in which graphc knows attention."""
+    writer = call.writer
+    greatest = writer.reduce("max", scores, [scores.rank - 1], keep=True)
+    is_none = writer.binary("equal", greatest, writer.full(scores.dtype, (), -math.inf))
+    return writer.select(is_none, writer.full(weights.dtype, (), 0.0), weights)
 
 
 def _softmax(call: Call, x: Value) -> Value:
