@@ -12,7 +12,7 @@
 use graphc_ir::enter_span;
 use graphc_ir::graph::{Graph, Part};
 use graphc_ir::ids::LayerId;
-use graphc_ir::plan::{Cluster, CompileOptions, CrossEntropyForm, Recompute};
+use graphc_ir::plan::{Cluster, CompileOptions, CrossEntropyForm};
 use graphc_ir::verify::verify_graph;
 
 use crate::decisions::{Decisions, Rated, TrainingGraph};
@@ -40,6 +40,10 @@ use crate::passes::staging::{assign_stages, collect_staging, fill_from_neighbour
 use crate::passes::statistics::check_kept;
 use crate::passes::training_mode::set_mode;
 use crate::passes::zigzag::order_sequences;
+
+mod recompute_request;
+
+use recompute_request::{RecomputeRequest, of_strategy};
 
 /// A pass, and the reason for its position in the order.
 pub struct Pass {
@@ -81,41 +85,6 @@ struct PassInput<'a> {
     /// The machines. Without them nothing is done that depends on them.
     cluster: Option<&'a Cluster>,
     again: RecomputeRequest<'a>,
-}
-
-/// The recomputation and gathering that the last passes decide, as options ask for it, or as planning has chosen.
-#[derive(Clone, Copy)]
-struct RecomputeRequest<'a> {
-    /// The extent of recomputation.
-    extent: Option<Extent<'a>>,
-    /// The tensors that are gathered again.
-    gathered: Regathered,
-}
-
-impl RecomputeRequest<'_> {
-    fn from_options(options: &CompileOptions) -> Self {
-        let extent = match options.recompute {
-            Recompute::Full => Some(Extent::Full),
-            Recompute::Selective => Some(Extent::Selective),
-            Recompute::None | Recompute::Auto => None,
-        };
-        let gathered = match options.recompute {
-            // Where memory decides what is computed again, that has to be known first.
-            Recompute::Auto => Regathered::Nothing,
-            Recompute::None | Recompute::Selective | Recompute::Full => of_strategy(options),
-        };
-        Self { extent, gathered }
-    }
-}
-
-/// Returns the tensors that the strategy gathers again for the backward pass, whatever the memory.
-fn of_strategy(options: &CompileOptions) -> Regathered {
-    // One rank has nothing to gather.
-    if count_ranks(options) < 2 {
-        Regathered::Nothing
-    } else {
-        Regathered::from_strategy(options.strategy)
-    }
 }
 
 /// A forward graph in its precision, and whether its loss is scaled.

@@ -10,13 +10,13 @@ Start reading with :mod:`graphc.plan`, then :mod:`graphc.parallel`.
 
 from typing import TYPE_CHECKING, Any
 
-from .command import Error
+from .command import Error, Unplanned
 from .plan import Plan, compare, compile, diff, load, report
 
 if TYPE_CHECKING:
     from .parallel import Parallel, parallelize
 
-__all__ = ["Error", "Parallel", "Plan", "compare", "compile", "diff", "load", "parallelize", "report"]
+__all__ = ["Error", "Parallel", "Plan", "Unplanned", "compare", "compile", "diff", "load", "parallelize", "report"]
 
 
 def __getattr__(name: str) -> Any:
