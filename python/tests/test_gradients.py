@@ -266,7 +266,10 @@ def writes_to_data(model: Any, x: Tensor) -> Tensor:
     [
         (counts, "the model changes its attribute `count` in a step, and the next one computes something else: let it be a buffer"),
         (keeps_the_last, "the model changes its attribute `last` in a step, and the next one computes something else"),
-        (writes_to_the_weight, "writes to the parameter `weight`: an optimizer changes it, or it is a buffer"),
+        (
+            writes_to_the_weight,
+            "writes to (the parameter `weight`: an optimizer changes it, or it is a buffer|a parameter, which the optimizer changes)",
+        ),
         (writes_to_data, rf"aten.clamp_.default {PLACE}.* writes to a parameter, which the optimizer changes"),
     ],
 )

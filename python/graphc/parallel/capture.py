@@ -359,6 +359,8 @@ def _reason(error: Exception) -> str:
     if isinstance(error, GuardOnDataDependentSymNode):
         what = "a branch, a shape, or a number as `int(x)` gives it, depends on what a tensor holds, which is not known before a step"
         first = f"{what}: use torch.where, or torch.gather at the places that the tensor holds"
+    if first.startswith("a leaf Variable that requires grad"):
+        first = "it writes to a parameter, which the optimizer changes: compute with a changed copy of it"
     if isinstance(error, UncapturedHigherOrderOpError):
         first = "this is a branch or a loop that depends on data, which graphc has not: leave it out of the model"
     return _placed(first, error, re.findall(r'File "([^"]+)", line (\d+), in \S+', text))
