@@ -232,7 +232,7 @@ pub const PASSES: &[Pass] = &[
 ];
 
 /// Runs every pass, which makes a graph with gradients and updates, stages, placements and rates. If memory decides what is recomputed
-/// ([`Recompute::Auto`]), nothing is recomputed here: see [`decide_recomputed`].
+/// ([`Auto`](graphc_ir::plan::Recompute::Auto)), nothing is recomputed here: see [`decide_recomputed`].
 ///
 /// # Errors
 /// Returns an error if the graph or the options do not allow a pass.

@@ -80,7 +80,7 @@ fn standard_attributes(op_type: &str) -> Option<&'static [&'static str]> {
         "GridSample" => &["align_corners", "mode", "padding_mode"],
         "LRN" => &["alpha", "beta", "bias", "size"],
         "LpNormalization" => &["axis", "p"],
-        "Det" | "NonZero" => &[],
+        "Det" | "Inverse" | "NonZero" => &[],
         "STFT" => &["onesided"],
         "Shrink" => &["bias", "lambd"],
         "Unique" => &["axis", "sorted"],

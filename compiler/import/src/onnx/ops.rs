@@ -2,8 +2,8 @@
 
 use super::lower::Lower;
 use super::{
-    activations, attention, border, control, determinant, einsum, elementwise as e, fourier, fused,
-    gather, grid, heads, image as p, integers, inverse, linear, losses, movement as m,
+    activations, attention, border, control, einsum, elementwise as e, fourier, fused, gather,
+    grid, heads, image as p, integers, inverse, linear, losses, matrices, movement as m,
     normalize as n, of_data, quantize, random, recurrent, reduce as r, resize, scatter,
     sequence as s,
 };
@@ -60,7 +60,7 @@ const STANDARD: &[(&str, Lower)] = &[
     ("DFT", fourier::lower_dft),
     ("DepthToSpace", border::lower_depth_to_space),
     ("DequantizeLinear", quantize::lower_dequantize),
-    ("Det", determinant::lower_determinant),
+    ("Det", matrices::lower_determinant),
     ("Div", e::lower_divide),
     ("Dropout", n::lower_dropout),
     ("Einsum", einsum::lower_einsum),
@@ -210,6 +210,7 @@ const MICROSOFT: &[(&str, Lower)] = &[
     ("FusedMatMul", fused::lower_fused_matmul),
     ("Gelu", |cx, call| e::lower_unary(cx, call, U::Gelu)),
     ("GroupQueryAttention", heads::lower_group_query_attention),
+    ("Inverse", matrices::lower_inverse),
     ("MultiHeadAttention", heads::lower_multi_head_attention),
     ("QuickGelu", activations::lower_quick_gelu),
     ("RotaryEmbedding", heads::lower_rotary_embedding),

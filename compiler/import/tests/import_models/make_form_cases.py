@@ -278,6 +278,11 @@ for name, places in {"rows": steps[:, None] * 6, "some": (steps[:, None] * 6 + [
     one("Gather", {"x": x}, {"places": places.astype(np.int64)}, name=f"Gather_of_each_{name}")
     one("Gather", {"x": np.stack([x, -x])}, {"places": places.astype(np.int64)}, name=f"Gather_of_each_{name}_behind", axis=1)
 
+# Inverses, as torch.inverse is exported by PyTorch's older exporter.
+for rows in [1, 2, 5]:
+    fused("Inverse", ["x"], {"x": f(3, rows, rows)}, name=f"Inverse_{rows}")
+fused("Inverse", ["x"], {"x": np.array([[0, 2, 0], [4, 0, 0], [0, 0, -1]], dtype=np.float32)}, name="Inverse_turned")
+
 folder = pathlib.Path(__file__).parent
 lines = ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases)
 (folder / "form_cases.json").write_text(f"[\n{lines}\n]\n")
