@@ -143,18 +143,15 @@ impl ViewRewriter<'_> {
     ) -> Result<Option<Vec<BaseView>>, OpError> {
         let extents = self.extents(view.base).to_vec();
         if !self.stays_in_place(view) {
-            let apart = reshape_view(view, &extents, shape);
-            let apart = apart.filter(|found| found.shape == extents);
-            return Ok(apart.map(|found| vec![found.view]));
+            let is_apart = extents == shape && view.keeps_order(&extents);
+            return Ok(is_apart.then(|| vec![BaseView::whole(view.base, extents.len())]));
         }
         let Some((&rows, [_, ..])) = shape.split_first().filter(|&(&rows, _)| rows > 1) else {
             return Ok(None);
         };
         let merged =
             (2..extents.len()).find(|&dims| extents[..dims].iter().product::<usize>() == rows);
-        let Some(merged) = merged.filter(|&dims| extents[..dims].iter().all(|&dim| dim > 1)) else {
-            return Ok(None);
-        };
+        let Some(merged) = merged else { return Ok(None) };
         let base = self.reshape(view.base, [&extents[..merged], &shape[1..]].concat(), node)?;
         let others = (merged..merged + shape.len() - 1).map(|dim| vec![dim]);
         let dims = std::iter::once((0..merged).collect()).chain(others).collect();
