@@ -21,7 +21,7 @@ use graphc_ir::plan::{Cluster, CompileOptions, Plan, Recompute, WeightsSource};
 
 use crate::decisions::{Decisions, Sharding};
 use crate::error::CompileError;
-use crate::lower::{LoweringOptions, Streams, lower};
+use crate::lower::{LoweringOptions, RunAhead, Streams, lower};
 use crate::null_device::{Simulation, assign_channel_slots, step_seconds};
 use crate::passes::error::PassError;
 use crate::pipeline::{comes_not_before, depends_on_form, prepare_until, prepare_until_for};
@@ -111,7 +111,8 @@ fn sketch_of(
     let Variant { padded, forms } = variant;
     let (at, planned) = best_form(&form_decisions(forms), options, cluster, Care::Plan)?;
     let (decisions, Planned { sharding, report: planner, .. }) = (&forms[at].decisions, planned);
-    let how = LoweringOptions { placed: false, streams: Streams::best(cluster), tight: false };
+    let how =
+        LoweringOptions { placed: false, streams: Streams::best(cluster), ahead: RunAhead::Far };
     let lowered = lower(decisions, &sharding, options, cluster, how)?;
     let header = Header { graph, options, cluster, weights: None, planner };
     let mut plan = build_plan(header, decisions, lowered);

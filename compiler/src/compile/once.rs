@@ -12,7 +12,7 @@ use graphc_ir::text;
 use super::Compiled;
 use crate::decisions::{Decisions, Sharding};
 use crate::error::CompileError;
-use crate::lower::{Lowered, LoweringOptions, Streams, lower};
+use crate::lower::{Lowered, LoweringOptions, RunAhead, Streams, lower};
 use crate::null_device::{Simulation, assign_channel_slots, simulate};
 
 /// A plan that is not checked yet, and the decisions that it was made from.
@@ -77,7 +77,8 @@ pub fn assemble_plan(
 }
 
 /// Makes a draft of these decisions, like [`assemble_plan`]. Two streams need more memory than one, because tensors of communication beside kernels
-/// live longer, and most if what is due soonest goes first. If the memory does not suffice for a choice of streams, the next one is taken.
+/// live longer, and most if what is due soonest goes first. If the memory does not suffice for a choice of streams, the next one is taken,
+/// which takes less.
 ///
 /// # Errors
 /// As [`assemble_plan`].
@@ -87,14 +88,16 @@ pub(super) fn assemble_draft(
     sharding: Sharding,
 ) -> Result<Draft, CompileError> {
     let Header { options, cluster, .. } = header;
-    let lowered = |(streams, tight)| {
-        let how = LoweringOptions { placed: true, streams, tight };
+    let lowered = |(streams, ahead)| {
+        let how = LoweringOptions { placed: true, streams, ahead };
         lower(&decisions, &sharding, options, cluster, how)
     };
     let best = Streams::best(cluster);
-    let mut plan = build_plan(header, &decisions, lowered((best, false))?);
+    let mut plan = build_plan(header, &decisions, lowered((best, RunAhead::Far))?);
     let mut short = None;
-    for how in [(best, true), (Streams::One, true)] {
+    let lean =
+        [(best, RunAhead::ByTime), (best, RunAhead::ByBytes), (Streams::One, RunAhead::ByTime)];
+    for how in lean {
         let double = plan.programs.iter().any(|program| program.streams.len() > 1);
         match fits_memory(&plan) {
             Err(CompileError::Memory { needed, limit, .. }) if double => {

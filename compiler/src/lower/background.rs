@@ -27,6 +27,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use graphc_ir::op::Op;
 use graphc_ir::plan::{Action, BoxingKind};
 
+use super::RunAhead;
+use super::in_flight::{Hold, scatters_gradient};
 use super::task_graph::{Background, BufferId, Task, TaskGraph, TaskId};
 use crate::boxing::SCATTERED_BYTES;
 use crate::decisions::Phase;
@@ -178,15 +180,17 @@ fn find_origin(job: &TaskGraph, task: usize) -> Option<(Phase, usize)> {
 pub(super) struct BlockActors<'a> {
     /// The actors' tasks.
     pub tasks: Vec<&'a Task>,
-    /// Whether memory is short, so that gathers begin no sooner than they must.
-    pub tight: bool,
+    /// The graph that the tasks are of.
+    pub job: &'a TaskGraph,
+    /// How far the streams may run ahead of each other.
+    pub ahead: RunAhead,
 }
 
 /// Returns, for each place in a block, the place of an earlier actor of the other stream for which it waits.
 ///
 /// A gather may begin when computing is no further from its first reader than twice the longest gather takes, plus the longest time from one such
 /// reader to the next. So much suffices to hide it, or to let no time pass between two. If memory is short, it begins when it must
-/// ([`BlockActors::latest_gates`]). A collective that scatters a gradient frees the memory of its operand. Computing goes on without it for as long,
+/// ([`BlockActors::latest_gates`]), and if it is shorter, no sooner than there are few bytes in flight (`in_flight`). A collective that scatters a gradient frees the memory of its operand. Computing goes on without it for as long,
 /// by the times of these collectives.
 pub(super) fn find_waits(block: &BlockActors<'_>) -> Vec<Option<usize>> {
     let mut waits = vec![None; block.tasks.len()];
@@ -235,7 +239,7 @@ impl BlockClock {
     }
 
     /// Returns the first place of the first stream behind `place` that begins no sooner than a time.
-    fn first_from(&self, time: f64, place: usize) -> Option<usize> {
+    pub(super) fn first_from(&self, time: f64, place: usize) -> Option<usize> {
         let from = self.computing.partition_point(|&at| at <= place || self.begins[at] < time);
         self.computing.get(from).copied()
     }
@@ -252,27 +256,35 @@ pub(super) struct Gate {
     pub reader: usize,
     /// The time of the clock at which the gather may begin.
     pub opens: f64,
+    /// The place of the first stream that must have ended, too, before there is memory for the gather.
+    pub behind: Option<usize>,
 }
 
 impl BlockActors<'_> {
     fn hold_gathers(&self, clock: &BlockClock, waits: &mut [Option<usize>]) {
         for (gather, gate) in self.find_gates(clock) {
-            waits[gather] = self.find_place_behind(clock, gate.opens, gather);
+            waits[gather] = self.find_place_behind_gate(clock, gate, gather);
         }
+    }
+
+    /// Returns the place of the first stream before `place` for which an actor waits that a gate holds back.
+    pub(super) fn find_place_behind_gate(
+        &self,
+        clock: &BlockClock,
+        gate: Gate,
+        place: usize,
+    ) -> Option<usize> {
+        let by_time = self.find_place_behind(clock, gate.opens, place);
+        by_time.max(gate.behind.filter(|&behind| behind < place.min(gate.reader)))
     }
 
     /// Returns the place of the first stream before `place` for which an actor waits that is held back until a time: the last that begins by then, or
     /// if memory is short, that ends by then. If this is a matrix product, and a chain of elementwise ops that reads it comes next, it is that chain.
     /// A device may do both by one launch, but not if something waits for the product alone.
-    pub(super) fn find_place_behind(
-        &self,
-        clock: &BlockClock,
-        time: f64,
-        place: usize,
-    ) -> Option<usize> {
-        let last = match self.tight {
-            true => clock.ended_by(time, place)?,
-            false => clock.last_by(time, place)?,
+    fn find_place_behind(&self, clock: &BlockClock, time: f64, place: usize) -> Option<usize> {
+        let last = match self.ahead {
+            RunAhead::Far => clock.last_by(time, place)?,
+            RunAhead::ByTime | RunAhead::ByBytes => clock.ended_by(time, place)?,
         };
         let next = clock.first_from(f64::NEG_INFINITY, last).filter(|&next| next < place);
         let joins = |&next: &usize| {
@@ -287,14 +299,14 @@ impl BlockActors<'_> {
     /// Returns the gathers of variables that the first stream reads, each with its gate.
     pub(super) fn find_gates(&self, clock: &BlockClock) -> Vec<(usize, Gate)> {
         let readers: Vec<(usize, usize)> = self.first_readers();
-        if self.tight {
+        if self.ahead.is_short() {
             return self.latest_gates(clock, &readers);
         }
         let longest = readers.iter().map(|&(gather, _)| self.tasks[gather].expected);
         let longest = longest.fold(0.0, f64::max);
         let gate = |reader: usize| {
             let ahead = 2.0 * longest + self.longest_gap(clock, &readers, self.tasks[reader].phase);
-            Gate { reader, opens: clock.begins[reader] - ahead }
+            Gate { reader, opens: clock.begins[reader] - ahead, behind: None }
         };
         readers.iter().map(|&(gather, reader)| (gather, gate(reader))).collect()
     }
@@ -315,13 +327,17 @@ impl BlockActors<'_> {
         let others = self.tasks.iter().filter(|task| task.background == Some(Background::Gradient));
         let longest = others.map(|task| task.expected).fold(0.0, f64::max);
         let mut order = readers.to_vec();
-        order.sort_by_key(|&(gather, reader)| std::cmp::Reverse((reader, gather)));
-        let mut next = f64::INFINITY;
-        let gate = |(gather, reader): (usize, usize)| {
-            next = next.min(clock.begins[reader]) - self.tasks[gather].expected;
-            (gather, Gate { reader, opens: next - longest })
+        order.sort_by_key(|&(gather, reader)| (reader, gather));
+        let behind = match self.ahead {
+            RunAhead::ByBytes => self.readers_to_end(&order),
+            RunAhead::Far | RunAhead::ByTime => vec![None; order.len()],
         };
-        order.into_iter().map(gate).collect()
+        let mut next = f64::INFINITY;
+        let gate = |((gather, reader), behind): ((usize, usize), Option<usize>)| {
+            next = next.min(clock.begins[reader]) - self.tasks[gather].expected;
+            (gather, Gate { reader, opens: next - longest, behind })
+        };
+        order.into_iter().zip(behind).rev().map(gate).collect()
     }
 
     /// Returns the gathers of variables, each with the first place of the first stream that reads its result.
@@ -343,10 +359,7 @@ impl BlockActors<'_> {
         let made: BTreeSet<BufferId> =
             self.tasks.iter().flat_map(|task| task.outputs.iter().copied()).collect();
         let frees = |task: &Task| {
-            let scatters =
-                matches!(task.action, Action::Collective { kind: BoxingKind::ReduceScatter, .. });
-            let here = task.inputs.iter().any(|input| made.contains(input));
-            task.background == Some(Background::Gradient) && scatters && here
+            scatters_gradient(task) && task.inputs.iter().any(|input| made.contains(input))
         };
         let all: Vec<(usize, f64)> = self
             .tasks
@@ -362,6 +375,13 @@ impl BlockActors<'_> {
         for (place, _) in all {
             if let Some(held) = clock.first_from(clock.begins[place] + behind, place) {
                 waits[held] = waits[held].max(Some(place));
+            }
+        }
+        if self.ahead == RunAhead::ByBytes {
+            // Others come behind what waits for them, if something else holds them up.
+            let holds = self.bytes_holds(clock).into_iter();
+            for Hold { scatter, held } in holds.filter(|hold| hold.scatter < hold.held) {
+                waits[held] = waits[held].max(Some(scatter));
             }
         }
     }

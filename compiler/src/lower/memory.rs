@@ -235,8 +235,9 @@ impl MeetingTable {
         all
     }
 
-    fn are_meeting(&self, a: usize, b: usize) -> bool {
-        self.bits[a * self.words + b / 64] >> (b % 64) & 1 == 1
+    /// The items that live at the same time as one, a bit for each.
+    fn row(&self, item: usize) -> &[u64] {
+        &self.bits[item * self.words..][..self.words]
     }
 }
 
@@ -300,21 +301,36 @@ impl Active {
     }
 }
 
-/// Places items by best fit in an order. Those that are placed are kept in a row by offset, so that nothing is sorted for each item.
+/// Places items by best fit in an order. Of all that are placed, only those that live at the same time as the next are looked at, by offset: of the
+/// many items of a deep model these are few.
 fn best_fit(items: &[Timed<'_>], meetings: &MeetingTable, order: &[usize]) -> (u64, Vec<u64>) {
     let mut offsets = vec![0; items.len()];
-    let mut placed: Vec<(u64, u64, usize)> = Vec::with_capacity(items.len());
+    let mut is_placed = vec![0u64; meetings.words];
+    let mut met: Vec<(u64, u64)> = Vec::new();
     let mut end = 0;
     for &item in order {
         let bytes = items[item].bytes;
-        let met = placed.iter().filter(|&&(.., other)| meetings.are_meeting(item, other));
-        let offset = smallest_gap(met.map(|&(begin, end, _)| (begin, end)), bytes);
+        met.clear();
+        let placed = meetings.row(item).iter().zip(&is_placed).map(|(met, placed)| met & placed);
+        met.extend(ones(placed).map(|other| (offsets[other], offsets[other] + items[other].bytes)));
+        met.sort_unstable();
+        let offset = smallest_gap(met.iter().copied(), bytes);
         offsets[item] = offset;
-        let place = placed.partition_point(|&(begin, ..)| begin < offset);
-        placed.insert(place, (offset, offset + bytes, item));
+        is_placed[item / 64] |= 1 << (item % 64);
         end = end.max(offset + bytes);
     }
     (end, offsets)
+}
+
+/// Returns the places of the ones in rows of bits.
+fn ones(words: impl Iterator<Item = u64>) -> impl Iterator<Item = usize> {
+    words.enumerate().flat_map(|(word, mut bits)| {
+        std::iter::from_fn(move || {
+            let bit = (bits != 0).then(|| bits.trailing_zeros() as usize)?;
+            bits &= bits - 1;
+            Some(64 * word + bit)
+        })
+    })
 }
 
 /// Returns the offset of the smallest gap that takes `bytes`, or the end of all if there is none.

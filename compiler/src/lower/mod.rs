@@ -8,12 +8,15 @@
 //! # Where memory is short
 //!
 //! Two streams need more memory than one, because what runs beside kernels lives longer (`background` says what that is).
-//! Where a plan does not fit, it is lowered again with [`LoweringOptions::tight`]. That changes no layout, so the planner's
+//! Where a plan does not fit, it is lowered again with [`RunAhead::ByTime`]. That changes no layout, so the planner's
 //! objective and bound stay those of what runs:
 //!
 //! - gathers begin as late as they may if all are to be there in time (`background`, `second_stream`);
 //! - better places are looked for, until everything fits (`memory`);
 //! - a stream may take memory that the other gives back before it knows of it, and then waits for it (`places`, `reuse`).
+//!
+//! Where it still does not fit, it is lowered with [`RunAhead::ByBytes`]: few bytes are gathered before they are read, and
+//! computing waits for gradients that are not scattered yet (`in_flight`).
 //!
 //! Where two streams do not fit even so, the plan has one. If a step then takes 2 % longer than the planner says, or not
 //! even one stream fits, `compile::best` plans layouts again with less memory, twice at most, and takes the faster plan.
@@ -43,6 +46,7 @@ mod copies;
 mod early_updates;
 mod elementwise;
 mod flow;
+mod in_flight;
 mod in_place;
 mod lifetimes;
 mod memory;
@@ -121,9 +125,28 @@ pub struct LoweringOptions {
     pub placed: bool,
     /// The stream of communication that nothing waits for at once.
     pub streams: Streams,
-    /// Whether memory is short. Then nothing of the second stream begins sooner than it must, and a stream waits for the other if it takes memory
-    /// that the other gives back. Places in memory are looked for until all fit, or for longer.
-    pub tight: bool,
+    /// How far the streams of a rank may run ahead of each other.
+    pub ahead: RunAhead,
+}
+
+/// How far the two streams of a rank may run ahead of each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunAhead {
+    /// So far that communication is hidden: there is memory enough.
+    Far,
+    /// Memory is short. Nothing of the second stream begins sooner than it must, and a stream waits for the other if it takes memory that the other
+    /// gives back. Places in memory are looked for until all fit, or for longer.
+    ByTime,
+    /// Like `ByTime`, and neither stream has tensors of more than a few bytes ready for the other. This costs time only where communication takes
+    /// longer than kernels.
+    ByBytes,
+}
+
+impl RunAhead {
+    /// Whether memory is short.
+    pub fn is_short(self) -> bool {
+        self != Self::Far
+    }
 }
 
 /// The stream of communication that nothing waits for at once.
@@ -171,7 +194,7 @@ pub fn lower(
         DeviceKind::Cuda => casts::put_together(&mut job)?,
     }
     if how.streams == Streams::ByDue {
-        second_stream::reorder_second_stream(&mut job, how.tight)?;
+        second_stream::reorder_second_stream(&mut job, how.ahead)?;
     }
     sort::number_communication(&mut job);
     let schedule = schedule::BlockSchedule::new(&job, options.schedule, decisions.staging.stages);
@@ -180,7 +203,7 @@ pub fn lower(
         schedule: &schedule,
         placed: how.placed,
         overlap: how.streams != Streams::One,
-        tight: how.tight,
+        ahead: how.ahead,
         memory: options.memory.unwrap_or(cluster.device.memory),
     };
     let (mut programs, ranks) = programs(&cx, world, decisions.staging.stages);

@@ -7,6 +7,7 @@ use graphc_ir::ids::{ActorId, RegisterId};
 use graphc_ir::plan::{Actor, Layout, Program, Register, RegisterKind, Stream, StreamItem};
 use graphc_ir::streams::Known;
 
+use super::RunAhead;
 use super::background::{self, BlockActors};
 use super::flow::Flow;
 use super::in_place::{RegisterGroup, Sharing};
@@ -40,8 +41,8 @@ pub(super) struct Context<'a> {
     pub placed: bool,
     /// Whether there is a second stream.
     pub overlap: bool,
-    /// Whether memory is short.
-    pub tight: bool,
+    /// How far the streams may run ahead of each other.
+    pub ahead: RunAhead,
     /// Bytes of a device's memory.
     pub memory: u64,
 }
@@ -138,7 +139,9 @@ fn build_streams(
     for block in blocks.values() {
         let tasks = block.iter().map(|&actor| &cx.job.tasks[part.tasks[actor].0]).collect();
         for (place, before) in
-            background::find_waits(&BlockActors { tasks, tight: cx.tight }).into_iter().enumerate()
+            background::find_waits(&BlockActors { tasks, job: cx.job, ahead: cx.ahead })
+                .into_iter()
+                .enumerate()
         {
             actors[block[place]].after = before.map(|before| ActorId::new(block[before]));
         }
@@ -199,12 +202,12 @@ fn place_registers(
     };
     let (mut groups, shares) = sharing.find_groups();
     let flow = with_slots(program, &mut groups, (order, &streams));
-    let waits = cx.tight && flow.is_double() && reuse::may_wait(&program.actors);
+    let waits = cx.ahead.is_short() && flow.is_double() && reuse::may_wait(&program.actors);
     let places = Places {
         registers: &program.registers,
         flow: &flow,
         starts: find_block_starts(program, order),
-        within: cx.tight.then_some(cx.memory),
+        within: cx.ahead.is_short().then_some(cx.memory),
         clock: waits
             .then(|| ReuseClock::new(order.iter().map(|action| part.tasks[action.actor]), job)),
     };

@@ -10,22 +10,28 @@
 //! *Scheduling a production line to minimize maximum tardiness*, 1955). Gathers for the layer to come so go before
 //! reductions of the layer just passed.
 //!
+//! Where memory is short by bytes, computing waits for reductions in this simulation too. They are then due when it would wait.
+//!
 //! All ranks of a group must communicate in one order, so the order is that of the job's tasks, the same for all ranks.
 
 use std::collections::BTreeMap;
 
-use super::LowerError;
 use super::background::{BlockActors, BlockClock, Gate};
+use super::in_flight::Hold;
 use super::schedule::{BlockKey, block_key};
 use super::sort::{Edge, list_edges, topological_order};
 use super::task_graph::{Background, TaskGraph};
+use super::{LowerError, RunAhead};
 
 /// Sorts the tasks of the second stream so that those due soonest come first. Tasks are sorted, and no task of the first stream changes its place
 /// among those of its block.
 ///
 /// # Errors
 /// Returns an error if tasks wait for each other in a circle.
-pub(super) fn reorder_second_stream(job: &mut TaskGraph, tight: bool) -> Result<(), LowerError> {
+pub(super) fn reorder_second_stream(
+    job: &mut TaskGraph,
+    ahead: RunAhead,
+) -> Result<(), LowerError> {
     let mut blocks: BTreeMap<(usize, BlockKey), Vec<usize>> = BTreeMap::new();
     for (index, task) in job.tasks.iter().enumerate() {
         blocks.entry((task.stage, block_key(task))).or_default().push(index);
@@ -34,8 +40,8 @@ pub(super) fn reorder_second_stream(job: &mut TaskGraph, tight: bool) -> Result<
     let mut before = vec![Vec::new(); job.tasks.len()];
     all.iter().filter(|edge| edge.segments == 0).for_each(|edge| before[edge.to].push(edge.from));
     for tasks in blocks.values().filter(|tasks| both_kinds(job, tasks)) {
-        let block =
-            BlockActors { tasks: tasks.iter().map(|&task| &job.tasks[task]).collect(), tight };
+        let of_block = tasks.iter().map(|&task| &job.tasks[task]).collect();
+        let block = BlockActors { tasks: of_block, job, ahead };
         let place = |task: &usize| tasks.binary_search(task).ok();
         let before = tasks.iter().map(|&task| before[task].iter().filter_map(place).collect());
         let played = Play::new(&block, before.collect()).into_order();
@@ -74,10 +80,31 @@ fn find_gates(
     all
 }
 
+/// Sets the time by which each reduction must have ended that computing waits for, and those of the second stream before it.
+fn set_due_of_holds(
+    block: &BlockActors<'_>,
+    clock: &BlockClock,
+    holds: &[Hold],
+    before: &[Vec<usize>],
+    due: &mut [f64],
+) {
+    for hold in holds {
+        due[hold.scatter] = due[hold.scatter].min(clock.begins[hold.held]);
+    }
+    for place in (0..before.len()).rev() {
+        let own = due[place];
+        for &at in &before[place] {
+            if block.tasks[at].background == Some(Background::Gradient) {
+                due[at] = due[at].min(own);
+            }
+        }
+    }
+}
+
 /// A simulation of a block. Everything is by place in the block.
 struct Play<'a> {
     block: &'a BlockActors<'a>,
-    /// The time by which each gather should have ended; infinity for all other places.
+    /// The time by which each place of the second stream should have ended; infinity where nothing waits for it.
     due: Vec<f64>,
     /// The places that may begin behind each place.
     after: Vec<Vec<usize>>,
@@ -95,7 +122,12 @@ impl<'a> Play<'a> {
         for (place, gate) in gates.iter().enumerate() {
             let Some(gate) = gate else { continue };
             due[place] = clock.begins[gate.reader];
-            before[place].extend(block.find_place_behind(&clock, gate.opens, gate.reader));
+            before[place].extend(block.find_place_behind_gate(&clock, *gate, gate.reader));
+        }
+        if block.ahead == RunAhead::ByBytes {
+            let holds = block.bytes_holds(&clock);
+            set_due_of_holds(block, &clock, &holds, &before, &mut due);
+            holds.iter().for_each(|hold| before[hold.held].push(hold.scatter));
         }
         let mut after = vec![Vec::new(); before.len()];
         for (place, before) in before.iter().enumerate() {
@@ -151,7 +183,9 @@ impl<'a> Play<'a> {
 mod tests {
     use graphc_ir::ids::LayoutId;
     use graphc_ir::ops::Init;
-    use graphc_ir::plan::{Action, Rate, TensorKind};
+    use graphc_ir::plan::{Action, BoxingKind, Layout, Rate, TensorKind};
+    use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};
+    use graphc_ir::types::DType;
 
     use super::super::task_graph::{Buffer, BufferId, Task, VariableOf};
     use super::*;
@@ -163,6 +197,14 @@ mod tests {
     /// A job of tasks on one rank.
     fn job(tasks: &[Given<'_>], variables: &[usize]) -> TaskGraph {
         let mut job = TaskGraph::new(2);
+        job.layouts.push(Layout {
+            shape: vec![4],
+            dtype: DType::F32,
+            microbatch_dim: None,
+            ranks: vec![0],
+            hierarchy: vec![1],
+            sbp: NdSbp(vec![Sbp::Broadcast]),
+        });
         let last =
             tasks.iter().flat_map(|(_, _, _, inputs, outputs)| inputs.iter().chain(*outputs));
         for id in 0..=last.copied().max().unwrap_or(0) {
@@ -207,11 +249,11 @@ mod tests {
     }
 
     fn reordered(job: TaskGraph) -> Vec<String> {
-        reordered_where(false, job)
+        reordered_where(RunAhead::Far, job)
     }
 
-    fn reordered_where(tight: bool, mut job: TaskGraph) -> Vec<String> {
-        reorder_second_stream(&mut job, tight).expect("no circle");
+    fn reordered_where(ahead: RunAhead, mut job: TaskGraph) -> Vec<String> {
+        reorder_second_stream(&mut job, ahead).expect("no circle");
         job.tasks.into_iter().map(|task| task.name).collect()
     }
 
@@ -268,7 +310,55 @@ mod tests {
         // a reduction is under way. The second product has ended by then, the third has not.
         let expected =
             ["first", "reduce", "second", "small", "third", "large", "reader", "fourth", "last"];
-        assert_eq!(reordered_where(true, all), expected);
+        assert_eq!(reordered_where(RunAhead::ByTime, all), expected);
+    }
+
+    #[test]
+    fn where_memory_is_shorter_reductions_do_not_wait_until_the_end() {
+        // Gathers take longer than what reads them: by time all begin at once, and every reduction comes behind them.
+        const LAYERS: usize = 6;
+        let names: Vec<[String; 3]> = (0..LAYERS)
+            .map(|layer| ["gather", "layer", "scatter"].map(|what| format!("{what} {layer}")))
+            .collect();
+        let weights: Vec<usize> = (0..LAYERS).collect();
+        // Each layer reads the one before, and what is gathered of its weight.
+        let [gathered, output, reduced] = [1, 2, 3].map(|which| which * LAYERS);
+        let buffers: Vec<[Vec<usize>; 2]> = (0..LAYERS)
+            .map(|layer| {
+                let before = layer.checked_sub(1).map(|before| output + before);
+                let read = before.into_iter().chain([gathered + layer]).collect();
+                [read, vec![gathered + layer, output + layer, reduced + layer]]
+            })
+            .collect();
+        let mut tasks: Vec<Given<'_>> = Vec::new();
+        for (layer, ([gather, compute, scatter], [read, made])) in
+            names.iter().zip(&buffers).enumerate()
+        {
+            tasks.push((gather, 4.0, GATHER, &weights[layer..=layer], &made[..1]));
+            tasks.push((compute, 1.0, None, read, &made[1..2]));
+            tasks.push((scatter, 1.0, GRADIENT, &made[1..2], &made[2..]));
+        }
+        let mut all = job(&tasks, &weights);
+        for task in all.tasks.iter_mut().filter(|task| task.background == GRADIENT) {
+            let (kind, reduce) = (BoxingKind::ReduceScatter, Some(ReduceKind::Sum));
+            task.action = Action::Collective { kind, reduce, axis: 0, sequence: 0 };
+        }
+        let is_before = |order: &[String], one: &str, other: &str| {
+            let place = |name| order.iter().position(|task| task == name).expect("it is there");
+            place(one) < place(other)
+        };
+        let by_time = reordered_where(RunAhead::ByTime, all.clone());
+        assert!(is_before(&by_time, "gather 5", "scatter 0"), "{by_time:?}");
+        let by_bytes = reordered_where(RunAhead::ByBytes, all);
+        // Two are in flight: the third gather begins behind the first layer, the fourth layer behind the first reduction.
+        for later in 2..LAYERS {
+            let [gather, read] = [format!("gather {later}"), format!("layer {}", later - 2)];
+            assert!(is_before(&by_bytes, &read, &gather), "{by_bytes:?}");
+        }
+        for later in 3..LAYERS {
+            let [scatter, held] = [format!("scatter {}", later - 3), format!("layer {later}")];
+            assert!(is_before(&by_bytes, &scatter, &held), "{by_bytes:?}");
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use crate::trained;
 use graphc_compiler::check::{verify_invariants, verify_plan};
 use graphc_compiler::cluster::{parse_cluster, preset};
 use graphc_compiler::compile::{Compiled, Header, assemble_plan, compile, predict_step_seconds};
+use graphc_compiler::error::CompileError;
 use graphc_compiler::null_device::{simulate, trace};
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
@@ -113,26 +114,33 @@ fn streams_of_a_rank_begin_steps_together() {
     assert!(events.iter().any(|event| event.stream == 1 && event.step == 1));
 }
 
+/// Makes the plan of the same layouts in this much memory.
+fn assembled_in(
+    memory: u64,
+    of: &Compiled,
+    options: &CompileOptions,
+    cluster: &Cluster,
+) -> Result<Plan, CompileError> {
+    let options = CompileOptions { memory: Some(memory), ..options.clone() };
+    let (graph, planner) = (gpt(64), of.plan.planner.clone());
+    let header = Header { graph: &graph, options: &options, cluster, weights: None, planner };
+    assemble_plan(header, &of.decisions, &of.sharding).map(|(plan, _)| plan)
+}
+
 #[test]
 fn streams_that_do_not_fit_wait_for_each_other() {
     let options =
         CompileOptions { loss: None, optimizer: None, ..options(Strategy::Zero3, &[8], 1) };
     let [cluster, apart] = both("dgx-a100");
     let single = compiled(&options, &apart).plan;
-    let Compiled { plan, decisions, sharding, .. } = compiled(&options, &cluster);
+    let free = compiled(&options, &cluster);
+    let plan = &free.plan;
     assert_eq!(plan.programs[0].streams.len(), 2);
-    let assembled = |memory: u64| {
-        let options = CompileOptions { memory: Some(memory), ..options.clone() };
-        let (graph, planner) = (gpt(64), plan.planner.clone());
-        let header =
-            Header { graph: &graph, options: &options, cluster: &cluster, weights: None, planner };
-        assemble_plan(header, &decisions, &sharding).map(|(plan, _)| plan)
-    };
     let waits =
         |plan: &Plan| plan.programs[0].actors.iter().filter(|actor| actor.after.is_some()).count();
     let (mut memory, mut tight) = (plan.programs[0].arena_bytes - 1, None);
     let error = loop {
-        match assembled(memory) {
+        match assembled_in(memory, &free, &options, &cluster) {
             Ok(less) => {
                 assert!(less.programs[0].arena_bytes <= memory);
                 // Among other things: nothing is overwritten that the other stream may still read.
@@ -147,11 +155,32 @@ fn streams_that_do_not_fit_wait_for_each_other() {
     };
     assert!(error.is_memory(), "{error}");
     let tight = tight.expect("two streams fit below what they take where there is room");
-    let steps = [&*plan, &tight, &single].map(|plan| plan.predicted.step_seconds);
-    let bytes = [&*plan, &tight].map(|plan| plan.programs[0].arena_bytes);
-    assert!(waits(&tight) > waits(&plan), "they wait because of memory");
+    let steps = [&**plan, &tight, &single].map(|plan| plan.predicted.step_seconds);
+    let bytes = [&**plan, &tight].map(|plan| plan.programs[0].arena_bytes);
+    assert!(waits(&tight) > waits(plan), "they wait because of memory");
     assert!(bytes[1] < bytes[0], "{bytes:?}");
     assert!(steps[1] < steps[2], "two streams that wait are faster than one: {steps:?}");
+}
+
+#[test]
+fn two_streams_fit_where_communication_takes_longer_than_kernels() {
+    // Links are a twentieth as fast as such machines have: weights are gathered for longer than they are multiplied.
+    let options = options(Strategy::Zero3, &[8, 8], 1);
+    let slow = |mut cluster: Cluster| {
+        cluster.levels.iter_mut().for_each(|level| level.bandwidth /= 20.0);
+        cluster
+    };
+    let [cluster, apart] = both("dgx-a100").map(slow);
+    let single = compiled(&options, &apart).plan;
+    let free = compiled(&options, &cluster);
+    let bytes = |plan: &Plan| plan.programs[0].arena_bytes;
+    let memory = bytes(&single) * 6 / 5;
+    let lean = assembled_in(memory, &free, &options, &cluster).expect("one stream fits");
+    assert!(memory < bytes(&free.plan) * 3 / 4, "far more would be in flight");
+    assert_eq!(lean.programs[0].streams.len(), 2);
+    assert_eq!(verify_invariants(&lean), Ok(()));
+    let steps = [&*free.plan, &lean, &single].map(|plan| plan.predicted.step_seconds);
+    assert!(steps[1] < 0.95 * steps[2], "they are faster than one: {steps:?}");
 }
 
 #[test]
