@@ -6,8 +6,6 @@ probability of 0. These branches go the same way at each step, and so they are n
 
 from __future__ import annotations
 
-import dis
-import itertools
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -20,6 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ..command import Error
+from .checks import passed_check
 from .connectionist import ctc_loss
 from .gradients import DERIVED
 from .selected import Extent, Selected
@@ -51,12 +50,6 @@ OPERATORS = {"add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow",
 
 LEAST, GREATEST = 0.0, 1.0 - 2.0**-24
 """Between which ``torch.rand`` draws."""
-
-BETWEEN = {"CACHE", "TO_BOOL", "NOT_TAKEN", "PRECALL"}
-"""Instructions of Python that stand between a value and the jump that depends on it."""
-
-ENDS = {"RAISE_VARARGS", "RETURN_VALUE", "RETURN_CONST", "RERAISE", "YIELD_VALUE"}
-"""Instructions behind which others are not reached, or not at once."""
 
 FAILED = object()
 """What stands for the result of a function that has none on the host."""
@@ -103,11 +96,21 @@ class Known(TorchFunctionMode):
             arguments = (arguments[0], *(self._numbers(part) for part in arguments[1:]))
         if _name(function) in SIZED:
             arguments = tuple(self._number(part) for part in arguments)
+        loops = self._selected.loops
+        loops.begin(pytree.tree_leaves((arguments, dict(options))))
         if function in READ:
             return self._read(function, arguments, options)
         if self._selected.takes(function, arguments, options, self._contents.__contains__):
-            return self._selected.compute(function, arguments, options, lambda own, *given, **more: self._computed(own, given, more))
-        return self._computed(function, arguments, options)
+            found = self._selected.compute(function, arguments, options, lambda own, *given, **more: self._computed(own, given, more))
+            # Rows are added where their condition holds.
+            is_added = _name(function) in ("index_add", "index_add_")
+            loops.note(found, lambda tensor: is_added or tensor in self._selected.kept)
+            return found
+        if _writes(function, options):
+            loops.check_write(options.get("out", arguments[0]))
+        found = self._computed(function, arguments, options)
+        loops.note(found, lambda _: False)
+        return found
 
     def __enter__(self) -> Known:
         """Begins to keep what tensors hold."""
@@ -164,7 +167,7 @@ class Known(TorchFunctionMode):
         if all(operand in self._contents for operand in operands):
             self._relies_on_buffers = self._relies_on_buffers or any(operand in self._of_buffers for operand in operands)
             return self._apart(function, arguments, options)
-        passed = _passed_check(sys._getframe(2))
+        passed = passed_check(sys._getframe(2))
         if passed is not None and function in (Tensor.__bool__, Tensor.item):
             return passed
         if function is Tensor.item and _is_of_a_list(sys._getframe(2)) and not operands[0].is_floating_point():
@@ -280,27 +283,28 @@ def _bags(x: Tensor, weight: Tensor, offsets: Tensor | None = None, max_norm: fl
     return rows.sum(1) if mode == "sum" else rows.mean(1)
 
 
+def _scatter_masked(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """Elements of a source, one after the other, where a mask holds. A mask that is the same for all of the last dims takes rows."""
+    if source.dtype != x.dtype or mask.dtype != torch.bool or x.shape != torch.broadcast_shapes(x.shape, mask.shape):
+        return x.masked_scatter(mask, source)
+    alike, dims = mask.expand(x.shape), x.dim()
+    while dims > 0 and (alike.stride(dims - 1) == 0 or x.shape[dims - 1] == 1) and source.numel() % x.shape[dims - 1 :].numel() == 0:
+        dims -= 1
+    held, rest = alike, x.shape[dims:]
+    for _ in rest:
+        held = held.select(-1, 0)
+    # Behind the last element that there is this is no place of the source, and taking it fails, as it does in PyTorch.
+    places = (held.reshape(-1).to(torch.int64).cumsum(0) - 1).clamp(min=0)
+    taken = torch.index_select(source.reshape(-1, rest.numel()), 0, places)
+    return torch.where(held.reshape(*held.shape, *([1] * len(rest))), taken.reshape(x.shape), x)
+
+
 OTHERWISE: dict[Any, Any] = {
     torch.nn.functional.embedding_bag: _bags,
     Tensor.fill_diagonal_: _fill_diagonal, Tensor.__getitem__: _take, torch.nn.functional.ctc_loss: ctc_loss,
+    Tensor.masked_scatter: _scatter_masked, torch.masked_scatter: _scatter_masked,
 }  # fmt: skip
 """What is written with other ops."""
-
-
-def _passed_check(frame: Any) -> bool | None:
-    """What a frame must read for a check that does no more than to raise, as an assertion does, to be passed; ``None`` where it is none.
-
-    Whether a check holds is no part of a graph: it is taken to.
-    """
-    ahead = [code for code in dis.get_instructions(frame.f_code) if code.offset >= frame.f_lasti and code.opname not in BETWEEN]
-    at = next((place for place, code in enumerate(ahead[:2]) if code.opname.startswith("POP_JUMP")), None)
-    if at is None:
-        return None
-    behind = itertools.takewhile(lambda code: not (code.is_jump_target or "JUMP" in code.opname or code.opname in ENDS), ahead[at + 1 :])
-    last = ahead[at + 1 + len(list(behind)) :][:1]
-    raises = bool(last) and last[0].opname == "RAISE_VARARGS" and not last[0].is_jump_target
-    jumps = {"TRUE": True, "FALSE": False}
-    return jumps.get(ahead[at].opname.rpartition("_IF_")[2]) if raises else None
 
 
 def _is_of_a_list(frame: Any) -> bool:

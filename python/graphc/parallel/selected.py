@@ -7,6 +7,7 @@ back zeros stand for those that are not selected. That holds for what is compute
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,9 @@ from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ..command import Error
+from .checks import passed_check
 from .connectionist import to_the_left
+from .loops import Loops, Places
 from .recorded import Unknown
 
 ROW_BY_ROW = {
@@ -83,6 +86,33 @@ class Extent(Unknown):
         self.value = value
 
 
+class Amount(Unknown):
+    """How many elements rows have, which depends on data. What it is compared with may be part of a check, and of nothing else."""
+
+    def __init__(self) -> None:
+        """Of rows that a condition selects."""
+        super().__init__(str(_refused("a branch or a number is made")))
+
+    def _compared(self, _: object) -> Any:
+        return Comparison(self.said)
+
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _compared
+    __hash__ = Unknown._refuse
+
+
+class Comparison(Unknown):
+    """Whether there are as many elements as another number says."""
+
+    def __bool__(self) -> bool:  # type: ignore[override]
+        """What lets a check pass that does no more than to raise.
+
+        Raises:
+            Error: where it is no check.
+        """
+        passed = passed_check(sys._getframe(1))
+        return bool(self._refuse()) if passed is None else passed
+
+
 @dataclass(frozen=True)
 class Number:
     """A number that is there where a condition of one element holds."""
@@ -96,6 +126,7 @@ class Selected:
     def __init__(self) -> None:
         """Nothing."""
         self.kept: Any = WeakIdKeyDictionary()
+        self.loops = Loops()
         self._selections: Any = WeakIdKeyDictionary()
         """The selection of each mask that has taken rows, and which version of it."""
 
@@ -127,6 +158,8 @@ class Selected:
         marks = {id(leaf): self.kept[leaf] for leaf in pytree.tree_leaves((arguments, options)) if _is_in(leaf, self.kept)}
         if _is_mask_taken(function, arguments) and not marks:
             return self._masked(arguments[0], arguments[1], run)
+        if name in ("numel", "nelement"):
+            return Amount()
         if name in SAID and _owner(function) != "shape":
             return function(*arguments, **options)
         if name in ("__iter__", "unbind") and isinstance(self.kept[arguments[0]], Column):
@@ -142,8 +175,10 @@ class Selected:
         Raises:
             Error: where it does.
         """
-        if any(tensor in self.kept for tensor in tensors):
+        outputs = list(tensors)
+        if any(tensor in self.kept for tensor in outputs):
             raise _refused("an output is made")
+        self.loops.check(outputs)
 
     def check_read(self, function: Any, tensors: Iterable[Tensor]) -> None:
         """Checks that a content may be known: that of one place may be the name or the number of a part of the module.
@@ -214,7 +249,7 @@ class Selected:
             one = run(Tensor.__getitem__, places, number)
             self.kept[one] = Number(Selection(run(Tensor.__getitem__, selection.mask, number)))
             found.append(one)
-        return tuple(found)
+        return Places(self.loops, found)
 
     def _computed(self, name: str, function: Any, arguments: Any, options: Mapping[str, Any], marks: Mapping[int, Any], run: Run) -> Any:
         first = marks.get(id(arguments[0])) if arguments else None
@@ -244,8 +279,10 @@ class Selected:
         """What is computed of numbers of one condition, which is there if they are."""
         selections = {id(mark.selection): mark.selection for mark in marks.values()}
         found = run(function, *arguments, **options)
-        if len(selections) == 1 and isinstance(found, Tensor):
-            self.kept[found] = Number(*selections.values())
+        if len(selections) == 1:
+            for part in pytree.tree_leaves(found):
+                if isinstance(part, Tensor):
+                    self.kept[part] = Number(*selections.values())
         return found if len(selections) == 1 else None
 
     def _taken(self, x: Tensor, index: Any, run: Run) -> Any:

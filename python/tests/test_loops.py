@@ -1,0 +1,125 @@
+"""Loops over places that a condition selects, which a graph computes for all places: what they leave behind is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from cases import Wrong
+from test_capture import BATCH, begun, check_losses
+from torch import Tensor
+
+import graphc
+
+pytestmark = pytest.mark.usefixtures("exporter", "command")
+
+
+def counts_rounds(x: Tensor) -> Tensor:
+    count = 0
+    for _ in (x[:, 0] > 0).nonzero():
+        count += 1
+    return x.square().mean() * count
+
+
+def counts_rounds_that_look_at_places(x: Tensor) -> Tensor:
+    count = 0
+    for row in (x[:, 0] > 0).nonzero():
+        count += 1
+        x[row].sum()
+    return x.square().mean() * count
+
+
+def numbers_rounds(x: Tensor) -> Tensor:
+    found = x.mean()
+    for number, row in enumerate(torch.where(x[:, 0] > 0)[0]):
+        found = found + (number * x[row]).sum()
+    return found
+
+
+def computes_again_in_each_round(x: Tensor) -> Tensor:
+    for row in (x[:, 0] > 0).nonzero():
+        x[row].sum()
+        x = x * 1.5
+    return x.square().mean()
+
+
+def unpacks_places(x: Tensor) -> Tensor:
+    found = x.mean()
+    for (row,) in (x[:, 0] > 0).nonzero():
+        found = found + x[row].sum()
+    return found
+
+
+def writes_in_each_round(x: Tensor) -> Tensor:
+    found = x.clone()
+    for row in (x[:, 0] > 0).nonzero():
+        x[row].sum()
+        found.mul_(2.0)
+    return found.square().mean()
+
+
+def stops_at_the_first_place(x: Tensor) -> Tensor:
+    found = torch.zeros_like(x)
+    mask = (x > 0).t()
+    for column in (mask.sum(-1) > 0).nonzero():
+        (row,) = torch.where(mask[column].squeeze(0))
+        found.index_add_(0, row, x[row])
+        break
+    return (found + x).square().mean()
+
+
+def lists_results(x: Tensor) -> Tensor:
+    found = []
+    for row in (x[:, 0] > 0).nonzero():
+        found.append(x[row])
+    return torch.cat(found).mean()
+
+
+def counts_places(x: Tensor) -> Tensor:
+    return x.square().mean() * len(torch.where(x[:, 0] > 0)[0].unbind(0))
+
+
+def returns_what_the_last_round_made(x: Tensor) -> Tensor:
+    found = x.mean()
+    for row in (x[:, 0] > 0).nonzero():
+        x[row].sum()
+        found = x.square().mean()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (counts_rounds, "does not look at them"),
+        (counts_rounds_that_look_at_places, "changes `count`"),
+        (numbers_rounds, "changes `number`"),
+        (computes_again_in_each_round, "a tensor that a loop over places of a condition has computed is used after that round"),
+        (unpacks_places, "`add` is computed of rows that a condition selects"),
+        (writes_in_each_round, "writes to a tensor"),
+        (stops_at_the_first_place, "ends before the last one"),
+        (lists_results, "changes `found`"),
+        (counts_places, "are counted or taken by their number"),
+        (returns_what_the_last_round_made, "is given back"),
+    ],
+)
+def test_what_a_loop_leaves_behind_is_refused(function: Callable[[Tensor], Tensor], said: str) -> None:
+    model: Wrong = begun(function)
+    with pytest.raises(graphc.Error, match=rf"{said}.*\(.*test_loops\.py, line \d+\)"):
+        graphc.parallelize(model, BATCH, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def makes_anew_in_each_round(x: Tensor) -> Tensor:
+    """Names and factors that depend on the place alone."""
+    mask, found, scale = (x > 0).t(), torch.zeros_like(x), 2.0
+    for column in (mask.sum(-1) > 0).nonzero():
+        name, factor = f"{column[0]}", scale * (int(column) + 1)
+        rows = torch.where(mask[column].squeeze(0))[0]
+        weight = torch.eye(4) * factor
+        weight.add_(len(name) * 0.1)
+        found = found.index_add(0, rows, x[rows] @ weight)
+    return (found + x).square().mean()
+
+
+def test_a_loop_may_make_anew_what_depends_on_the_place() -> None:
+    check_losses(begun(makes_anew_in_each_round))
