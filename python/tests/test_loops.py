@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 from cases import Wrong
 from test_capture import BATCH, begun, check_losses
 from torch import Tensor
@@ -123,3 +124,76 @@ def makes_anew_in_each_round(x: Tensor) -> Tensor:
 
 def test_a_loop_may_make_anew_what_depends_on_the_place() -> None:
     check_losses(begun(makes_anew_in_each_round))
+
+
+def writes_rows_of_another_condition(x: Tensor) -> Tensor:
+    row, found = torch.where(x[:, 0] > 0)[0], torch.zeros_like(x)
+    for column in (x.sum(0) > 0).nonzero():
+        x[:, column].sum()
+        found.index_add_(0, row, x[row])
+    return found.square().mean()
+
+
+def writes_to_rows_of_before(x: Tensor) -> Tensor:
+    row = torch.where(x[:, 0] > 0)[0]
+    rows = x[row]
+    for column in (x.sum(0) > 0).nonzero():
+        x[:, column].sum()
+        rows.mul_(2.0)
+    return x.index_add(0, row, rows).square().mean()
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (writes_rows_of_another_condition, "writes to rows of another one"),
+        (writes_to_rows_of_before, "writes to a tensor"),
+    ],
+)
+def test_a_round_writes_where_its_place_is_there(function: Callable[[Tensor], Tensor], said: str) -> None:
+    model: Wrong = begun(function)
+    with pytest.raises(graphc.Error, match=rf"{said}.*\(.*test_loops\.py, line \d+\)"):
+        graphc.parallelize(model, BATCH, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def takes_what_a_known_mask_holds(x: Tensor) -> Tensor:
+    upper, last = torch.ones(4, 4).triu(1).bool(), torch.arange(4) > 1
+    products, found = x @ x.t(), torch.zeros_like(x)
+    for number in range(2):
+        own = torch.arange(4) % 2 == number
+        found[own] = x[own] * (number + 1)
+    found[:, last] = found[:, ~last] * 2.0
+    return products[upper].square().mean() + found.square().sum() / x[last].shape[0] + x[..., last].mean()
+
+
+def puts_rows_back(x: Tensor) -> Tensor:
+    """Rows, elements, and what was added to a copy of them, to the places of their condition."""
+    rows, elements, found = x[:, 0] > 0, x > 0.1, x.clone()
+    found[rows] = x[rows] @ torch.eye(4).flip(0)
+    found[elements] += found[elements].exp()
+    column = torch.where(x[:, 1] > 0)[0]
+    other = x[column]
+    other += 1.0
+    found[column] = F.relu(other * 2.0, inplace=True)
+    places = torch.where(x > 0.4)
+    found[places] = 0.5
+    return (found.square() + x).mean()
+
+
+def fills_rows_with_a_row(x: Tensor) -> Tensor:
+    found = x.clone()
+    found[x.detach()[:, 0] > 0] = x.sin()[0]
+    return found.square().mean()
+
+
+def puts_rows_back_in_rounds(x: Tensor) -> Tensor:
+    mask, found = (x > 0).t(), x * 0.5
+    for column in (mask.sum(-1) > 0).nonzero():
+        rows = torch.where(mask[column].squeeze(0))[0]
+        found[rows] = x[rows].tanh() * (int(column) + 1)
+    return found.square().mean()
+
+
+@pytest.mark.parametrize("function", [takes_what_a_known_mask_holds, puts_rows_back, fills_rows_with_a_row, puts_rows_back_in_rounds])
+def test_what_a_condition_selects_goes_back_to_its_places(function: Callable[[Tensor], Tensor]) -> None:
+    check_losses(begun(function))

@@ -6,6 +6,7 @@ probability of 0. These branches go the same way at each step, and so they are n
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -96,14 +97,18 @@ class Known(TorchFunctionMode):
             arguments = (arguments[0], *(self._numbers(part) for part in arguments[1:]))
         if _name(function) in SIZED:
             arguments = tuple(self._number(part) for part in arguments)
+        if _name(function) in ("__getitem__", "__setitem__") and not (_name(function) == "__setitem__" and _is_one(arguments[2])):
+            arguments = (arguments[0], self._with_places(arguments[1]), *arguments[2:])
         loops = self._selected.loops
         loops.begin(pytree.tree_leaves((arguments, dict(options))))
         if function in READ:
             return self._read(function, arguments, options)
         if self._selected.takes(function, arguments, options, self._contents.__contains__):
             found = self._selected.compute(function, arguments, options, lambda own, *given, **more: self._computed(own, given, more))
-            # Rows are added where their condition holds.
-            is_added = _name(function) in ("index_add", "index_add_")
+            # Rows are added, or put back, where their condition holds.
+            is_added = _name(function) in ("index_add", "index_add_", "__setitem__")
+            if _writes(function, options) and not is_added:
+                loops.check_write(arguments[0])
             loops.note(found, lambda tensor: is_added or tensor in self._selected.kept)
             return found
         if _writes(function, options):
@@ -154,6 +159,19 @@ class Known(TorchFunctionMode):
             return type(given)(self._number(part) for part in given)
         known = isinstance(given, Tensor) and given.dim() == 0 and given in self._contents and not given.is_floating_point()
         return self._read(Tensor.item, (given,), {}) if known else given
+
+    def _with_places(self, index: Any) -> Any:
+        """An index in which places stand for masks that are known: how many there are is known too."""
+        parts = index if isinstance(index, tuple) else (index,)
+        found: list[Any] = []
+        for part in parts:
+            if isinstance(part, Tensor) and part.dtype == torch.bool and part.dim() > 0 and part in self._contents:
+                self._relies_on_buffers = self._relies_on_buffers or part in self._of_buffers
+                columns = self._apart(torch.where, (part,), {})
+                found += [torch.tensor(column.tolist(), dtype=torch.int64, device=part.device) for column in columns]
+            else:
+                found.append(part)
+        return index if len(found) == len(parts) and all(map(operator.is_, found, parts)) else tuple(found)
 
     def _numbers(self, given: Any) -> Any:
         """Numbers in a list, of which some may be tensors that are known."""
@@ -265,6 +283,11 @@ def _take(x: Tensor, index: Any) -> Any:
     if at is None or not all(isinstance(part, slice) for part in (*whole[:at], *whole[at + 1 :])):
         return x[index]
     return torch.index_select(x[(*whole[:at], slice(None), *whole[at + 1 :])], at, whole[at].reshape(1)).squeeze(at)
+
+
+def _is_one(value: Any) -> bool:
+    """Whether this is one number, which stands wherever a mask holds."""
+    return not isinstance(value, Tensor) or value.dim() == 0
 
 
 def _is_number(part: Any) -> bool:

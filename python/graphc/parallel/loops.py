@@ -82,6 +82,10 @@ class Loops:
             if not ended:
                 self._give_up()
 
+    def numbers(self) -> list[Tensor]:
+        """The places of the rounds that go on."""
+        return [own.number for own in self._open]
+
     def begin(self, operands: Iterable[Any]) -> None:
         """Looks at what is computed next.
 
