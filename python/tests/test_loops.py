@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from cases import Wrong
 from test_capture import BATCH, begun, check_losses
-from torch import Tensor
+from torch import Tensor, nn
 
 import graphc
 
@@ -194,6 +194,35 @@ def puts_rows_back_in_rounds(x: Tensor) -> Tensor:
     return found.square().mean()
 
 
-@pytest.mark.parametrize("function", [takes_what_a_known_mask_holds, puts_rows_back, fills_rows_with_a_row, puts_rows_back_in_rounds])
+def has_normal_likelihoods(x: Tensor) -> Tensor:
+    """With variances below the least one."""
+    loss = F.gaussian_nll_loss(x, x.detach().cos(), x.square(), full=True, eps=0.05)
+    return loss + F.gaussian_nll_loss(x, x.detach().sin(), x[:, 0].exp(), reduction="sum") + F.gaussian_nll_loss(x, x.detach(), 0.5)
+
+
+@pytest.mark.parametrize(
+    "function", [has_normal_likelihoods, takes_what_a_known_mask_holds, puts_rows_back, fills_rows_with_a_row, puts_rows_back_in_rounds]
+)
 def test_what_a_condition_selects_goes_back_to_its_places(function: Callable[[Tensor], Tensor]) -> None:
     check_losses(begun(function))
+
+
+class Scattered(nn.Module):
+    """Rows of a source at places of data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, source: Tensor) -> Tensor:
+        mask = (x[:, :1] > 0).expand_as(x)
+        return x.masked_scatter(mask, self.layer(source)).square().mean()
+
+
+def test_too_few_rows_for_the_places_of_a_mask_are_said() -> None:
+    model = Scattered()
+    batch = {"x": torch.tensor([[1.0] * 4, [-1.0] * 4, [1.0] * 4]), "source": torch.ones(2, 4)}
+    parallel = graphc.parallelize(model, batch, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    parallel.step(batch)
+    with pytest.raises(graphc.Error, match="index 2 is out of range: it must be from 0 to 1"):
+        parallel.step({**batch, "x": torch.ones(3, 4)})

@@ -6,6 +6,7 @@ probability of 0. These branches go the same way at each step, and so they are n
 
 from __future__ import annotations
 
+import math
 import operator
 import sys
 from collections.abc import Iterable, Mapping
@@ -322,10 +323,25 @@ def _scatter_masked(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     return torch.where(held.reshape(*held.shape, *([1] * len(rest))), taken.reshape(x.shape), x)
 
 
+def _gaussian(x: Tensor, target: Tensor, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> Tensor:
+    """The likelihood under normal distributions: PyTorch's own way looks whether a variance is below 0."""
+    if isinstance(var, float):
+        var = var * torch.ones_like(x)
+    if var.shape != x.shape and var.shape == x.shape[:-1]:
+        var = var.unsqueeze(-1)
+    # Gradients go to variances below the least one too.
+    var = var + (var.detach().clamp(min=eps) - var.detach())
+    found: Tensor = 0.5 * (torch.log(var) + (x - target).square() / var)
+    found = found + 0.5 * math.log(2.0 * math.pi) if full else found
+    if reduction == "none":
+        return found
+    return found.mean() if reduction == "mean" else found.sum()
+
+
 OTHERWISE: dict[Any, Any] = {
     torch.nn.functional.embedding_bag: _bags,
     Tensor.fill_diagonal_: _fill_diagonal, Tensor.__getitem__: _take, torch.nn.functional.ctc_loss: ctc_loss,
-    Tensor.masked_scatter: _scatter_masked, torch.masked_scatter: _scatter_masked,
+    torch.nn.functional.gaussian_nll_loss: _gaussian, Tensor.masked_scatter: _scatter_masked, torch.masked_scatter: _scatter_masked,
 }  # fmt: skip
 """What is written with other ops."""
 
