@@ -163,7 +163,7 @@ def takes_what_a_known_mask_holds(x: Tensor) -> Tensor:
         own = torch.arange(4) % 2 == number
         found[own] = x[own] * (number + 1)
     found[:, last] = found[:, ~last] * 2.0
-    return products[upper].square().mean() + found.square().sum() / x[last].shape[0] + x[..., last].mean()
+    return (products[upper].mean() + found.square().sum() / x[last].shape[0] + x[..., last].mean()) * 0.1
 
 
 def puts_rows_back(x: Tensor) -> Tensor:
