@@ -20,11 +20,7 @@ import sys
 import time
 import warnings
 
-import graphc
 import torch
-from torch import Tensor, nn
-from torch.utils import _pytree as pytree
-
 from modules_kinds import (
     BART,
     BERT,
@@ -79,6 +75,10 @@ from modules_kinds import (
     words,
 )
 from modules_others import OTHERS
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+import graphc
 
 RANK, WORLD = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
 

@@ -1,7 +1,8 @@
 """Further modules of torchvision, timm and transformers, small and with random weights: `benchmarks/modules.py --others` trains them.
 
 None of them was named anywhere in this repository when they were first tried (2026-11-29). What was refused then is not in the list: LED
-with places of global attention, ViLT, FSMT, Autoformer and TimesFM branch on data, or have shapes that depend on it.
+with places of global attention, ViLT, FSMT, Autoformer, TimesFM, LLaVA NeXT and Qwen2 Audio branch on data, or have shapes that depend on
+it.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-
 from modules_kinds import (
     BART,
     BERT,
@@ -46,6 +45,7 @@ from modules_kinds import (
     timm,
     words,
 )
+from torch import Tensor, nn
 
 
 def composed(make: Callable[[Any], nn.Module], batch: Callable[[], Batch] = text, loss: Loss | None = None) -> Module:
@@ -61,11 +61,12 @@ def padded_in_front() -> Batch:
     return {"input_ids": tokens.masked_fill(mask == 0, 0), "attention_mask": mask, "labels": tokens.masked_fill(mask == 0, -100)}
 
 
-def captions() -> Batch:
-    """Pictures, and texts in which 16 places wait for each."""
-    tokens = torch.randint(5, WORDS, (ROWS, 24))
-    tokens[:, 2:18] = 4
-    return {"input_ids": tokens, "pixel_values": images(32), "labels": tokens.masked_fill(tokens == 4, -100)}
+def captions(places: int = 16, typed: bool = False) -> Batch:
+    """Pictures, and texts in which so many places wait for each; which these are, where it is asked for."""
+    tokens = torch.randint(5, WORDS, (ROWS, places + 8))
+    tokens[:, 2 : 2 + places] = 4
+    types: Batch = {"token_type_ids": (tokens == 4).to(torch.int64)} if typed else {}
+    return {"input_ids": tokens, "pixel_values": images(32), "labels": tokens.masked_fill(tokens == 4, -100), **dict(types)}
 
 
 def written() -> Batch:
@@ -153,6 +154,17 @@ def llava(package: Any) -> nn.Module:
     return package.LlavaForConditionalGeneration(package.LlavaConfig(seen, said, image_token_index=4, vision_feature_layer=-1))
 
 
+def querying(package: Any) -> nn.Module:
+    """BLIP-2, whose queries look at pictures."""
+    said = {"vocab_size": WORDS, "hidden_size": 32, "ffn_dim": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = package.Blip2Config(
+        vision_config=PATCHES, qformer_config={**ENCODER, "encoder_hidden_size": 32}, num_query_tokens=4, image_token_index=4,
+        text_config={**said, "model_type": "opt", "max_position_embeddings": 64, "word_embed_proj_dim": 32, "dropout": 0.0,
+                     "use_cache": False},
+    )  # fmt: skip
+    return package.Blip2ForConditionalGeneration(config)
+
+
 def upernet(package: Any) -> nn.Module:
     sizes = {**SWIN, "depths": [1, 1, 1], "num_heads": [2, 2, 4]}
     backbone = package.SwinConfig(**sizes, drop_path_rate=0.0, out_features=["stage1", "stage2", "stage3"])
@@ -205,6 +217,24 @@ OTHERS = {
     "TrOCR": composed(reader, written),
     "BERT to BERT": composed(translator, masked_text),
     "LLaVA": composed(llava, captions),
+    "VipLLaVA": composed(lambda package: package.VipLlavaForConditionalGeneration(package.VipLlavaConfig(
+        package.CLIPVisionConfig(**PATCHES), package.LlamaConfig(**LLAMA, use_cache=False), image_token_index=4,
+        vision_feature_layers=[-1, -2])), captions),
+    "BLIP-2": composed(querying, lambda: captions(4)),
+    "InternVL": composed(configured("InternVLConfig", "InternVLForConditionalGeneration", image_token_id=4, image_seq_length=4,
+                                    vision_config={**PATCHES, "image_size": [32, 32], "patch_size": [8, 8]}, downsample_ratio=0.5,
+                                    text_config={**LLAMA, "model_type": "qwen2", "use_cache": False}), lambda: captions(4)),
+    "Aya Vision": composed(configured("AyaVisionConfig", "AyaVisionForConditionalGeneration", image_token_index=4, downsample_factor=2,
+                                      vision_config={**PATCHES, "model_type": "siglip_vision_model"},
+                                      text_config={**LLAMA, "model_type": "cohere2", "use_cache": False}), lambda: captions(4)),
+    "PaliGemma": composed(configured("PaliGemmaConfig", "PaliGemmaForConditionalGeneration", image_token_index=4, projection_dim=32,
+                                     vision_config={**PATCHES, "model_type": "siglip_vision_model", "projection_dim": 32},
+                                     text_config={**LLAMA, "model_type": "gemma", "head_dim": 8, "use_cache": False}, hidden_size=32),
+                          lambda: captions(16, typed=True)),
+    "Gemma 3 with pictures": composed(configured("Gemma3Config", "Gemma3ForConditionalGeneration", image_token_index=4,
+                                                 vision_config=PATCHES, mm_tokens_per_image=4,
+                                                 text_config={**LLAMA, "head_dim": 8, "sliding_window": 4, "use_cache": False}),
+                                      lambda: captions(4, typed=True)),
     "AltCLIP": composed(configured("AltCLIPConfig", "AltCLIPModel", text_config={**ENCODER, "project_dim": 16, "pad_token_id": 1},
                                    vision_config=PATCHES, projection_dim=16), pairs, alike),
     "CLIPSeg": composed(configured("CLIPSegConfig", "CLIPSegForImageSegmentation", text_config=TEXTS, vision_config=PATCHES,

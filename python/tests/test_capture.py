@@ -212,6 +212,7 @@ def draws_between(x: Tensor) -> Tensor:
 
 def makes_as_many_as_a_tensor_says(x: Tensor) -> Tensor:
     count = torch.arange(4).max() + 1
+    x = x + count.new_zeros(4) + count.view(1) * count.expand(4) * 0.1
     return (x + x.new_zeros(count) + torch.arange(count) + torch.zeros(count, count)).square().mean()
 
 

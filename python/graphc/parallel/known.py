@@ -41,6 +41,9 @@ READ |= {Tensor.__format__, torch.equal, Tensor.equal, torch.allclose, Tensor.al
 SIZED = {"arange", "zeros", "ones", "empty", "new_zeros", "new_ones", "new_empty", "view", "reshape", "expand", "repeat"}
 """What takes sizes, which may be tensors of one integer: PyTorch would read them where nothing is known."""
 
+OF_NUMBERS = {"arange", "zeros", "ones", "empty"}
+"""Those of them that take nothing but sizes: the others are of a tensor."""
+
 DATA = Tensor.data.__get__  # type: ignore[attr-defined]
 """What gives a tensor of which nothing is learned, by its name alone: PyTorch's graphs do not see it."""
 
@@ -97,7 +100,8 @@ class Known(TorchFunctionMode):
         if function is torch.nn.functional.pad:
             arguments = (arguments[0], *(self._numbers(part) for part in arguments[1:]))
         if _name(function) in SIZED:
-            arguments = tuple(self._number(part) for part in arguments)
+            own = arguments[: _name(function) not in OF_NUMBERS]
+            arguments = (*own, *(self._number(part) for part in arguments[len(own) :]))
         if _name(function) in ("__getitem__", "__setitem__") and not (_name(function) == "__setitem__" and _is_one(arguments[2])):
             arguments = (arguments[0], self._with_places(arguments[1]), *arguments[2:])
         loops = self._selected.loops
