@@ -212,6 +212,7 @@ def draws_between(x: Tensor) -> Tensor:
 
 def makes_as_many_as_a_tensor_says(x: Tensor) -> Tensor:
     count = torch.arange(4).max() + 1
+    x = x + count.new_zeros(4) + count.view(1) * count.expand(4) * 0.1
     return (x + x.new_zeros(count) + torch.arange(count) + torch.zeros(count, count)).square().mean()
 
 
@@ -229,9 +230,21 @@ def takes_at_a_place_of_data(x: Tensor) -> Tensor:
     return (x[:, place[0]] * x[place[1]] * x[..., place[1]]).mean() + x.square().mean()
 
 
+def puts_rows_to_places_of_data(x: Tensor) -> Tensor:
+    """As images among words: whole rows, and elements; checks of how many there are."""
+    held = x.detach()[:, 0] > 0
+    rows = held.unsqueeze(-1).expand_as(x)
+    if x[rows].numel() > x.numel():
+        raise ValueError("other rows")
+    assert x[rows].numel() != -1
+    found = torch.masked_scatter(x.sin(), rows, x.flip(0) * 2.0)
+    return (found * x.masked_scatter(x.detach() > 0.2, x.cos())).square().mean()
+
+
 @pytest.mark.parametrize(
     "function",
     [
+        puts_rows_to_places_of_data,
         has_the_mean_of_rows,
         has_losses_of_what_a_mask_takes,
         joins_at_places,
@@ -329,6 +342,10 @@ def has_targets_in_a_row(x: Tensor) -> Tensor:
     return F.ctc_loss(x[:, None].log_softmax(-1), torch.tensor([1, 2]), torch.tensor([4]), torch.tensor([2]))
 
 
+def branches_on_a_count_of_elements(x: Tensor) -> Tensor:
+    return x.mean() if x[x > 0].numel() > 3 else x.square().mean()
+
+
 def puts_rows_elsewhere(x: Tensor) -> Tensor:
     row, other = torch.where(x[:, 0] > 0)[0], torch.where(x[:, 1] > 0)[0]
     return torch.zeros_like(x).index_add(0, other, x[row]).mean()
@@ -345,6 +362,7 @@ def puts_rows_elsewhere(x: Tensor) -> Tensor:
         (counts_by_list, "the model computes with numbers that it reads of a tensor, which are not known before a step: use the tensor"),
         (joins_half_of_what_it_splits, "`cat` is computed of rows that a condition selects"),
         (has_targets_in_a_row, r"targets \[n, s\] in a plan: fill the targets up to one length"),
+        (branches_on_a_count_of_elements, "a branch or a number is made of rows that a condition selects"),
         (puts_rows_elsewhere, "`index_add` is computed of rows that a condition selects"),
         (leaves_layers_out_at_times, r"the model branches on a random number.*: set that probability \(`layerdrop`\) to 0"),
         (draws_by_python, "the model draws random numbers by `random` or numpy, and they would be the same at each step"),

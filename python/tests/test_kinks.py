@@ -60,3 +60,50 @@ def test_gradients_at_kinks_are_those_of_pytorch() -> None:
     found[row, ends] = expected.w.grad[row, ends]
     for name, mine, right in zip(FUNCTIONS, found, expected.w.grad, strict=True):
         torch.testing.assert_close(mine, right, rtol=1e-6, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")
+
+
+FLAT: dict[str, Callable[[Tensor], Tensor]] = {
+    "round": torch.round,
+    "round to decimals": lambda x: torch.round(x, decimals=1),
+    "round to tens": lambda x: torch.round(100.0 * x, decimals=-1),
+    "floor": torch.floor,
+    "ceil": torch.ceil,
+    "trunc": torch.trunc,
+    "sign": torch.sign,
+    "quotient": lambda x: torch.div(x, 0.3, rounding_mode="floor"),
+    "divisor": lambda x: torch.div(3.0, x, rounding_mode="trunc"),
+    "power of 0": lambda x: x**0,
+}
+
+
+class Flat(nn.Module):
+    """Functions of weights whose gradient is 0 wherever there is one; no gradient goes to the last row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.ParameterList([nn.Parameter(torch.linspace(0.26, 0.97, 4)) for _ in range(len(FLAT) + 1)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        *rows, last = self.rows
+        found = [function(row) for row, function in zip(rows, FLAT.values(), strict=True)]
+        return (torch.stack([*found, last.detach().round()]) * x).sum(1)
+
+
+def test_weights_behind_flat_functions_decay_as_in_pytorch() -> None:
+    x = torch.tensor([[1.0, -0.5, 0.25, 2.0]])
+
+    def begun() -> tuple[Flat, torch.optim.Optimizer]:
+        model = Flat()
+        return model, torch.optim.AdamW(model.parameters(), lr=0.5, weight_decay=0.5)
+
+    (plain, own), (model, optimizer) = begun(), begun()
+    parallel = graphc.parallelize(model, x, loss=lambda y, batch: (y * torch.arange(1.0, len(FLAT) + 2)).mean(), optimizer=optimizer)
+    for _ in range(3):
+        own.zero_grad()
+        loss = (plain(x) * torch.arange(1.0, len(FLAT) + 2)).mean()
+        loss.backward()
+        own.step()
+        assert float(parallel.step(x)) == pytest.approx(loss.item(), abs=1e-5)
+    state = parallel.state_dict()
+    for name, key in zip([*FLAT, "detached"], plain.state_dict(), strict=True):
+        torch.testing.assert_close(state[key], plain.state_dict()[key], msg=lambda text, name=name: f"{name}: {text}")

@@ -18,6 +18,7 @@ from world import root, run
 
 import graphc
 from graphc.parallel.ops import decompose
+from graphc.parallel.ops.table import table
 from graphc_torch.ops import Call, Clock, Port, prepare
 from graphc_torch.plan import Op
 
@@ -312,3 +313,10 @@ def test_the_least_of_numbers_without_a_sign_and_norms_of_infinite_order() -> No
     y = torch.tensor([[3.0, -4.0], [0.0, 2.0]])
     for order in (float("inf"), -float("inf"), 0.0, 1.0, 2.0, 3.0):
         torch.testing.assert_close(decompose.norm(y, order, [1]), torch.linalg.vector_norm(y, order, 1))
+
+
+def test_an_option_that_a_translation_passes_over_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Wrong(lambda x: torch.nn.functional.gelu(x, approximate="tanh").sum())
+    monkeypatch.setitem(table(), "gelu", lambda call: call.writer.unary("silu", call.tensor("self")))
+    with pytest.raises(graphc.Error, match=r"aten\.gelu\.default .* has no translation, as graphc has it without approximate=tanh"):
+        graphc.parallelize(model, torch.ones(2, 4), optimizer=torch.optim.SGD(model.parameters()))

@@ -6,8 +6,8 @@ probability of 0. These branches go the same way at each step, and so they are n
 
 from __future__ import annotations
 
-import dis
-import itertools
+import math
+import operator
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ..command import Error
+from .checks import passed_check
 from .connectionist import ctc_loss
 from .gradients import DERIVED
 from .selected import Extent, Selected
@@ -40,6 +41,9 @@ READ |= {Tensor.__format__, torch.equal, Tensor.equal, torch.allclose, Tensor.al
 SIZED = {"arange", "zeros", "ones", "empty", "new_zeros", "new_ones", "new_empty", "view", "reshape", "expand", "repeat"}
 """What takes sizes, which may be tensors of one integer: PyTorch would read them where nothing is known."""
 
+OF_NUMBERS = {"arange", "zeros", "ones", "empty"}
+"""Those of them that take nothing but sizes: the others are of a tensor."""
+
 DATA = Tensor.data.__get__  # type: ignore[attr-defined]
 """What gives a tensor of which nothing is learned, by its name alone: PyTorch's graphs do not see it."""
 
@@ -51,12 +55,6 @@ OPERATORS = {"add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow",
 
 LEAST, GREATEST = 0.0, 1.0 - 2.0**-24
 """Between which ``torch.rand`` draws."""
-
-BETWEEN = {"CACHE", "TO_BOOL", "NOT_TAKEN", "PRECALL"}
-"""Instructions of Python that stand between a value and the jump that depends on it."""
-
-ENDS = {"RAISE_VARARGS", "RETURN_VALUE", "RETURN_CONST", "RERAISE", "YIELD_VALUE"}
-"""Instructions behind which others are not reached, or not at once."""
 
 FAILED = object()
 """What stands for the result of a function that has none on the host."""
@@ -102,12 +100,27 @@ class Known(TorchFunctionMode):
         if function is torch.nn.functional.pad:
             arguments = (arguments[0], *(self._numbers(part) for part in arguments[1:]))
         if _name(function) in SIZED:
-            arguments = tuple(self._number(part) for part in arguments)
+            own = arguments[: _name(function) not in OF_NUMBERS]
+            arguments = (*own, *(self._number(part) for part in arguments[len(own) :]))
+        if _name(function) in ("__getitem__", "__setitem__") and not (_name(function) == "__setitem__" and _is_one(arguments[2])):
+            arguments = (arguments[0], self._with_places(arguments[1]), *arguments[2:])
+        loops = self._selected.loops
+        loops.begin(pytree.tree_leaves((arguments, dict(options))))
         if function in READ:
             return self._read(function, arguments, options)
         if self._selected.takes(function, arguments, options, self._contents.__contains__):
-            return self._selected.compute(function, arguments, options, lambda own, *given, **more: self._computed(own, given, more))
-        return self._computed(function, arguments, options)
+            found = self._selected.compute(function, arguments, options, lambda own, *given, **more: self._computed(own, given, more))
+            # Rows are added, or put back, where their condition holds.
+            is_added = _name(function) in ("index_add", "index_add_", "__setitem__")
+            if _writes(function, options) and not is_added:
+                loops.check_write(arguments[0])
+            loops.note(found, lambda tensor: is_added or tensor in self._selected.kept)
+            return found
+        if _writes(function, options):
+            loops.check_write(options.get("out", arguments[0]))
+        found = self._computed(function, arguments, options)
+        loops.note(found, lambda _: False)
+        return found
 
     def __enter__(self) -> Known:
         """Begins to keep what tensors hold."""
@@ -152,6 +165,19 @@ class Known(TorchFunctionMode):
         known = isinstance(given, Tensor) and given.dim() == 0 and given in self._contents and not given.is_floating_point()
         return self._read(Tensor.item, (given,), {}) if known else given
 
+    def _with_places(self, index: Any) -> Any:
+        """An index in which places stand for masks that are known: how many there are is known too."""
+        parts = index if isinstance(index, tuple) else (index,)
+        found: list[Any] = []
+        for part in parts:
+            if isinstance(part, Tensor) and part.dtype == torch.bool and part.dim() > 0 and part in self._contents:
+                self._relies_on_buffers = self._relies_on_buffers or part in self._of_buffers
+                columns = self._apart(torch.where, (part,), {})
+                found += [torch.tensor(column.tolist(), dtype=torch.int64, device=part.device) for column in columns]
+            else:
+                found.append(part)
+        return index if len(found) == len(parts) and all(map(operator.is_, found, parts)) else tuple(found)
+
     def _numbers(self, given: Any) -> Any:
         """Numbers in a list, of which some may be tensors that are known."""
         if not isinstance(given, list | tuple):
@@ -164,7 +190,7 @@ class Known(TorchFunctionMode):
         if all(operand in self._contents for operand in operands):
             self._relies_on_buffers = self._relies_on_buffers or any(operand in self._of_buffers for operand in operands)
             return self._apart(function, arguments, options)
-        passed = _passed_check(sys._getframe(2))
+        passed = passed_check(sys._getframe(2))
         if passed is not None and function in (Tensor.__bool__, Tensor.item):
             return passed
         if function is Tensor.item and _is_of_a_list(sys._getframe(2)) and not operands[0].is_floating_point():
@@ -264,6 +290,11 @@ def _take(x: Tensor, index: Any) -> Any:
     return torch.index_select(x[(*whole[:at], slice(None), *whole[at + 1 :])], at, whole[at].reshape(1)).squeeze(at)
 
 
+def _is_one(value: Any) -> bool:
+    """Whether this is one number, which stands wherever a mask holds."""
+    return not isinstance(value, Tensor) or value.dim() == 0
+
+
 def _is_number(part: Any) -> bool:
     return isinstance(part, Tensor) and part.dim() == 0 and part.dtype in (torch.int64, torch.int32)
 
@@ -280,27 +311,43 @@ def _bags(x: Tensor, weight: Tensor, offsets: Tensor | None = None, max_norm: fl
     return rows.sum(1) if mode == "sum" else rows.mean(1)
 
 
+def _scatter_masked(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """Elements of a source, one after the other, where a mask holds. A mask that is the same for all of the last dims takes rows."""
+    if source.dtype != x.dtype or mask.dtype != torch.bool or x.shape != torch.broadcast_shapes(x.shape, mask.shape):
+        return x.masked_scatter(mask, source)
+    alike, dims = mask.expand(x.shape), x.dim()
+    while dims > 0 and (alike.stride(dims - 1) == 0 or x.shape[dims - 1] == 1) and source.numel() % x.shape[dims - 1 :].numel() == 0:
+        dims -= 1
+    held, rest = alike, x.shape[dims:]
+    for _ in rest:
+        held = held.select(-1, 0)
+    # Behind the last element that there is this is no place of the source, and taking it fails, as it does in PyTorch.
+    places = (held.reshape(-1).to(torch.int64).cumsum(0) - 1).clamp(min=0)
+    taken = torch.index_select(source.reshape(-1, rest.numel()), 0, places)
+    return torch.where(held.reshape(*held.shape, *([1] * len(rest))), taken.reshape(x.shape), x)
+
+
+def _gaussian(x: Tensor, target: Tensor, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> Tensor:
+    """The likelihood under normal distributions: PyTorch's own way looks whether a variance is below 0."""
+    if isinstance(var, float):
+        var = var * torch.ones_like(x)
+    if var.shape != x.shape and var.shape == x.shape[:-1]:
+        var = var.unsqueeze(-1)
+    # Gradients go to variances below the least one too.
+    var = var + (var.detach().clamp(min=eps) - var.detach())
+    found: Tensor = 0.5 * (torch.log(var) + (x - target).square() / var)
+    found = found + 0.5 * math.log(2.0 * math.pi) if full else found
+    if reduction == "none":
+        return found
+    return found.mean() if reduction == "mean" else found.sum()
+
+
 OTHERWISE: dict[Any, Any] = {
     torch.nn.functional.embedding_bag: _bags,
     Tensor.fill_diagonal_: _fill_diagonal, Tensor.__getitem__: _take, torch.nn.functional.ctc_loss: ctc_loss,
+    torch.nn.functional.gaussian_nll_loss: _gaussian, Tensor.masked_scatter: _scatter_masked, torch.masked_scatter: _scatter_masked,
 }  # fmt: skip
 """What is written with other ops."""
-
-
-def _passed_check(frame: Any) -> bool | None:
-    """What a frame must read for a check that does no more than to raise, as an assertion does, to be passed; ``None`` where it is none.
-
-    Whether a check holds is no part of a graph: it is taken to.
-    """
-    ahead = [code for code in dis.get_instructions(frame.f_code) if code.offset >= frame.f_lasti and code.opname not in BETWEEN]
-    at = next((place for place, code in enumerate(ahead[:2]) if code.opname.startswith("POP_JUMP")), None)
-    if at is None:
-        return None
-    behind = itertools.takewhile(lambda code: not (code.is_jump_target or "JUMP" in code.opname or code.opname in ENDS), ahead[at + 1 :])
-    last = ahead[at + 1 + len(list(behind)) :][:1]
-    raises = bool(last) and last[0].opname == "RAISE_VARARGS" and not last[0].is_jump_target
-    jumps = {"TRUE": True, "FALSE": False}
-    return jumps.get(ahead[at].opname.rpartition("_IF_")[2]) if raises else None
 
 
 def _is_of_a_list(frame: Any) -> bool:

@@ -7,12 +7,14 @@ places of which there are as many as choices, and each expert computes the token
 nothing, for which some models have no place, and which takes memory. What a mask holds that a model makes itself (of positions, say) is
 known, and so it is looked at as ever. Others make the mask that they need, but not while they believe
 themselves to be compiled.
+
+**Checks.** Whether as many places wait for images as there are images, for example, is no part of a graph: such checks are passed over.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -31,7 +33,9 @@ REPLACED = ("batched_mm", "eager", "grouped_mm")
 @contextmanager
 def transformers_as_captured(batch: Any) -> Iterator[None]:
     """Lets transformers, where it is imported, compute in such ways while this is entered and a model takes a batch."""
-    with _experts_in_groups(_samples(batch)), _no_masks_where_none_is_given(), _not_compiled():
+    not_compiled = _functions_of_models("is_torchdynamo_compiling", lambda: False)
+    unchecked = _functions_of_models("torch_compilable_check", lambda *_, **__: None)
+    with _experts_in_groups(_samples(batch)), _no_masks_where_none_is_given(), not_compiled, unchecked:
         yield
 
 
@@ -73,12 +77,12 @@ def _no_masks_where_none_is_given() -> Iterator[None]:
 
 
 @contextmanager
-def _not_compiled() -> Iterator[None]:
-    name = "is_torchdynamo_compiling"
+def _functions_of_models(name: str, other: Callable[..., Any]) -> Iterator[None]:
+    """Puts another function in the place of one that models have imported by its name."""
     modules: list[Any] = [module for path, module in list(sys.modules.items()) if path.startswith("transformers.models.")]
     found = [(module, vars(module)[name]) for module in modules if name in vars(module)]
     for module, _ in found:
-        setattr(module, name, lambda: False)
+        setattr(module, name, other)
     try:
         yield
     finally:

@@ -7,6 +7,7 @@ back zeros stand for those that are not selected. That holds for what is compute
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,17 +18,22 @@ from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ..command import Error
+from .checks import passed_check
 from .connectionist import to_the_left
+from .loops import WHY, Loops, Places
 from .recorded import Unknown
 
 ROW_BY_ROW = {
     "add", "sub", "mul", "div", "true_divide", "neg", "pow", "square", "exp", "log", "tanh", "sigmoid", "erf", "sqrt", "rsqrt", "abs",
-    "sin", "cos", "relu", "relu_", "gelu", "silu", "mish", "elu", "softplus", "hardtanh", "leaky_relu", "clamp", "to", "float", "type",
+    "sin", "cos", "relu", "gelu", "silu", "mish", "elu", "softplus", "hardtanh", "leaky_relu", "clamp", "to", "float", "type",
     "type_as", "contiguous", "clone", "detach", "rsub", "__rsub__", "__add__", "__radd__", "__mul__", "__rmul__", "__sub__", "__neg__",
     "__pow__", "__truediv__", "dropout", "linear",
     "matmul", "__matmul__", "mm",
 }  # fmt: skip
 """Functions of which each row of a result depends on the same row of the operands alone, and whose rows stay the first dim."""
+
+IN_PLACE = {"relu_", "add_", "sub_", "mul_", "div_", "__iadd__", "__isub__", "__imul__", "__itruediv__"}
+"""Those that write to their first operand."""
 
 PRODUCTS = {"linear", "matmul", "__matmul__", "mm"}
 """Products of rows, which are those of a first operand, with a matrix."""
@@ -83,6 +89,33 @@ class Extent(Unknown):
         self.value = value
 
 
+class Amount(Unknown):
+    """How many elements rows have, which depends on data. What it is compared with may be part of a check, and of nothing else."""
+
+    def __init__(self) -> None:
+        """Of rows that a condition selects."""
+        super().__init__(str(_refused("a branch or a number is made")))
+
+    def _compared(self, _: object) -> Any:
+        return Comparison(self.said)
+
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _compared
+    __hash__ = Unknown._refuse
+
+
+class Comparison(Unknown):
+    """Whether there are as many elements as another number says."""
+
+    def __bool__(self) -> bool:  # type: ignore[override]
+        """What lets a check pass that does no more than to raise.
+
+        Raises:
+            Error: where it is no check.
+        """
+        passed = passed_check(sys._getframe(1))
+        return bool(self._refuse()) if passed is None else passed
+
+
 @dataclass(frozen=True)
 class Number:
     """A number that is there where a condition of one element holds."""
@@ -96,6 +129,7 @@ class Selected:
     def __init__(self) -> None:
         """Nothing."""
         self.kept: Any = WeakIdKeyDictionary()
+        self.loops = Loops()
         self._selections: Any = WeakIdKeyDictionary()
         """The selection of each mask that has taken rows, and which version of it."""
 
@@ -105,7 +139,7 @@ class Selected:
             return not is_known(arguments[0])
         if _name(function) == "masked_select":
             return not is_known(arguments[1])
-        if _is_mask_taken(function, arguments) and not is_known(arguments[1]):
+        if (_is_mask_taken(function, arguments) or _is_mask_filled(function, arguments)) and not is_known(arguments[1]):
             return True
         if any(isinstance(leaf, Extent) for leaf in pytree.tree_leaves((arguments, dict(options)))):
             return True
@@ -127,10 +161,17 @@ class Selected:
         marks = {id(leaf): self.kept[leaf] for leaf in pytree.tree_leaves((arguments, options)) if _is_in(leaf, self.kept)}
         if _is_mask_taken(function, arguments) and not marks:
             return self._masked(arguments[0], arguments[1], run)
+        if name in ("numel", "nelement"):
+            return Amount()
+        if _is_mask_filled(function, arguments) and not marks:
+            self._fill(arguments[0], arguments[1], arguments[2], run)
+            return None
         if name in SAID and _owner(function) != "shape":
             return function(*arguments, **options)
         if name in ("__iter__", "unbind") and isinstance(self.kept[arguments[0]], Column):
             return self._numbers(arguments[0], run)
+        if name == "__setitem__" and self._put(arguments, run):
+            return None
         found = self._computed(name, function, arguments, options, marks, run)
         if found is None:
             raise _refused(f"`{_owner(function) if name == '__get__' else name.strip('_')}` is computed")
@@ -142,8 +183,10 @@ class Selected:
         Raises:
             Error: where it does.
         """
-        if any(tensor in self.kept for tensor in tensors):
+        outputs = list(tensors)
+        if any(tensor in self.kept for tensor in outputs):
             raise _refused("an output is made")
+        self.loops.check(outputs)
 
     def check_read(self, function: Any, tensors: Iterable[Tensor]) -> None:
         """Checks that a content may be known: that of one place may be the name or the number of a part of the module.
@@ -214,7 +257,7 @@ class Selected:
             one = run(Tensor.__getitem__, places, number)
             self.kept[one] = Number(Selection(run(Tensor.__getitem__, selection.mask, number)))
             found.append(one)
-        return tuple(found)
+        return Places(self.loops, found)
 
     def _computed(self, name: str, function: Any, arguments: Any, options: Mapping[str, Any], marks: Mapping[int, Any], run: Run) -> Any:
         first = marks.get(id(arguments[0])) if arguments else None
@@ -244,8 +287,10 @@ class Selected:
         """What is computed of numbers of one condition, which is there if they are."""
         selections = {id(mark.selection): mark.selection for mark in marks.values()}
         found = run(function, *arguments, **options)
-        if len(selections) == 1 and isinstance(found, Tensor):
-            self.kept[found] = Number(*selections.values())
+        if len(selections) == 1:
+            for part in pytree.tree_leaves(found):
+                if isinstance(part, Tensor):
+                    self.kept[part] = Number(*selections.values())
         return found if len(selections) == 1 else None
 
     def _taken(self, x: Tensor, index: Any, run: Run) -> Any:
@@ -271,7 +316,8 @@ class Selected:
         rest = list(x.shape[len(dims) :])
         view = [extent if dim in dims else 1 for dim, extent in enumerate(selection.shape)]
         found = run(Tensor.expand, run(Tensor.reshape, found, [*view, *rest]), [*selection.shape, *rest])
-        found = run(Tensor.reshape, found, [*([1] * leading), -1, *rest, *([1] * trailing)])
+        # Rows are a copy, which may be written to.
+        found = run(torch.clone, run(Tensor.reshape, found, [*([1] * leading), -1, *rest, *([1] * trailing)]))
         return self._mark(found, Rows(selection, leading))
 
     def _masked(self, x: Tensor, mask: Tensor, run: Run) -> Tensor:
@@ -328,12 +374,60 @@ class Selected:
         alike = rows.selection is column.selection and rows.leading == 0 and x.shape[0] == column.selection.shape[column.dim]
         if dim != 0 or not alike or given.get("alpha", 1) != 1:
             return None
+        self._check_rounds(column.selection)
         rest, shape = list(source.shape[1:]), column.selection.shape
         mask = run(Tensor.reshape, column.selection.mask, [*shape, *([1] * len(rest))])
         whole = run(torch.where, mask, run(Tensor.reshape, source, [*shape, *rest]), 0.0)
         others = [dim for dim in range(len(shape)) if dim != column.dim]
         whole = run(torch.sum, whole, others) if others else whole
         return run(Tensor.add_ if name.endswith("_") else torch.add, x, whole)
+
+    def _put(self, arguments: Any, run: Run) -> bool:
+        """Writes rows to the places of their own condition, or one number; whether that could be done."""
+        x, index, value = arguments
+        mark = self.kept.get(value) if isinstance(value, Tensor) else None
+        selection = self._selection_of(index)
+        is_one = mark is None and (not isinstance(value, Tensor) or value.dim() == 0)
+        if selection is None or x in self.kept or x.shape[: len(selection.shape)] != selection.mask.shape:
+            return False
+        if not is_one and mark != Rows(selection, 0):
+            return False
+        self._check_rounds(selection)
+        rest = list(x.shape[len(selection.shape) :])
+        if not is_one:
+            if list(value.shape[1:]) != rest:
+                return False
+            value = run(Tensor.reshape, value, [*selection.shape, *rest])
+        mask = run(Tensor.reshape, selection.mask, [*selection.shape, *([1] * len(rest))])
+        run(Tensor.copy_, x, run(torch.where, mask, value, x))
+        return True
+
+    def _fill(self, x: Tensor, mask: Tensor, value: Tensor, run: Run) -> None:
+        """Writes one row to all places at which a mask holds."""
+        self.loops.check_write(x)
+        mask = run(Tensor.reshape, mask, [*mask.shape, *([1] * (x.dim() - mask.dim()))])
+        run(Tensor.copy_, x, run(torch.where, mask, run(Tensor.to, value, x.dtype), x))
+
+    def _check_rounds(self, selection: Selection) -> None:
+        """Checks that what is written in a round of a loop is so only where the round's place is there.
+
+        Raises:
+            Error: where it would be written in all rounds.
+        """
+        if any(selection.within is not self.kept[number].selection for number in self.loops.numbers()):
+            raise Error(f"a loop over places of a condition writes to rows of another one, {WHY}")
+
+    def _selection_of(self, index: Any) -> Selection | None:
+        """The condition at all of whose places an index is: a mask that has taken rows, or its places in the order of its dims."""
+        parts = list(index) if isinstance(index, tuple) else [index]
+        if len(parts) == 1 and isinstance(parts[0], Tensor) and parts[0].dtype == torch.bool:
+            version, selection = self._selections.get(parts[0], (None, None))
+            return selection if selection is not None and version == parts[0]._version else None
+        columns = [self.kept.get(part) if isinstance(part, Tensor) else None for part in parts]
+        first = columns[0] if columns else None
+        if not isinstance(first, Column):
+            return None
+        return first.selection if columns == [Column(first.selection, dim) for dim in range(len(first.selection.shape))] else None
 
     def _reshaped(self, arguments: Any, rows: Rows, run: Run) -> Any:
         """Rows in another shape, of which they stay the first dim."""
@@ -359,7 +453,13 @@ class Selected:
         rows = [marks[id(tensor)] for tensor in tensors if id(tensor) in marks]
         marked = [tensor for tensor in tensors if id(tensor) in marks]
         others = [tensor for tensor in tensors if id(tensor) not in marks]
-        if name not in ROW_BY_ROW | LOSSES or not all(isinstance(mark, Rows) and mark.selection is rows[0].selection for mark in rows):
+        is_written = name in IN_PLACE or bool(options.get("inplace"))
+        # Of what was split all parts lie in the whole, which would change with them.
+        if is_written and (id(arguments[0]) not in marks or rows[0].selection.parts):
+            return None
+        if name not in ROW_BY_ROW | IN_PLACE | LOSSES or not all(
+            isinstance(mark, Rows) and mark.selection is rows[0].selection for mark in rows
+        ):
             return None
         if any(mark.leading for mark in rows) or len({tensor.dim() for tensor in marked}) != 1:
             return None
@@ -392,6 +492,15 @@ def _is_mask_taken(function: Any, arguments: Any) -> bool:
         return False
     x, mask = arguments
     return bool(mask.dtype == torch.bool and 0 < mask.dim() <= x.dim() and x.shape[: mask.dim()] == mask.shape)
+
+
+def _is_mask_filled(function: Any, arguments: Any) -> bool:
+    """Whether one row is written to all places at which a mask holds."""
+    if _name(function) != "__setitem__" or not isinstance(arguments[1], Tensor) or not isinstance(arguments[2], Tensor):
+        return False
+    x, mask, value = arguments
+    covers = bool(mask.dtype == torch.bool and 0 < mask.dim() <= x.dim() and x.shape[: mask.dim()] == mask.shape)
+    return covers and 0 < value.dim() <= x.dim() - mask.dim()
 
 
 def _is_in(leaf: Any, kept: Any) -> bool:

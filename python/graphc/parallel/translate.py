@@ -28,6 +28,11 @@ Handler = Callable[[Call], Result]
 
 BATCH_NORM = "aten._native_batch_norm_legit_functional.default"
 
+DETACH = "graphc.detach.default"
+
+FLAT = ("aten.floor.", "aten.ceil.", "aten.round.", "aten.sign.")
+"""Ops that are flat but for jumps, beside quotients that are rounded."""
+
 MOST_KNOWN = 1 << 26
 """Elements of the largest tensor that is computed during translation."""
 
@@ -81,6 +86,7 @@ class _Translator:
         self.outputs = [spec.arg.name for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
         self.counters: list[str] = []
         self.changed = set(program.graph_signature.buffers_to_mutate.values())
+        self.learned = _learned(program, names)
 
     def run(self, is_loss: bool) -> Translation:
         nodes = {node.name: node for node in self.program.graph.nodes}
@@ -178,12 +184,24 @@ class _Translator:
         if handler is None:
             kind = " of complex numbers" if of_complex else ""
             raise Error(f"{place_of(node)} has no translation{kind}: write it with other ops, or leave it out of the model")
+        call: Any = ComplexCall(self.writer, node, self._found) if of_complex else Call(self.writer, node, self._value, self.found.get)
         try:
-            return handler(
-                ComplexCall(self.writer, node, self._found) if of_complex else Call(self.writer, node, self._value, self.found.get)
-            )
+            found = handler(call)
+            call.check_read()
         except Unsupported as reason:
             raise Error(f"{place_of(node)} has no translation, as {reason}") from reason
+        return self._with_gradient_of_zero(node, found) if _is_flat(node) and node in self.learned else found
+
+    def _with_gradient_of_zero(self, node: Node, found: Value) -> Value:
+        """What an op gives whose gradient is 0 wherever it has one.
+
+        PyTorch hands zeros on, and so parameters behind it are trained: they decay, and their moments do. graphc has no gradient there.
+        """
+        never = self.writer.full(torch.bool, (), 0.0)
+        for source in node.all_input_nodes:
+            if source in self.learned:
+                found = self.writer.select(never, self.writer.cast(self._value(source), found.dtype), found)
+        return found
 
     def _is_known(self, node: Node) -> bool:
         """Whether a node depends on nothing that steps change, and gives the same at each."""
@@ -224,6 +242,30 @@ class _Translator:
             real, imaginary = (self.writer.content(part.float().contiguous()) for part in (known.real, known.imag))
             return Pair(real, imaginary)
         return self.writer.content(known.float() if known.dtype == torch.float64 else known)
+
+
+def _learned(program: ExportedProgram, names: Names) -> set[Node]:
+    """All nodes through which a gradient goes to a parameter that is trained."""
+    specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
+    found: set[Node] = set()
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        values = value if isinstance(value, tuple | list) else [value]
+        has_gradient = any(isinstance(part, Tensor) and (part.is_floating_point() or part.is_complex()) for part in values)
+        if node.op == "placeholder" and specs[node.name].kind is InputKind.PARAMETER:
+            if names.canonical[specs[node.name].target.removeprefix(PREFIX)] in names.trained:
+                found.add(node)
+        elif has_gradient and str(node.target) != DETACH and any(source in found for source in node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _is_flat(node: Node) -> bool:
+    """Whether an op's gradient is 0 wherever it has one."""
+    op = str(node.target)
+    if op == "aten.pow.Tensor_Scalar":
+        return bool(node.args[1] == 0)
+    return op.startswith(FLAT) or (op.startswith("aten.div.") and node.kwargs.get("rounding_mode") is not None)
 
 
 def _all_known(found: Any) -> bool:

@@ -15,8 +15,36 @@ Result = Value | Tensor | tuple[Value | None, ...]
 """A tensor of the graph, one that is known, or several; ``None`` are those that nothing may use."""
 
 
+IMMATERIAL = {"layout", "device", "pin_memory", "memory_format", "non_blocking", "generator", "cudnn_enable", "stable", "sorted"}
+IMMATERIAL |= {"dtype", "keepdim", "ceil_mode"}
+"""Options that say where a tensor lies or how it is computed, that graphc always has, or that the result's shape or type shows."""
+
+
 class Unsupported(Exception):
     """Why this call of an op cannot be translated, as the end of a sentence."""
+
+
+class Arguments(dict[str, Any]):
+    """Arguments by their names, and which of them were looked at."""
+
+    def __init__(self) -> None:
+        """None."""
+        super().__init__()
+        self.read: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        """An argument."""
+        self.read.add(name)
+        return super().__getitem__(name)
+
+    def peek(self, name: str) -> Any:
+        """An argument, without having looked at it."""
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """An argument, or what stands for one that the op has not."""
+        self.read.add(name)
+        return super().get(name, default)
 
 
 class Call:
@@ -25,11 +53,14 @@ class Call:
     def __init__(self, writer: Writer, node: Node, value: Callable[[Node], Value], known: Callable[[Node], Any] = lambda _: None) -> None:
         """The arguments of a node, those that it leaves out with what they are by default."""
         self.writer, self._value, self._known = writer, value, known
-        self.arguments: dict[str, Any] = {}
+        self.arguments = Arguments()
         schema: Any = node.target
+        self._options: dict[str, Any] = {}
         for index, argument in enumerate(schema._schema.arguments):
-            given = node.args[index] if index < len(node.args) else node.kwargs.get(argument.name, argument.default_value)
-            self.arguments[argument.name] = given
+            name, default = argument.name, argument.default_value
+            self.arguments[name] = node.args[index] if index < len(node.args) else node.kwargs.get(name, default)
+            if argument.kwarg_only or argument.has_default_value():
+                self._options[name] = default
         self._result = node.meta["val"]
 
     def __getitem__(self, name: str) -> Any:
@@ -91,6 +122,17 @@ class Call:
         given = self.arguments.get(name)
         given = [given] if isinstance(given, int) else given
         return sorted(dim % max(rank, 1) for dim in given) if given else list(range(rank))
+
+    def check_read(self) -> None:
+        """Checks that no option was passed over, as one that another overload of the op has.
+
+        Raises:
+            Unsupported: where one was.
+        """
+        for name, default in self._options.items():
+            given = self.arguments.peek(name)
+            if name not in self.arguments.read and name not in IMMATERIAL and given != default:
+                raise Unsupported(f"graphc has it without {name}={given}")
 
     def require(self, name: str, *allowed: Any) -> None:
         """Checks that an argument is one of these.

@@ -115,6 +115,14 @@ def truncate(x: Tensor) -> Tensor:
     return torch.where(x < 0, torch.ceil(x), torch.floor(x)) if x.dtype.is_floating_point else x.clone()
 
 
+def round_to(x: Tensor, decimals: int = 0) -> Tensor:
+    """The nearest number of so many decimals, or for less than 0 the nearest multiple of a power of ten."""
+    if not x.dtype.is_floating_point or decimals == 0:
+        return torch.round(x)
+    power = float(10 ** abs(decimals))
+    return torch.round(x * power) / power if decimals > 0 else torch.round(x / power) * power
+
+
 def remainder(x: Tensor, y: Tensor | float) -> Tensor:
     """What a quotient that is rounded down leaves."""
     return x - torch.div(x, y, rounding_mode="floor") * y
@@ -402,6 +410,7 @@ _TABLE: dict[Any, Callable[..., Any]] = {
     ATEN.isnan.default: is_nan,
     ATEN.isinf.default: is_infinite,
     ATEN.trunc.default: truncate,
+    ATEN.round.decimals: round_to,
     ATEN.remainder.Tensor: remainder,
     ATEN.remainder.Scalar: remainder,
     ATEN.fmod.Tensor: truncated_remainder,
