@@ -28,6 +28,7 @@ use graphc_ir::op::Op;
 use graphc_ir::plan::{Action, BoxingKind};
 
 use super::RunAhead;
+use super::block_clock::{BlockActors, BlockClock};
 use super::in_flight::{Hold, scatters_gradient};
 use super::task_graph::{Background, BufferId, Task, TaskGraph, TaskId};
 use crate::boxing::SCATTERED_BYTES;
@@ -176,16 +177,6 @@ fn find_origin(job: &TaskGraph, task: usize) -> Option<(Phase, usize)> {
     }
 }
 
-/// The actors of one block of a program, in order, from which the waits between its two streams follow.
-pub(super) struct BlockActors<'a> {
-    /// The actors' tasks.
-    pub tasks: Vec<&'a Task>,
-    /// The graph that the tasks are of.
-    pub job: &'a TaskGraph,
-    /// How far the streams may run ahead of each other.
-    pub ahead: RunAhead,
-}
-
 /// Returns, for each place in a block, the place of an earlier actor of the other stream for which it waits.
 ///
 /// A gather may begin when computing is no further from its first reader than twice the longest gather takes, plus the longest time from one such
@@ -201,48 +192,6 @@ pub(super) fn find_waits(block: &BlockActors<'_>) -> Vec<Option<usize>> {
     block.hold_gathers(&clock, &mut waits);
     block.hold_computing(&clock, &mut waits);
     waits
-}
-
-/// The times at which computing would come to each place of a block if it waited for nothing.
-pub(super) struct BlockClock {
-    /// The time at which each place begins.
-    pub begins: Vec<f64>,
-    /// The places of the first stream.
-    computing: Vec<usize>,
-}
-
-impl BlockClock {
-    /// Makes the clock of a block.
-    pub(super) fn new(block: &BlockActors<'_>) -> Self {
-        let mut now = 0.0;
-        let (mut begins, mut computing) = (Vec::new(), Vec::new());
-        for (place, task) in block.tasks.iter().enumerate() {
-            begins.push(now);
-            if task.background.is_none() {
-                computing.push(place);
-                now += task.seconds + task.expected;
-            }
-        }
-        Self { begins, computing }
-    }
-
-    /// Returns the last place of the first stream before `place` that begins no later than a time.
-    fn last_by(&self, time: f64, place: usize) -> Option<usize> {
-        let until = self.computing.partition_point(|&at| at < place && self.begins[at] <= time);
-        self.computing[..until].last().copied()
-    }
-
-    /// Returns the last place of the first stream before `place` that has ended by a time.
-    fn ended_by(&self, time: f64, place: usize) -> Option<usize> {
-        let begun = self.computing.partition_point(|&at| at < place && self.begins[at] <= time);
-        self.computing[..begun.saturating_sub(1)].last().copied()
-    }
-
-    /// Returns the first place of the first stream behind `place` that begins no sooner than a time.
-    pub(super) fn first_from(&self, time: f64, place: usize) -> Option<usize> {
-        let from = self.computing.partition_point(|&at| at <= place || self.begins[at] < time);
-        self.computing.get(from).copied()
-    }
 }
 
 fn multiplies_matrices(task: &Task) -> bool {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use graphc_ir::plan::{Action, BoxingKind};
 
-use super::background::{BlockActors, BlockClock};
+use super::block_clock::{BlockActors, BlockClock};
 use super::task_graph::{Background, BufferId, Task};
 
 /// The bytes that are in flight at most, as a multiple of the largest tensor: one is made while another is used.

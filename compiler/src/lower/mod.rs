@@ -37,6 +37,7 @@ use crate::side_by_side::map_side_by_side;
 
 mod background;
 mod before_updates;
+mod block_clock;
 mod buckets;
 mod casts;
 mod chains;

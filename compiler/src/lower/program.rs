@@ -8,7 +8,8 @@ use graphc_ir::plan::{Actor, Layout, Program, Register, RegisterKind, Stream, St
 use graphc_ir::streams::Known;
 
 use super::RunAhead;
-use super::background::{self, BlockActors};
+use super::background;
+use super::block_clock::BlockActors;
 use super::flow::Flow;
 use super::in_place::{RegisterGroup, Sharing};
 use super::lifetimes::{self, count_slots, find_lives};

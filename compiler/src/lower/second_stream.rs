@@ -16,7 +16,8 @@
 
 use std::collections::BTreeMap;
 
-use super::background::{BlockActors, BlockClock, Gate};
+use super::background::Gate;
+use super::block_clock::{BlockActors, BlockClock};
 use super::in_flight::Hold;
 use super::schedule::{BlockKey, block_key};
 use super::sort::{Edge, list_edges, topological_order};
