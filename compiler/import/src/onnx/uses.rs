@@ -70,8 +70,9 @@ impl<'a> InitializerUses<'a> {
     }
 
     fn record_uses(&mut self, walk: &DataWalk<'a>, node: &'a NodeProto) {
-        let meets_data = node.input.iter().any(|input| walk.data.contains(input.as_str()));
-        for (position, input) in node.input.iter().enumerate().filter(|_| meets_data) {
+        let operands = operands_of_numbers(node);
+        let meets_data = operands.iter().any(|input| walk.data.contains(input.as_str()));
+        for (position, input) in operands.iter().enumerate().filter(|_| meets_data) {
             let table = if walk.is_parameter(node, position) {
                 &mut self.parameters
             } else {
@@ -114,6 +115,12 @@ fn are_waves(elements: &[f64], shape: &[usize]) -> bool {
     positions > 1 && both && bounded && first.iter().all(|&x| x == 0.0 || x == 1.0)
 }
 
+/// Returns the operands of a node from whose numbers its results are computed. Of the second one of a cast only the type is read.
+fn operands_of_numbers(node: &NodeProto) -> &[String] {
+    let most = if op_type(node) == "CastLike" { 1 } else { node.input.len() };
+    &node.input[..most.min(node.input.len())]
+}
+
 struct DataWalk<'a> {
     fed: BTreeSet<&'a str>,
     /// The names of values that depend on what is fed.
@@ -126,7 +133,8 @@ impl<'a> DataWalk<'a> {
     /// Traces the results of a node back to the data and the initializers of its operands. Shapes are no data.
     fn trace_node(&mut self, node: &'a NodeProto) {
         let shape = matches!(op_type(node), "Shape" | "Size");
-        let has_data = node.input.iter().any(|input| self.data.contains(input.as_str()));
+        let operands = operands_of_numbers(node);
+        let has_data = operands.iter().any(|input| self.data.contains(input.as_str()));
         let outputs = node.output.iter().map(String::as_str);
         if has_data && !shape {
             // What is fed is still so in another form.
@@ -139,9 +147,8 @@ impl<'a> DataWalk<'a> {
         } else if !shape {
             // A scale of quantization is no weight.
             let quantizes = matches!(op_type(node), "QuantizeLinear" | "DequantizeLinear");
-            let most = if quantizes { 1 } else { node.input.len() };
-            let roots: BTreeSet<&str> = node
-                .input
+            let most = if quantizes { 1 } else { operands.len() };
+            let roots: BTreeSet<&str> = operands
                 .iter()
                 .take(most)
                 .filter_map(|input| self.roots.get(input.as_str()))

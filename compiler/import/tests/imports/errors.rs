@@ -541,6 +541,19 @@ fn what_is_trained_follows_the_metadata_and_the_use() {
 }
 
 #[test]
+fn a_weight_that_is_cast_like_data_is_still_a_weight() {
+    // As ONNX's converter of versions writes group norms: the type of the data is read, not its numbers.
+    let mut graph = graph(vec![
+        node("MatMul", &["x", "w"], "h"),
+        node("CastLike", &["scale", "h"], "cast"),
+        node("Mul", &["h", "cast"], "y"),
+    ]);
+    graph.initializer.push(tensor("scale", &[5], vec![2.5; 5]));
+    let imported = import(&bytes(graph, 20)).expect("imports");
+    assert_eq!(trained(&imported), ["scale", "w"]);
+}
+
+#[test]
 fn one_number_with_a_name_of_pytorch_is_trained_and_a_buffer_of_transformers_is_not() {
     let mut graph = graph(vec![
         node("MatMul", &["x", "w"], "h"),
