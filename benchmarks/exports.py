@@ -554,6 +554,8 @@ def main():
     parser.add_argument("--keep", type=pathlib.Path, help="where the models and data are left")
     parser.add_argument("--graphc", default=str(ROOT / "target/release/graphc"))
     args = parser.parse_args()
+    if unknown := set(args.only or []) - {build.__name__ for build in MODELS + FAMILIES + OTHERS}:
+        parser.error(f"no model is called {', '.join(sorted(unknown))}")
     warnings.simplefilter("ignore")
     if args.export == "plain":
         say_unpacked()

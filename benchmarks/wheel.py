@@ -162,6 +162,8 @@ def main():
     given = parser.parse_args()
     if (given.wheel is None) == (given.python is None):
         parser.error("give the wheel, or a --python that has it")
+    if missing := [path for path in (given.wheel, given.python, given.find_links) if path and not path.exists()]:
+        parser.error(f"there is no {missing[0]}: `pip wheel . --no-deps -w dist` makes a wheel in dist/")
     check_script()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="graphc-wheel-"))
     environment = Environment(given.python or install(given.wheel.resolve(), folder, given.find_links), folder)

@@ -89,6 +89,13 @@ def returns_what_the_last_round_made(x: Tensor) -> Tensor:
     return found
 
 
+def check_refused(function: Callable[[Tensor], Tensor], said: str) -> None:
+    """Checks that a function is refused with this text and one of its lines."""
+    model: Wrong = begun(function)
+    with pytest.raises(graphc.Error, match=rf"{said}.*\(.*test_loops\.py, line \d+\)"):
+        graphc.parallelize(model, BATCH, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+
+
 @pytest.mark.parametrize(
     ("function", "said"),
     [
@@ -105,9 +112,7 @@ def returns_what_the_last_round_made(x: Tensor) -> Tensor:
     ],
 )
 def test_what_a_loop_leaves_behind_is_refused(function: Callable[[Tensor], Tensor], said: str) -> None:
-    model: Wrong = begun(function)
-    with pytest.raises(graphc.Error, match=rf"{said}.*\(.*test_loops\.py, line \d+\)"):
-        graphc.parallelize(model, BATCH, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    check_refused(function, said)
 
 
 def makes_anew_in_each_round(x: Tensor) -> Tensor:
@@ -151,9 +156,7 @@ def writes_to_rows_of_before(x: Tensor) -> Tensor:
     ],
 )
 def test_a_round_writes_where_its_place_is_there(function: Callable[[Tensor], Tensor], said: str) -> None:
-    model: Wrong = begun(function)
-    with pytest.raises(graphc.Error, match=rf"{said}.*\(.*test_loops\.py, line \d+\)"):
-        graphc.parallelize(model, BATCH, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    check_refused(function, said)
 
 
 def takes_what_a_known_mask_holds(x: Tensor) -> Tensor:

@@ -181,8 +181,8 @@ fn find_origin(job: &TaskGraph, task: usize) -> Option<(Phase, usize)> {
 ///
 /// A gather may begin when computing is no further from its first reader than twice the longest gather takes, plus the longest time from one such
 /// reader to the next. So much suffices to hide it, or to let no time pass between two. If memory is short, it begins when it must
-/// ([`BlockActors::latest_gates`]), and if it is shorter, no sooner than there are few bytes in flight (`in_flight`). A collective that scatters a gradient frees the memory of its operand. Computing goes on without it for as long,
-/// by the times of these collectives.
+/// ([`BlockActors::latest_gates`]), and if that needs too much memory, no sooner than few bytes are in flight (`in_flight`). A collective that
+/// scatters a gradient frees the memory of its operand. Computing goes on without it for as long, by the times of these collectives.
 pub(super) fn find_waits(block: &BlockActors<'_>) -> Vec<Option<usize>> {
     let mut waits = vec![None; block.tasks.len()];
     if block.tasks.iter().all(|task| task.background.is_none()) {
