@@ -3,12 +3,17 @@
 //! Van Zee and van de Geijn, "BLIS", 2015). An element's sum runs in the same order wherever cuts between rows and
 //! columns fall: each cut along the inner extent follows from that alone.
 
+use graphc_ir::shard::split_range;
+
 #[cfg(target_arch = "x86_64")]
 use super::packed;
 use super::task::{BlockTarget, Method, Pointer, ProductBlock, ProductPlace, ProductTask};
 use super::widened;
 use super::{Data, DataMut, Hands, Layout, Write};
 use crate::parallel;
+
+/// Rows, and columns, that a method multiplies at a time, or a multiple of them.
+const GROUP: usize = 32;
 
 /// Multiplies matrices of half precision: a part of [`super::multiply`].
 pub(super) fn multiply_blocks(
@@ -51,7 +56,7 @@ fn extents_of_block(method: Method, [rows, _, columns]: [usize; 3], threads: usi
         #[cfg(target_arch = "x86_64")]
         Method::Pairs | Method::Matrices => (packed::SIDE, true),
     };
-    let mut block = [limit.min(rows), limit.min(columns)];
+    let mut block = [rows, columns].map(|extent| cut_evenly(extent, limit));
     while is_cut && threads > 1 && count_blocks([rows, 0, columns], block) < 2 * threads {
         let larger = usize::from(block[1] >= block[0]);
         if block[larger] <= 64 {
@@ -60,6 +65,12 @@ fn extents_of_block(method: Method, [rows, _, columns]: [usize; 3], threads: usi
         block[larger] = block[larger].div_ceil(64) * 32;
     }
     block
+}
+
+/// Returns an extent of blocks, at most a limit, so that all are about equally large: threads then end at the same time.
+fn cut_evenly(extent: usize, limit: usize) -> usize {
+    let each = extent.div_ceil(extent.div_ceil(limit).max(1));
+    each.next_multiple_of(GROUP).min(limit).min(extent)
 }
 
 /// Returns the number of blocks of a product.
@@ -76,7 +87,7 @@ fn room_of_block(method: Method, block: [usize; 2], inner: usize) -> usize {
 }
 
 impl ProductTask<'_> {
-    /// Computes all blocks: each thread those whose number leaves the same remainder.
+    /// Computes all blocks: each thread some in a row, which have rows in common.
     fn share_blocks(&self, hands: Hands<'_>) {
         let block = extents_of_block(self.method, self.extents, hands.threads);
         let count = count_blocks(self.extents, block);
@@ -84,26 +95,32 @@ impl ProductTask<'_> {
         let parts = if hands.pool.is_some() { hands.threads.clamp(1, count) } else { 1 };
         assert!(hands.room.len() >= parts * own, "room to multiply");
         if parts == 1 {
-            return (0..count).for_each(|index| self.compute_block(block, index, hands.room));
+            return self
+                .compute_blocks((0..count).map(|index| self.block(block, index)), hands.room);
         }
         let pieces = hands.room.chunks_exact_mut(own).take(parts).enumerate().collect();
         let shared = parallel::run_parts(hands.pool, pieces, &|(part, room)| {
-            (part..count).step_by(parts).for_each(|index| self.compute_block(block, index, room));
+            let own = split_range(count, parts, part);
+            self.compute_blocks(own.map(|index| self.block(block, index)), room);
             Ok(())
         });
         debug_assert!(shared.is_ok(), "blocks give no errors");
     }
 
-    fn compute_block(&self, extents: [usize; 2], index: usize, room: &mut [f32]) {
+    /// Returns a block by its number: row by row.
+    fn block(&self, extents: [usize; 2], index: usize) -> ProductBlock {
         let across = self.extents[2].div_ceil(extents[1]);
         let start = [index / across * extents[0], index % across * extents[1]];
         let all = [self.extents[0], self.extents[2]];
         let extents = [0, 1].map(|side| extents[side].min(all[side] - start[side]));
-        let block = ProductBlock { start, extents };
+        ProductBlock { start, extents }
+    }
+
+    fn compute_blocks(&self, blocks: impl Iterator<Item = ProductBlock>, room: &mut [f32]) {
         match self.method {
-            Method::Widened => widened::compute_block(self, block, room),
+            Method::Widened => blocks.for_each(|block| widened::compute_block(self, block, room)),
             #[cfg(target_arch = "x86_64")]
-            Method::Pairs | Method::Matrices => packed::compute_block(self, block, room),
+            Method::Pairs | Method::Matrices => packed::compute_blocks(self, blocks, room),
         }
     }
 }

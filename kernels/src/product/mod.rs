@@ -70,7 +70,7 @@ impl Layout {
 }
 
 /// The use of what the product's memory holds.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Write {
     /// It is overwritten.
     Replace,

@@ -9,31 +9,59 @@ use super::tiles::{DEPTH, FactorStrip, LANES, Order, TILE};
 pub(super) const SIDE: usize = 512;
 /// Places along the inner extent that are packed at a time: 16 columns of a factor are then 16 KiB.
 const INNER: usize = 512;
+/// The inner extent up to which rows of the first factor are packed whole, once for all blocks that have them in common: 1 MiB.
+const KEPT: usize = 1024;
 
 /// Words of both factors' tiles, and sums where the inner extent is cut.
 pub(super) fn scratch_len([rows, columns]: [usize; 2], inner: usize) -> usize {
-    let steps = inner.min(INNER).div_ceil(DEPTH);
     let sums = rows.div_ceil(TILES) * columns.div_ceil(TILES) * TILES * TILES;
     let sums = if inner > INNER { sums } else { 0 };
-    (rows.div_ceil(LANES) + columns.div_ceil(LANES)) * steps * TILE + sums
+    let columns = columns.div_ceil(LANES) * words_of_lanes(inner.min(INNER));
+    rows.div_ceil(LANES) * words_of_lanes(kept_places(inner)) + columns + sums
 }
 
-/// Computes a block of a product.
-pub(super) fn compute_block(task: &ProductTask<'_>, block: ProductBlock, room: &mut [f32]) {
+/// Words of the tiles of 16 rows or columns.
+fn words_of_lanes(places: usize) -> usize {
+    places.div_ceil(DEPTH) * TILE
+}
+
+/// Returns the places along the inner extent at which the first factor is kept.
+fn kept_places(inner: usize) -> usize {
+    if inner <= KEPT { inner } else { INNER }
+}
+
+/// Computes blocks of a product. Those that follow each other in the same rows share the first factor's tiles.
+pub(super) fn compute_blocks(
+    task: &ProductTask<'_>,
+    blocks: impl Iterator<Item = ProductBlock>,
+    room: &mut [f32],
+) {
     assert!(pairs::are_multiplied(), "a processor that multiplies pairs");
-    // SAFETY: the processor has the instructions, as just seen; blocks of a task do not meet.
-    unsafe { of_tiles(task, block, room) }
+    let mut packed = None;
+    for block in blocks {
+        let rows = [block.start[0], block.extents[0]];
+        let is_packed = packed == Some(rows) && task.extents[1] <= KEPT;
+        // SAFETY: the processor has the instructions, as just seen; blocks of a task do not meet.
+        unsafe { compute_block(task, block, is_packed, room) }
+        packed = Some(rows);
+    }
 }
 
+/// Computes a block of a product. The tiles of the first factor are there already where `is_packed` says so.
+///
 /// # Safety
 /// Nothing else reaches the block of the product.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-unsafe fn of_tiles(task: &ProductTask<'_>, block: ProductBlock, room: &mut [f32]) {
+unsafe fn compute_block(
+    task: &ProductTask<'_>,
+    block: ProductBlock,
+    is_packed: bool,
+    room: &mut [f32],
+) {
     let inner = task.extents[1];
     let [a_tiles, b_tiles] = block.extents.map(|extent| extent.div_ceil(LANES));
-    let most = inner.min(INNER).div_ceil(DEPTH) * TILE;
-    let (a_room, rest) = room.split_at_mut(a_tiles * most);
-    let (b_room, sums) = rest.split_at_mut(b_tiles * most);
+    let (a_room, rest) = room.split_at_mut(a_tiles * words_of_lanes(kept_places(inner)));
+    let (b_room, sums) = rest.split_at_mut(b_tiles * words_of_lanes(inner.min(INNER)));
     let sums = sums.as_chunks_mut::<{ TILES * TILES }>().0;
     let mut own: Sums = [0.0; TILES * TILES];
     let registers = (task.method == Method::Matrices).then(TileRegisters::new);
@@ -41,7 +69,11 @@ unsafe fn of_tiles(task: &ProductTask<'_>, block: ProductBlock, room: &mut [f32]
         let depth = INNER.min(inner - start);
         let steps = depth.div_ceil(DEPTH);
         let [a, b] = cut_strips(task, block, [start, depth]);
-        a.pack(Order::Lanes, a_room);
+        let kept = if inner <= KEPT { a_tiles * words_of_lanes(start) } else { 0 };
+        let a_room = &mut a_room[kept..];
+        if !is_packed {
+            a.pack(Order::Lanes, a_room);
+        }
         b.pack(Order::Pairs, b_room);
         let panel = steps * TILE;
         let (a, b) = (&a_room[..a_tiles * panel], &b_room[..b_tiles * panel]);

@@ -35,16 +35,19 @@ pub(super) struct FactorStrip<'a> {
 }
 
 impl FactorStrip<'_> {
-    /// Packs tile after tile along the inner extent, then the next lanes.
+    /// Packs tile after tile along the inner extent, then the next lanes. Tiles are taken in the order in which the factor lies in memory, so that
+    /// each of its lines is read once.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
     pub(super) fn pack(&self, order: Order, to: &mut [f32]) {
-        let [lanes, depth] = self.extents;
-        let mut tiles = to.as_chunks_mut::<TILE>().0.iter_mut();
-        for lane in (0..lanes).step_by(LANES) {
-            for place in (0..depth).step_by(DEPTH) {
-                let tile = tiles.next().expect("memory for all tiles");
-                self.pack_tile(order, [lane, place], tile);
-            }
+        let [across, steps] = [self.extents[0].div_ceil(LANES), self.extents[1].div_ceil(DEPTH)];
+        let tiles = to.as_chunks_mut::<TILE>().0;
+        let mut pack = |lane: usize, step: usize| {
+            self.pack_tile(order, [lane * LANES, step * DEPTH], &mut tiles[lane * steps + step]);
+        };
+        if self.layout.row == 1 && self.layout.column != 1 {
+            (0..steps).for_each(|step| (0..across).for_each(|lane| pack(lane, step)));
+        } else {
+            (0..across).for_each(|lane| (0..steps).for_each(|step| pack(lane, step)));
         }
     }
 

@@ -8,9 +8,8 @@ use graphc_import::{ImportOptions, Imported, load_model};
 use graphc_ir::op::Op;
 use proptest::prelude::*;
 use rten_onnx::onnx::{
-    AttributeProto, AttributeType, DataLocation, DataType, Dimension, GraphProto, ModelProto,
-    NodeProto, OperatorSetIdProto, StringStringEntryProto, TensorProto, TensorShapeProto,
-    TypeProto, TypeProtoTensor, ValueInfoProto,
+    AttributeProto, AttributeType, DataType, Dimension, GraphProto, ModelProto, NodeProto,
+    OperatorSetIdProto, TensorProto, TensorShapeProto, TypeProto, TypeProtoTensor, ValueInfoProto,
 };
 
 fn tests() -> PathBuf {
@@ -22,18 +21,18 @@ fn reference(name: &str) -> Vec<u8> {
     std::fs::read(path).expect("is there")
 }
 
-fn import(bytes: &[u8]) -> Result<Imported, String> {
+pub(super) fn import(bytes: &[u8]) -> Result<Imported, String> {
     let dims = BTreeMap::from([("batch".to_string(), 4)]);
     import_onnx(bytes, Path::new("models"), &dims, ImportOptions::default())
         .map_err(|e| e.to_string())
 }
 
 /// Returns the error of a model.
-fn error(graph: GraphProto) -> String {
+pub(super) fn error(graph: GraphProto) -> String {
     import(&bytes(graph, 20)).expect_err("the model is wrong")
 }
 
-fn bytes(graph: GraphProto, version: i64) -> Vec<u8> {
+pub(super) fn bytes(graph: GraphProto, version: i64) -> Vec<u8> {
     let version = OperatorSetIdProto { domain: None, version: Some(version) };
     let model = ModelProto {
         ir_version: Some(9),
@@ -52,7 +51,7 @@ fn info(name: &str, shape: &[i64]) -> ValueInfoProto {
     ValueInfoProto { name: Some(name.into()), r#type: Some(ty) }
 }
 
-fn node(op: &str, inputs: &[&str], output: &str) -> NodeProto {
+pub(super) fn node(op: &str, inputs: &[&str], output: &str) -> NodeProto {
     NodeProto {
         name: Some(format!("node_{output}")),
         op_type: Some(op.into()),
@@ -62,7 +61,7 @@ fn node(op: &str, inputs: &[&str], output: &str) -> NodeProto {
     }
 }
 
-fn tensor(name: &str, dims: &[i64], data: Vec<f32>) -> TensorProto {
+pub(super) fn tensor(name: &str, dims: &[i64], data: Vec<f32>) -> TensorProto {
     TensorProto {
         name: Some(name.into()),
         dims: dims.into(),
@@ -73,7 +72,7 @@ fn tensor(name: &str, dims: &[i64], data: Vec<f32>) -> TensorProto {
 }
 
 /// Makes a graph with the input `x` of `[4, 3]`, the weight `w` of `[3, 5]` and the output `y`.
-fn graph(nodes: Vec<NodeProto>) -> GraphProto {
+pub(super) fn graph(nodes: Vec<NodeProto>) -> GraphProto {
     GraphProto {
         node: nodes,
         initializer: vec![tensor("w", &[3, 5], vec![0.5; 15])],
@@ -294,124 +293,34 @@ fn operands_and_attributes_that_contradict_are_errors() {
 }
 
 #[test]
+fn matrices_to_invert_are_square_and_small() {
+    let of = |op: &str, domain: Option<&str>, shape: &[i64]| {
+        let mut node = node(op, &["x"], "y");
+        node.domain = domain.map(Into::into);
+        let x = vec![info("x", shape)];
+        error(GraphProto { initializer: Vec::new(), input: x, ..graph(vec![node]) })
+    };
+    for (op, domain, what) in
+        [("Inverse", Some("com.microsoft"), "the inverse"), ("Det", None, "the determinant")]
+    {
+        for (rows, columns) in [(2, 3), (33, 33)] {
+            assert_eq!(
+                of(op, domain, &[4, rows, columns]),
+                format!(
+                    "node `node_y` of type {op}: {what} is supported of square matrices of 1 to 32 rows, not of {rows} x {columns}"
+                )
+            );
+        }
+        let said = of(op, domain, &[4]);
+        assert!(said.ends_with("a matrix has two dims"), "{said}");
+    }
+}
+
+#[test]
 fn nodes_need_not_stand_in_order() {
     let nodes = vec![node("Relu", &["h"], "y"), node("MatMul", &["x", "w"], "h")];
     let imported = import(&bytes(graph(nodes), 20)).expect("is sorted");
     assert_eq!(imported.graph.outputs[0].name, "y");
-}
-
-fn with_weight(weight: TensorProto) -> GraphProto {
-    let mut graph = graph(vec![node("MatMul", &["x", "w"], "y")]);
-    graph.initializer = vec![weight];
-    graph
-}
-
-#[test]
-fn tensors_are_checked() {
-    let wrong = |weight: TensorProto| error(with_weight(weight));
-    assert_eq!(
-        wrong(tensor("w", &[3, 5], vec![0.0; 14])),
-        "tensor `w`: it has 14 elements, and f32[3, 5] needs 15"
-    );
-    assert_eq!(
-        wrong(TensorProto {
-            raw_data: Some(vec![0; 59].into()),
-            ..tensor("w", &[3, 5], Vec::new())
-        }),
-        "tensor `w`: it has 59 bytes, and f32[3, 5] needs 60"
-    );
-    assert_eq!(
-        wrong(tensor("w", &[3, -5], Vec::new())),
-        "tensor `w`: its shape [3, -5] has a negative extent"
-    );
-    assert_eq!(
-        wrong(tensor("w", &[1 << 40, 1 << 40], Vec::new())),
-        "tensor `w`: its shape [1099511627776, 1099511627776] has too many elements"
-    );
-    assert_eq!(
-        wrong(TensorProto { data_type: Some(DataType::STRING), ..tensor("w", &[1], Vec::new()) }),
-        "tensor `w`: the element type STRING is not supported"
-    );
-}
-
-fn external(entries: &[(&str, &str)]) -> TensorProto {
-    let entry = |&(key, value): &(&str, &str)| StringStringEntryProto {
-        key: Some(key.into()),
-        value: Some(value.into()),
-    };
-    TensorProto {
-        data_location: Some(DataLocation::EXTERNAL),
-        external_data: entries.iter().map(entry).collect(),
-        ..tensor("w", &[3, 5], Vec::new())
-    }
-}
-
-/// A file of weights must be a regular file in the model's folder. Links that lead out of the folder, pipes and devices are refused.
-#[cfg(unix)]
-#[test]
-fn a_file_of_weights_stays_in_the_model_s_folder() {
-    let (inside, elsewhere) =
-        (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
-    let (folder, outside) = (inside.path(), elsewhere.path().join("secret"));
-    std::fs::write(&outside, [0; 60]).expect("is writable");
-    let (model, weights) = (folder.join("m.onnx"), folder.join("w.bin"));
-    let graph = with_weight(external(&[("location", "w.bin")]));
-    std::fs::write(&model, bytes(graph, 20)).expect("is writable");
-    let read = || {
-        let dims = BTreeMap::from([("batch".to_string(), 4)]);
-        let imported = load_model(&model, &dims, ImportOptions::default()).expect("shapes suffice");
-        imported.weights.bytes("w").map_err(|error| error.to_string())
-    };
-    let link = |to: &Path| {
-        let _ = std::fs::remove_file(&weights);
-        std::os::unix::fs::symlink(to, &weights).expect("a link");
-    };
-    link(&outside);
-    let error = read().expect_err("leads out");
-    assert!(error.contains("secret, which is not in the model's folder"), "{error}");
-    link(Path::new("/dev/zero"));
-    read().expect_err("leads out");
-    std::fs::write(folder.join("real.bin"), [0; 60]).expect("is writable");
-    link(Path::new("real.bin"));
-    assert_eq!(read().expect("stays").len(), 60);
-    std::fs::remove_file(&weights).expect("a link");
-    let pipe = std::process::Command::new("mkfifo").arg(&weights).status().expect("mkfifo");
-    assert!(pipe.success());
-    let error = read().expect_err("a pipe");
-    assert!(error.ends_with("it is no file"), "{error}");
-}
-
-#[test]
-fn an_absent_file_of_weights_is_an_error_once_its_bytes_are_needed() {
-    let graph = with_weight(external(&[("location", "w.bin"), ("length", "60")]));
-    let imported = import(&bytes(graph, 20)).expect("shapes are enough");
-    let error = imported.weights.bytes("w").expect_err("is absent").to_string();
-    assert!(
-        error.starts_with("the weight `w` is in models/w.bin, which cannot be read"),
-        "{error}"
-    );
-    assert_eq!(
-        self::error(with_weight(external(&[("location", "../w.bin")]))),
-        "tensor `w`: its file `../w.bin` is not beside the model"
-    );
-    assert_eq!(
-        self::error(with_weight(external(&[("location", "w.bin"), ("length", "61")]))),
-        "tensor `w`: it has 61 bytes, and f32[3, 5] needs 60"
-    );
-}
-
-#[test]
-fn weights_are_read_from_other_files_where_they_are() {
-    let scratch = tempfile::tempdir().expect("a folder");
-    let folder = scratch.path();
-    let values: Vec<u8> = (0..17u8).flat_map(|x| f32::from(x).to_le_bytes()).collect();
-    std::fs::write(folder.join("w.bin"), values).expect("is writable");
-    let graph = with_weight(external(&[("location", "w.bin"), ("offset", "8")]));
-    std::fs::write(folder.join("m.onnx"), bytes(graph, 20)).expect("is writable");
-    let imported = load_model(&folder.join("m.onnx"), &BTreeMap::new(), ImportOptions::default());
-    let weights = imported.expect("imports").weights;
-    let elements = weights.tensors["w"].elements("w").expect("is there");
-    assert_eq!(elements, (2..17).map(f64::from).collect::<Vec<_>>());
 }
 
 #[test]

@@ -6,3 +6,4 @@ mod layers;
 mod ops;
 mod references;
 mod text;
+mod weights;
