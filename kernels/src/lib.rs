@@ -53,6 +53,7 @@ mod sink;
 mod softmax;
 mod source;
 mod strided;
+mod summed;
 mod threads;
 mod top_k;
 mod update;
@@ -66,6 +67,8 @@ pub use context::KernelContext;
 pub use custom::{CustomError, CustomKernels};
 pub use error::KernelError;
 pub use precision::{narrow_to_halves, widen_halves};
-pub use prepare::{Prepared, prepare_custom, prepare_fused, prepare_op, prepare_updated};
+pub use prepare::{
+    Prepared, prepare_custom, prepare_fused, prepare_op, prepare_summed, prepare_updated,
+};
 pub use threads::ThreadPool;
 pub use view::{Element, Flat, Scratch, View, ViewMut};

@@ -80,6 +80,35 @@ pub(crate) fn in_turn(
     product::in_turn(extents, factors, area, Hands { pool, threads, room }, then)
 }
 
+/// Whether [`add_product`] computes the product of such factors.
+pub(crate) fn is_added_in_place(op: &MatMul, [a, b]: [&TensorType; 2], sum: &TensorType) -> bool {
+    let Ok(plan) = BatchProduct::new(op, &a.shape, &b.shape, &sum.shape) else { return false };
+    let floats = matches!(a.dtype, DType::F32 | DType::BF16 | DType::F16) && a.dtype == b.dtype;
+    floats
+        && plan.starts.len() == 1
+        && plan.inner > 0
+        && plan.rows * plan.columns >= MANY
+        && !(a.dtype == DType::F32 && plan.is_faster_by_columns())
+}
+
+/// Adds the product of two matrices to a sum of `f32`, or replaces the sum by it.
+pub(crate) fn add_product(
+    op: &MatMul,
+    factors: [&View<'_>; 2],
+    sum: &mut ViewMut<'_>,
+    write: Write,
+    cx: &mut KernelContext<'_>,
+) -> Result<(), KernelError> {
+    let plan = BatchProduct::new(op, factors[0].shape, factors[1].shape, sum.shape)?;
+    let sum = sum.as_mut_slice::<f32>()?;
+    match factors[0].dtype {
+        DType::F32 => plan.add_floats::<f32>(factors, sum, write, cx),
+        DType::BF16 => plan.add_floats::<bf16>(factors, sum, write, cx),
+        DType::F16 => plan.add_floats::<f16>(factors, sum, write, cx),
+        dtype => Err(KernelError::wrong_dtype::<f32>(dtype)),
+    }
+}
+
 /// Extents and strides of a batch of products `[rows, inner] x [inner, columns]`.
 struct BatchProduct {
     rows: usize,
@@ -128,6 +157,23 @@ impl BatchProduct {
 
     fn extents(&self) -> [usize; 3] {
         [self.rows, self.inner, self.columns]
+    }
+
+    fn add_floats<T: Number>(
+        &self,
+        [a, b]: [&View<'_>; 2],
+        sum: &mut [f32],
+        write: Write,
+        cx: &mut KernelContext<'_>,
+    ) -> Result<(), KernelError> {
+        let extents = self.extents();
+        let threads = threads_for(cx, extents.iter().product());
+        let pool = cx.pool.filter(|_| threads > 1);
+        let room = cx.scratch.take::<f32>(room::<T, T, f32>(extents, threads));
+        let (a, b) = ((a.as_slice::<T>()?, self.a), (b.as_slice::<T>()?, self.b));
+        let to = (sum, Layout::rows(self.columns));
+        multiply(extents, 1.0, a, b, to, write, Hands { pool, threads, room });
+        Ok(())
     }
 
     fn multiply_floats<T: Number>(

@@ -16,6 +16,7 @@ use crate::elementwise::Chain;
 use crate::epilogue::Headed;
 use crate::error::KernelError;
 use crate::lookup;
+use crate::summed::SummedProduct;
 use crate::updated::Updated;
 use crate::view::{View, ViewMut};
 
@@ -35,6 +36,8 @@ enum PreparedCall {
     Custom(FoundKernel),
     /// A matrix product and the update of which it is the gradient.
     Updated(Box<Updated>),
+    /// A matrix product that is added to what microbatches before have summed.
+    Summed(SummedProduct),
 }
 
 impl Prepared {
@@ -54,6 +57,7 @@ impl Prepared {
             PreparedCall::Headed(headed) => headed.evaluate(operands, results, cx),
             PreparedCall::Custom(found) => found.call(operands, results),
             PreparedCall::Updated(updated) => updated.evaluate(operands, results, cx),
+            PreparedCall::Summed(summed) => summed.evaluate(operands, results, cx),
         }
     }
 }
@@ -129,6 +133,18 @@ pub fn prepare_updated(
 ) -> Option<Prepared> {
     let updated = Updated::from_product(product, factors, update, operands)?;
     Some(Prepared(PreparedCall::Updated(Box::new(updated))))
+}
+
+/// Prepares a matrix product that is added to a sum over microbatches, or that replaces it where `is_first` says so, as one call for the
+/// processor; `None` where that is not faster than both one after the other. The call takes both factors and gives the sum.
+pub fn prepare_summed(
+    product: &MatMul,
+    factors: [&TensorType; 2],
+    sum: &TensorType,
+    is_first: bool,
+) -> Option<Prepared> {
+    let summed = SummedProduct::from_product(product, factors, sum, is_first)?;
+    Some(Prepared(PreparedCall::Summed(summed)))
 }
 
 fn list_dtypes(types: &[TensorType]) -> Vec<DType> {

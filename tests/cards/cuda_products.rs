@@ -236,6 +236,23 @@ fn a_training_step_of_gpt_has_its_epilogues() {
     }
 }
 
+/// Gradients of weights are added to what the microbatches before have summed by the products that make them: four of each layer, and that
+/// of the head.
+#[test]
+fn products_add_up_over_microbatches() {
+    let Some(machine) = Machine::new() else { return };
+    for (precision, tolerance) in PRECISIONS {
+        let extra = ["--mesh", "1", "--microbatches", "4", "--precision", precision];
+        let (right, _) = trained(&machine, "cpu", &extra);
+        let (losses, counts) = trained(&machine, "cuda", &extra);
+        check_losses(&losses, &right, tolerance, precision);
+        // Gradients of biases and norms, of positions and of looked-up tokens, the loss and the number of its labels: each is added for
+        // each later microbatch of three steps.
+        let sums = 2 * 4 + 5 * 2 + 2 + 2;
+        assert_eq!(count(&counts, "rectangle"), 3 * 3 * sums, "{precision}: {counts:?}");
+    }
+}
+
 /// A value that is gathered before a chain may begin, such as the bias of a sharded layer, does not keep the chain from being its product's
 /// end.
 #[test]

@@ -5,6 +5,7 @@
 //!
 //! - the host's time to issue a kernel or a collective, where the host is slower than the device;
 //! - bytes that elementwise ops move because they are not fused;
+//! - bytes that sums of gradients over microbatches move where products do not add to them;
 //! - a slower attention kernel;
 //! - whether communication overlaps with kernels at all;
 //! - the share of communication beside kernels that the step pays for all the same, which the null device adds (both
@@ -38,12 +39,18 @@ pub fn find_framework(name: &str) -> Option<Framework> {
             elementwise_traffic: Fitted::TorchEagerTraffic.value(),
             attention: Fitted::TorchEagerAttention.value(),
             interference: Fitted::TorchEagerInterference.value(),
+            sums_in_products: false,
             ..graphc
         }),
         // PyTorch with a compiler, its parameters sharded by FSDP: chains of elementwise ops are fused, attention is FlashAttention-2
         // as it was published, and the host runs ahead. The share of communication that is paid for was chosen by hand, in tenths,
         // with rows of foundation-model-stack/fms-fsdp in view.
-        "torch-compile" => Some(Framework { name: name.into(), interference: 0.1, ..graphc }),
+        "torch-compile" => Some(Framework {
+            name: name.into(),
+            interference: 0.1,
+            sums_in_products: false,
+            ..graphc
+        }),
         // Kernels are issued from Python, one by one, and most chains are fused by hand: the host's time and what is
         // not fused are fitted by `training_table --fit` to every second row of Megatron-LM's tables. Gradients are
         // reduced behind the last backward pass. The gradient of a layer's input is reduced while that of its weight
@@ -57,6 +64,7 @@ pub fn find_framework(name: &str) -> Option<Framework> {
             overlap: false,
             reduced_under_products: 1.0 / 3.0,
             shared_nodes: Fitted::MegatronSharedNodes.value(),
+            sums_in_products: false,
             ..graphc
         }),
         // The same since 2023: gradients are reduced and weights gathered beside kernels, products of tensor parallelism are taken
@@ -68,7 +76,6 @@ pub fn find_framework(name: &str) -> Option<Framework> {
             name: name.into(),
             dispatch: 1e-5,
             reduced_under_products: 0.75,
-            sums_in_products: true,
             ..graphc
         }),
         _ => None,

@@ -248,7 +248,7 @@ pub struct Framework {
     pub shared_nodes: f64,
     /// Whether products that are gradients of weights add to what the microbatches before have summed, so that nothing is moved for sums over
     /// microbatches.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub sums_in_products: bool,
 }
 
@@ -263,7 +263,7 @@ impl Default for Framework {
             interference: 0.0,
             reduced_under_products: 0.0,
             shared_nodes: 1.0,
-            sums_in_products: false,
+            sums_in_products: true,
         }
     }
 }

@@ -55,7 +55,7 @@ pub use call::{
     Activation, Argument, Call, CallRegister, Checked, Entry, Epilogue, Kernel, Launch,
     LaunchMemory, Matrix, MatrixProduct, Numbers, Operands, Summed,
 };
-pub use epilogue::{Behind, Sums, join_chain, join_sums};
+pub use epilogue::{Behind, Sums, join_accumulation, join_chain, join_sums};
 pub use product::{own_product, product_end};
 pub use rectangle::{copy_rectangle, prepare_accumulation, prepare_fill};
 pub use update::{join_alike, joinable_tensors};

@@ -49,8 +49,8 @@ pub(crate) struct ProductPair<'a> {
     /// Both factors.
     pub(crate) factors: Vec<Port>,
     pub(crate) with: With<'a>,
-    /// The results: those of a chain, and behind them the product where it keeps a value; the product and the sums; or
-    /// the product, whose content then means nothing, and the update's results.
+    /// The results: those of a chain, and behind them the product where it keeps a value; the product and the sums; the sum
+    /// over microbatches; or the product, whose content then means nothing, and the update's results.
     pub(crate) results: Vec<Port>,
 }
 
@@ -76,6 +76,8 @@ pub(crate) enum With<'a> {
         operand: Port,
         reduce: &'a Reduce,
     },
+    /// The sum over microbatches to which it is added, the only result.
+    Accumulation,
     /// The update of which it is the gradient.
     Update {
         /// The op.

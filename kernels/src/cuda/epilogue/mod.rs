@@ -119,6 +119,23 @@ pub fn join_sums(
     Some(Call::from_launches(vec![Launch::Product(MatrixProduct { epilogue, ..plain })]))
 }
 
+/// A product that the first microbatch writes into a sum, and that later ones add to it, as one call each. `None` where it is a batch of
+/// products, or the sum is not `f32`.
+pub fn join_accumulation(op: &MatMul, factors: &[Shard; 2], sum: &Shard) -> Option<[Call; 2]> {
+    let [a, b] = factors;
+    let plain = single_product(op, [a, b], sum)?;
+    if sum.dtype() != DType::F32 || a.dtype() != b.dtype() || a.dtype().is_float8() {
+        return None;
+    }
+    let operands = super::Operands { dtype: a.dtype(), ..plain.operands };
+    let added = [None, Some(operands.out)];
+    Some(added.map(|added| {
+        let epilogue = Epilogue { added, ..Epilogue::default() };
+        let product = MatrixProduct { epilogue, operands, ..plain.clone() };
+        Call::from_launches(vec![Launch::Product(product)])
+    }))
+}
+
 /// Prepares one product of floating-point numbers, not a batch of them, and not an empty one.
 fn single_product(op: &MatMul, [a, b]: [&Shard; 2], out: &Shard) -> Option<MatrixProduct> {
     let plain = build_product(op, a, b, out).ok()?;

@@ -6,7 +6,8 @@ use graphc_ir::sbp::ReduceKind;
 use graphc_ir::shard::Rect;
 use graphc_ir::types::TensorType;
 use graphc_kernels::{
-    KernelError, Prepared, prepare_custom, prepare_fused, prepare_op, prepare_updated,
+    KernelError, Prepared, prepare_custom, prepare_fused, prepare_op, prepare_summed,
+    prepare_updated,
 };
 
 use super::super::call::{DeviceCall, ProductPair, Unprepared, With};
@@ -26,6 +27,8 @@ pub(crate) struct CpuLaunch {
 /// The kind of work.
 enum CpuRoutine {
     Kernel(Prepared),
+    /// A product that the first microbatch writes, and that later ones add.
+    Sum(Box<[Prepared; 2]>),
     Accumulate,
     Copy,
     Local(LocalCopies),
@@ -69,16 +72,26 @@ impl CpuLaunch {
         Ok(Self { routine, operands, results })
     }
 
-    /// Prepares a matrix product with the update of which it is the gradient; `None` where they are not done together, or
-    /// something else goes with the product.
+    /// Prepares a matrix product with the update of which it is the gradient, or with the sum over microbatches; `None` where they are
+    /// not done together, or something else goes with the product.
     pub(crate) fn prepare_pair(pair: ProductPair<'_>) -> Option<Self> {
         let ProductPair { op, factors, with, results } = pair;
-        let With::Update { update, mut operands } = with else { return None };
         let [a, b] = &shard_types(&factors)[..] else { return None };
-        let prepared = prepare_updated(op, [a, b], update, &shard_types(&operands))?;
-        operands.remove(1);
-        let operands = factors.iter().cloned().chain(operands).collect();
-        Some(Self { routine: CpuRoutine::Kernel(prepared), operands, results })
+        match with {
+            With::Update { update, mut operands } => {
+                let prepared = prepare_updated(op, [a, b], update, &shard_types(&operands))?;
+                operands.remove(1);
+                let operands = factors.iter().cloned().chain(operands).collect();
+                Some(Self { routine: CpuRoutine::Kernel(prepared), operands, results })
+            }
+            With::Accumulation => {
+                let [sum] = &shard_types(&results)[..] else { return None };
+                let prepare = |is_first| prepare_summed(op, [a, b], sum, is_first);
+                let routine = CpuRoutine::Sum(Box::new([prepare(true)?, prepare(false)?]));
+                Some(Self { routine, operands: factors, results })
+            }
+            With::Chain { .. } | With::Sums { .. } => None,
+        }
     }
 
     #[inline]
@@ -91,6 +104,10 @@ impl CpuLaunch {
         let ports = (self.operands.as_slice(), self.results.as_slice());
         match &self.routine {
             CpuRoutine::Kernel(prepared) => stream.call_kernel(arena, ports, turn, prepared)?,
+            CpuRoutine::Sum(prepared) => {
+                let prepared = &prepared[turn.microbatch.min(1)];
+                stream.call_kernel(arena, ports, turn, prepared)?
+            }
             CpuRoutine::Accumulate => copy_register(arena, ports, turn, turn.microbatch > 0),
             CpuRoutine::Copy => copy_register(arena, ports, turn, false),
             CpuRoutine::Local(local) => local.run(arena, ports, turn),

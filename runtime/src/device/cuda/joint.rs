@@ -57,6 +57,15 @@ impl CardLaunch {
                 let of = Sums { factor, operand, reduce };
                 (cuda::join_sums(op, &of_factors, of, [made, sums])?, Vec::new())
             }
+            With::Accumulation => {
+                let [sum] = &of_results[..] else { return None };
+                let calls = cuda::join_accumulation(op, &of_factors, sum)?;
+                if !calls.iter().all(|call| is_made_whole(&device.shared, call)) {
+                    return None;
+                }
+                let launch = Self::of_two(device, actor, calls, [factors, results]).ok()?;
+                return (!device.refuses).then_some(launch);
+            }
             // Updates of all variables are one launch.
             With::Update { .. } => return None,
         };

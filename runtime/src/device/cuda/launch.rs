@@ -33,7 +33,9 @@ pub(crate) struct CardLaunch {
 enum RoutineChoice {
     /// One for all, or one for each microbatch.
     ByMicrobatch,
-    /// One for the first microbatch and one for the others; nothing where operand and result are the same memory.
+    /// One for the first microbatch and one for the others.
+    FirstAndLater,
+    /// Like `FirstAndLater`; nothing where operand and result are the same memory.
     Accumulation,
 }
 
@@ -88,6 +90,18 @@ impl CardLaunch {
         Ok(Self { routines, choice, operands, results })
     }
 
+    /// Prepares a call for the first microbatch and one for the others.
+    pub(super) fn of_two(
+        device: &Cuda,
+        actor: &str,
+        calls: [KernelCall; 2],
+        [operands, results]: [Vec<Port>; 2],
+    ) -> Result<Self, Unprepared> {
+        let routines = calls.into_iter().map(|call| CardRoutine::new(device, actor, call));
+        let routines = routines.collect::<Result<_, _>>()?;
+        Ok(Self { routines, choice: RoutineChoice::FirstAndLater, operands, results })
+    }
+
     /// Prepares one call for all actions.
     pub(super) fn of_one(
         device: &Cuda,
@@ -119,7 +133,7 @@ impl CardLaunch {
             {
                 return Ok(()); // it is there already
             }
-            RoutineChoice::Accumulation => turn.microbatch.min(1),
+            RoutineChoice::FirstAndLater | RoutineChoice::Accumulation => turn.microbatch.min(1),
         };
         let routine = &self.routines[index];
         let Self { operands, results, .. } = self;

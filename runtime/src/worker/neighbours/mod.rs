@@ -1,10 +1,11 @@
 //! Neighbours: actors that stand near each other in a stream's order, and that a device may therefore do by one launch.
-//! These are updates and casts of several variables ([`runs`]), a product with what reads it, and a product with a sum of
-//! what it reads ([`pairs`]).
+//! These are updates and casts of several variables ([`runs`]), a product with what reads it, e.g. the sum over microbatches,
+//! and a product with a sum of what it reads ([`pairs`]).
 //!
 //! A plan says what is done; how many launches that takes is the device's. So actors are joined when a rank's part of a plan is
 //! prepared, and the plan, its reports and `graphc_torch` know nothing of it. Cards join all of these. A processor joins only a
-//! product with the update that reads it (`PairRelation::Updating`), because a call there costs less than a microsecond.
+//! product with the update that reads it (`PairRelation::Updating`) or with the sum over microbatches, which saves a way through
+//! memory: a call there costs less than a microsecond.
 //!
 //! Joining is allowed where nothing tells the difference:
 //!

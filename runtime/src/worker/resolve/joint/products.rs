@@ -44,12 +44,14 @@ impl<'a, 'b> JoinedProducts<'a, 'b> {
         Self { resolver, pairs, works: HashMap::new(), rewritten: BTreeMap::new() }
     }
 
-    /// Joins what may be joined: products with chains first.
+    /// Joins what may be joined: products with sums over microbatches first, then with chains.
     pub(super) fn join_all(&mut self) -> Result<(), RuntimeError> {
         let program = self.resolver.program;
         let actors = || (0..program.actors.len() as u32).zip(&program.actors);
         for (index, actor) in actors() {
-            if let Some((op, _)) = as_product(actor) {
+            if let Some((op, _)) = as_product(actor)
+                && !self.join_accumulation(index, op)?
+            {
                 self.join_chain(index, op)?;
             }
         }
@@ -82,6 +84,38 @@ impl<'a, 'b> JoinedProducts<'a, 'b> {
         }
         let members = self.pairs.members();
         Ok((self.works, members))
+    }
+
+    /// Joins a product with the sum over microbatches to which nothing else adds, past a cast between them. Returns whether it did.
+    fn join_accumulation(&mut self, first: u32, op: &MatMul) -> Result<bool, RuntimeError> {
+        let [second] = self.pairs.readers(first) else { return Ok(false) };
+        let Some(pair) = self.pairs.find_pair(first, second.0, PairRelation::Behind) else {
+            return Ok(false);
+        };
+        let (sum, along) = match &self.actor(pair.second).action {
+            Action::Accumulate => (pair.second, None),
+            Action::Compute { op: Op::Cast(_), .. } => {
+                let [sum] = self.pairs.readers(pair.second) else { return Ok(false) };
+                (sum.0, Some(sum.0).filter(|&sum| self.pairs.goes_along(pair, sum)))
+            }
+            _ => return Ok(false),
+        };
+        let (given, taken) = (self.actor(first), self.actor(sum));
+        let joins = along.is_some() || sum == pair.second;
+        let (Action::Accumulate, true, Some((_, factors))) =
+            (&taken.action, joins, as_product(given))
+        else {
+            return Ok(false);
+        };
+        let [factors, _] = self.resolver.op_registers(given, &Op::MatMul(*op), factors)?;
+        let factors = self.resolver.ports_of(given, &factors)?;
+        let results = self.resolver.ports_of(taken, &taken.outputs)?;
+        let joined = device::ProductPair { op, factors, with: With::Accumulation, results };
+        let Some(launch) = self.resolver.device.prepare_pair(&given.name, joined) else {
+            return Ok(false);
+        };
+        self.take_pair(pair, along, launch);
+        Ok(true)
     }
 
     /// Joins a product with a chain that reads it.
