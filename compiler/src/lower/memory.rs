@@ -301,9 +301,20 @@ impl Active {
     }
 }
 
-/// Places items by best fit in an order. Of all that are placed, only those that live at the same time as the next are looked at, by offset: of the
-/// many items of a deep model these are few.
+/// The most items that are kept in the order of their offsets while they are placed.
+const FEW_ITEMS: usize = 2048;
+
+/// Places items by best fit in an order. Of all that are placed, only those that live at the same time as the next are looked at, by offset. Of the
+/// many items of a deep model these are few, so they are sorted for each; few items are kept in order instead.
 fn best_fit(items: &[Timed<'_>], meetings: &MeetingTable, order: &[usize]) -> (u64, Vec<u64>) {
+    if items.len() <= FEW_ITEMS {
+        fit_few(items, meetings, order)
+    } else {
+        fit_many(items, meetings, order)
+    }
+}
+
+fn fit_many(items: &[Timed<'_>], meetings: &MeetingTable, order: &[usize]) -> (u64, Vec<u64>) {
     let mut offsets = vec![0; items.len()];
     let mut is_placed = vec![0u64; meetings.words];
     let mut met: Vec<(u64, u64)> = Vec::new();
@@ -318,6 +329,24 @@ fn best_fit(items: &[Timed<'_>], meetings: &MeetingTable, order: &[usize]) -> (u
         offsets[item] = offset;
         is_placed[item / 64] |= 1 << (item % 64);
         end = end.max(offset + bytes);
+    }
+    (end, offsets)
+}
+
+/// Places items as [`fit_many`] does, with all that are placed in the order of their offsets.
+fn fit_few(items: &[Timed<'_>], meetings: &MeetingTable, order: &[usize]) -> (u64, Vec<u64>) {
+    let mut offsets = vec![0; items.len()];
+    let mut placed: Vec<((u64, u64), usize)> = Vec::with_capacity(items.len());
+    let mut end = 0;
+    for &item in order {
+        let (bytes, row) = (items[item].bytes, meetings.row(item));
+        let meets = |other: usize| row[other / 64] >> (other % 64) & 1 == 1;
+        let met = placed.iter().filter(|&&(_, other)| meets(other)).map(|&(bytes, _)| bytes);
+        let offset = smallest_gap(met, bytes);
+        offsets[item] = offset;
+        let own = (offset, offset + bytes);
+        placed.insert(placed.partition_point(|&(other, _)| other < own), (own, item));
+        end = end.max(own.1);
     }
     (end, offsets)
 }
@@ -418,6 +447,24 @@ mod tests {
         let bytes =
             |stream, at| place_items(&[first.clone(), next(stream, at)], &[0, 4], None).bytes;
         assert_eq!([bytes(0, 1), bytes(1, 1), bytes(1, 2), bytes(1, 3)], [64, 128, 128, 64]);
+    }
+
+    #[test]
+    fn few_items_are_placed_where_many_would_be() {
+        let number = |i: usize| (i * 7919 + i * i % 41) % 64;
+        let lives: Vec<[Span; 1]> =
+            (0..200).map(|i| [(number(i), number(i) + number(3 * i + 1) / 4)]).collect();
+        let mut items = Vec::new();
+        for (i, lives) in lives.iter().enumerate() {
+            // Some take nothing.
+            let bytes = 64 * (number(5 * i + 2) as u64 / 8);
+            items.push(Timed { bytes, lives, until: [lives, &[]], maker: 0 });
+        }
+        let meetings = MeetingTable::new(&items);
+        let order: Vec<usize> = (0..200).map(|i| i * 77 % 200).collect();
+        let many = fit_many(&items, &meetings, &order);
+        assert_eq!(fit_few(&items, &meetings, &order), many);
+        assert!(many.0 > 0 && meetings.count > 200, "{} and {}", many.0, meetings.count);
     }
 
     #[test]
