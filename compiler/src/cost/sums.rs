@@ -61,7 +61,11 @@ impl Producers {
         let index = *self.made.get(&register)?;
         let actor = &program.actors[index];
         match &actor.action {
-            Action::Compute { op: Op::MatMul(_), .. } => Some(Vec::new()),
+            // graphc adds up no products of numbers of 8 bits, which have their sizes as operands.
+            Action::Compute { op: Op::MatMul(_), operands } => {
+                let adds = operands.len() == 2 || !cluster.framework.is_graphc();
+                adds.then(Vec::new)
+            }
             Action::Fused(fused) => {
                 let head = fused.chain_head()?;
                 let casts = fused.steps.iter().filter(|step| matches!(step.op, Op::Cast(_)));

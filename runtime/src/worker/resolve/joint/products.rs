@@ -88,25 +88,9 @@ impl<'a, 'b> JoinedProducts<'a, 'b> {
 
     /// Joins a product with the sum over microbatches to which nothing else adds, past a cast between them. Returns whether it did.
     fn join_accumulation(&mut self, first: u32, op: &MatMul) -> Result<bool, RuntimeError> {
-        let [second] = self.pairs.readers(first) else { return Ok(false) };
-        let Some(pair) = self.pairs.find_pair(first, second.0, PairRelation::Behind) else {
-            return Ok(false);
-        };
-        let (sum, along) = match &self.actor(pair.second).action {
-            Action::Accumulate => (pair.second, None),
-            Action::Compute { op: Op::Cast(_), .. } => {
-                let [sum] = self.pairs.readers(pair.second) else { return Ok(false) };
-                (sum.0, Some(sum.0).filter(|&sum| self.pairs.goes_along(pair, sum)))
-            }
-            _ => return Ok(false),
-        };
-        let (given, taken) = (self.actor(first), self.actor(sum));
-        let joins = along.is_some() || sum == pair.second;
-        let (Action::Accumulate, true, Some((_, factors))) =
-            (&taken.action, joins, as_product(given))
-        else {
-            return Ok(false);
-        };
+        let Some((pair, along)) = self.find_accumulation(first) else { return Ok(false) };
+        let (given, taken) = (self.actor(first), self.actor(along.unwrap_or(pair.second)));
+        let Some((_, factors)) = as_product(given) else { return Ok(false) };
         let [factors, _] = self.resolver.op_registers(given, &Op::MatMul(*op), factors)?;
         let factors = self.resolver.ports_of(given, &factors)?;
         let results = self.resolver.ports_of(taken, &taken.outputs)?;
@@ -116,6 +100,22 @@ impl<'a, 'b> JoinedProducts<'a, 'b> {
         };
         self.take_pair(pair, along, launch);
         Ok(true)
+    }
+
+    /// Finds the sum over microbatches that alone reads a product, or the cast that alone does and that goes with the sum.
+    fn find_accumulation(&self, first: u32) -> Option<(ActorPair, Option<u32>)> {
+        let accumulates = |actor: u32| matches!(self.actor(actor).action, Action::Accumulate);
+        let [second] = self.pairs.readers(first) else { return None };
+        let pair = self.pairs.find_pair(first, second.0, PairRelation::Behind)?;
+        match &self.actor(pair.second).action {
+            Action::Accumulate => Some((pair, None)),
+            Action::Compute { op: Op::Cast(_), .. } => {
+                let [sum] = self.pairs.readers(pair.second) else { return None };
+                let joins = accumulates(sum.0) && self.pairs.goes_along(pair, sum.0);
+                joins.then_some((pair, Some(sum.0)))
+            }
+            _ => None,
+        }
     }
 
     /// Joins a product with a chain that reads it.
