@@ -10,6 +10,10 @@ use super::packed;
 use super::task::{BlockTarget, Method, Pointer, ProductBlock, ProductPlace, ProductTask};
 use super::widened;
 use super::{Data, DataMut, Hands, Layout, Write};
+#[cfg(target_arch = "x86_64")]
+use super::{ProductPart, Then};
+#[cfg(target_arch = "x86_64")]
+use crate::error::KernelError;
 use crate::parallel;
 
 /// Rows, and columns, that a method multiplies at a time, or a multiple of them.
@@ -42,6 +46,37 @@ pub(super) fn multiply_blocks(
     task.share_blocks(hands);
 }
 
+/// Gives away a product of `f32`, written by rows, block by block, each while the caches still have it. `area` is memory of as many
+/// numbers that is worked in.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn multiply_in_turn(
+    method: Method,
+    extents: [usize; 3],
+    factors: [(Data<'_>, Layout); 2],
+    mut area: &mut [f32],
+    hands: Hands<'_>,
+    then: Then<'_>,
+) -> Result<(), KernelError> {
+    let [rows, inner, columns] = extents;
+    let [(a, a_layout), (b, b_layout)] = factors;
+    assert!(a_layout.last(rows, inner) < a.len(), "first matrix");
+    assert!(b_layout.last(inner, columns) < b.len(), "second matrix");
+    assert!(area.len() >= rows * columns, "an area for the product");
+    let pointer = Pointer::Single(area.as_mut_ptr());
+    let target = BlockTarget { place: ProductPlace { pointer, rows, columns, stride: columns } };
+    let task = ProductTask { method, extents, scale: 1.0, factors, add: false, target };
+    let pool = hands.pool;
+    let mut parts = Vec::new();
+    for (blocks, room) in task.share(hands) {
+        let own = blocks.iter().map(|block| block.extents[0] * block.extents[1]).sum();
+        parts.push((blocks, room, area.split_off_mut(..own).unwrap_or_default()));
+    }
+    parallel::run_parts(pool, parts, &|(blocks, room, area)| {
+        let mut writer = PartWriter { area, whole: columns, then };
+        packed::compute_blocks(&task, blocks, room, &mut writer)
+    })
+}
+
 /// Returns the number of `f32` of scratch memory that a product on so many threads needs.
 pub(super) fn scratch_len(extents: [usize; 3], method: Method, threads: usize) -> usize {
     let block = extents_of_block(method, extents, threads);
@@ -55,6 +90,8 @@ fn extents_of_block(method: Method, [rows, _, columns]: [usize; 3], threads: usi
         Method::Widened => (widened::SIDE, false),
         #[cfg(target_arch = "x86_64")]
         Method::Pairs | Method::Matrices => (packed::SIDE, true),
+        #[cfg(target_arch = "x86_64")]
+        Method::Thirds => (packed::SIDE_OF_THIRDS, true),
     };
     let mut block = [rows, columns].map(|extent| cut_evenly(extent, limit));
     while is_cut && threads > 1 && count_blocks([rows, 0, columns], block) < 2 * threads {
@@ -82,29 +119,33 @@ fn room_of_block(method: Method, block: [usize; 2], inner: usize) -> usize {
     match method {
         Method::Widened => widened::scratch_len(block, inner),
         #[cfg(target_arch = "x86_64")]
-        Method::Pairs | Method::Matrices => packed::scratch_len(block, inner),
+        _ => packed::scratch_len(method, block, inner),
     }
 }
 
 impl ProductTask<'_> {
-    /// Computes all blocks: each thread some in a row, which have rows in common.
+    /// Computes all blocks.
     fn share_blocks(&self, hands: Hands<'_>) {
-        let block = extents_of_block(self.method, self.extents, hands.threads);
-        let count = count_blocks(self.extents, block);
-        let own = room_of_block(self.method, block, self.extents[1]);
-        let parts = if hands.pool.is_some() { hands.threads.clamp(1, count) } else { 1 };
-        assert!(hands.room.len() >= parts * own, "room to multiply");
-        if parts == 1 {
-            return self
-                .compute_blocks((0..count).map(|index| self.block(block, index)), hands.room);
-        }
-        let pieces = hands.room.chunks_exact_mut(own).take(parts).enumerate().collect();
-        let shared = parallel::run_parts(hands.pool, pieces, &|(part, room)| {
-            let own = split_range(count, parts, part);
-            self.compute_blocks(own.map(|index| self.block(block, index)), room);
+        let pool = hands.pool;
+        let shared = parallel::run_parts(pool, self.share(hands), &|(blocks, room)| {
+            self.compute_blocks(blocks, room);
             Ok(())
         });
         debug_assert!(shared.is_ok(), "blocks give no errors");
+    }
+
+    /// Shares the blocks among threads, and the memory to work in: each thread gets some in a row, which have rows in common.
+    fn share<'r>(&self, hands: Hands<'r>) -> Vec<(Vec<ProductBlock>, &'r mut [f32])> {
+        let extents = extents_of_block(self.method, self.extents, hands.threads);
+        let count = count_blocks(self.extents, extents);
+        let own = room_of_block(self.method, extents, self.extents[1]);
+        let parts = if hands.pool.is_some() { hands.threads.clamp(1, count) } else { 1 };
+        assert!(hands.room.len() >= parts * own, "room to multiply");
+        let blocks = |part| {
+            split_range(count, parts, part).map(|index| self.block(extents, index)).collect()
+        };
+        let rooms = hands.room.chunks_exact_mut(own).take(parts);
+        rooms.enumerate().map(|(part, room)| (blocks(part), room)).collect()
     }
 
     /// Returns a block by its number: row by row.
@@ -116,11 +157,60 @@ impl ProductTask<'_> {
         ProductBlock { start, extents }
     }
 
-    fn compute_blocks(&self, blocks: impl Iterator<Item = ProductBlock>, room: &mut [f32]) {
+    fn compute_blocks(&self, blocks: Vec<ProductBlock>, room: &mut [f32]) {
         match self.method {
-            Method::Widened => blocks.for_each(|block| widened::compute_block(self, block, room)),
+            Method::Widened => {
+                blocks.into_iter().for_each(|block| widened::compute_block(self, block, room));
+            }
             #[cfg(target_arch = "x86_64")]
-            Method::Pairs | Method::Matrices => packed::compute_blocks(self, blocks, room),
+            _ => {
+                let computed = packed::compute_blocks(self, blocks, room, &mut WholeWriter(self));
+                debug_assert!(computed.is_ok(), "blocks of the whole give no errors");
+            }
         }
+    }
+}
+
+/// Writes blocks to their places in the product.
+#[cfg(target_arch = "x86_64")]
+struct WholeWriter<'a>(&'a ProductTask<'a>);
+
+#[cfg(target_arch = "x86_64")]
+impl packed::BlockWriter for WholeWriter<'_> {
+    fn place(&mut self, block: ProductBlock) -> ProductPlace {
+        self.0.place(block)
+    }
+
+    fn finish(&mut self, _: ProductBlock) -> Result<(), KernelError> {
+        Ok(())
+    }
+}
+
+/// Writes each block to the same memory, and gives it away.
+#[cfg(target_arch = "x86_64")]
+struct PartWriter<'a> {
+    area: &'a mut [f32],
+    /// Columns of the whole product.
+    whole: usize,
+    then: Then<'a>,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl packed::BlockWriter for PartWriter<'_> {
+    fn place(
+        &mut self,
+        ProductBlock { extents: [rows, columns], .. }: ProductBlock,
+    ) -> ProductPlace {
+        let area = &mut self.area[..rows * columns];
+        ProductPlace { pointer: Pointer::Single(area.as_mut_ptr()), rows, columns, stride: columns }
+    }
+
+    fn finish(&mut self, ProductBlock { start, extents }: ProductBlock) -> Result<(), KernelError> {
+        (self.then)(ProductPart {
+            start: start[0] * self.whole + start[1],
+            columns: extents[1],
+            stride: self.whole,
+            elements: &self.area[..extents[0] * extents[1]],
+        })
     }
 }

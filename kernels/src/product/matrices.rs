@@ -8,8 +8,47 @@ use std::arch::asm;
 use std::marker::PhantomData;
 use std::sync::LazyLock;
 
+use super::cut::THIRDS;
 use super::pairs::{self, Sums};
 use super::tiles::TILE;
+
+/// Loads two tiles of the first factor, so many bytes further.
+macro_rules! load_of_a {
+    ($bytes:literal) => {
+        concat!(
+            "tileloadd tmm4, [{a} + {stride}*1 + ",
+            $bytes,
+            "]\n",
+            "tileloadd tmm5, [{other_a} + {stride}*1 + ",
+            $bytes,
+            "]",
+        )
+    };
+}
+
+/// Loads two tiles of the second factor, so many bytes further.
+macro_rules! load_of_b {
+    ($bytes:literal) => {
+        concat!(
+            "tileloadd tmm6, [{b} + {stride}*1 + ",
+            $bytes,
+            "]\n",
+            "tileloadd tmm7, [{other_b} + {stride}*1 + ",
+            $bytes,
+            "]",
+        )
+    };
+}
+
+/// Adds the products of two tiles of each factor to the four tiles of sums.
+macro_rules! add_products {
+    () => {
+        "tdpbf16ps tmm0, tmm4, tmm6
+        tdpbf16ps tmm1, tmm4, tmm7
+        tdpbf16ps tmm2, tmm5, tmm6
+        tdpbf16ps tmm3, tmm5, tmm7"
+    };
+}
 
 /// The configuration that `ldtilecfg` reads: palette 1 has registers of up to 16 rows and 64 bytes a row.
 #[repr(C, align(64))]
@@ -164,6 +203,76 @@ impl TileRegisters {
                 b = inout(reg) b.as_ptr() => _,
                 other_b = inout(reg) other_b.as_ptr() => _,
                 steps = inout(reg) steps => _,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            );
+        }
+    }
+}
+
+impl TileRegisters {
+    /// Writes the product of one or two rows of tiles of each factor, of which each is cut in three parts: the six products of parts
+    /// that reach into the bits of an `f32` (Henry, Tang, Heinecke: "Leveraging the bfloat16 Artificial Intelligence Datatype For
+    /// Higher-Precision Computations", 2019, section II). The greatest are summed last, so that what the sums round is as little as if
+    /// there were no others.
+    pub(super) fn multiply_thirds(&self, a: &[f32], b: &[f32], steps: usize, sums: &mut Sums) {
+        let panel = steps * THIRDS * TILE;
+        assert!(steps > 0 && a.len().min(b.len()) >= panel, "tiles");
+        let [other_a, other_b] = [a, b].map(|all| &all[all.len() - panel..]);
+        // SAFETY: each factor has `steps` times three tiles of 1 KiB from both addresses on, as just checked; both loops read as
+        // many. Sums are as in `multiply`.
+        unsafe {
+            asm!(
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+                "2:",
+                load_of_a!("0"),
+                load_of_b!("2048"),
+                add_products!(),
+                load_of_b!("1024"),
+                add_products!(),
+                load_of_a!("1024"),
+                add_products!(),
+                load_of_b!("0"),
+                add_products!(),
+                load_of_a!("2048"),
+                add_products!(),
+                "add {a}, 3072",
+                "add {other_a}, 3072",
+                "add {b}, 3072",
+                "add {other_b}, 3072",
+                "dec {steps}",
+                "jnz 2b",
+                "sub {a}, {bytes}",
+                "sub {other_a}, {bytes}",
+                "sub {b}, {bytes}",
+                "sub {other_b}, {bytes}",
+                "3:",
+                load_of_a!("0"),
+                load_of_b!("0"),
+                add_products!(),
+                "add {a}, 3072",
+                "add {other_a}, 3072",
+                "add {b}, 3072",
+                "add {other_b}, 3072",
+                "sub {bytes}, 3072",
+                "jnz 3b",
+                "tilestored [{sums} + {stride}*2], tmm0",
+                "tilestored [{sums} + {stride}*2 + 64], tmm1",
+                "tilestored [{lower} + {stride}*2], tmm2",
+                "tilestored [{lower} + {stride}*2 + 64], tmm3",
+                sums = in(reg) sums.as_mut_ptr(),
+                lower = in(reg) sums.as_mut_ptr().add(16 * 32),
+                stride = in(reg) 64usize,
+                a = inout(reg) a.as_ptr() => _,
+                other_a = inout(reg) other_a.as_ptr() => _,
+                b = inout(reg) b.as_ptr() => _,
+                other_b = inout(reg) other_b.as_ptr() => _,
+                steps = inout(reg) steps => _,
+                bytes = inout(reg) panel * size_of::<f32>() => _,
                 out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                 out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                 options(nostack),

@@ -10,6 +10,8 @@
 
 mod blocks;
 #[cfg(target_arch = "x86_64")]
+mod cut;
+#[cfg(target_arch = "x86_64")]
 mod dense;
 #[cfg(target_arch = "x86_64")]
 mod matrices;
@@ -19,15 +21,23 @@ mod packed;
 #[cfg(target_arch = "x86_64")]
 mod pairs;
 mod single;
+#[cfg(target_arch = "x86_64")]
+mod special;
 mod task;
+#[cfg(target_arch = "x86_64")]
+mod thirds;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 #[cfg(target_arch = "x86_64")]
 mod turned;
 mod widened;
 
+#[cfg(all(test, target_arch = "x86_64"))]
+mod dense_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(all(test, target_arch = "x86_64"))]
+mod thirds_tests;
 
 use std::ops::Range;
 
@@ -186,7 +196,10 @@ pub(crate) fn room<A: Number, B: Number, R: Number>(extents: [usize; 3], threads
     match types {
         #[cfg(target_arch = "x86_64")]
         (Data::Single(_), Data::Single(_), Data::Single(_)) => {
-            dense::scratch_len(extents, threads).max(turned::scratch_len(extents, threads))
+            let turned = turned::scratch_len(extents, threads);
+            dense::scratch_len(extents, threads)
+                .max(turned)
+                .max(thirds::scratch_len(extents, threads))
         }
         #[cfg(not(target_arch = "x86_64"))]
         (Data::Single(_), Data::Single(_), Data::Single(_)) => 0,
@@ -211,6 +224,10 @@ pub(crate) fn multiply<A: Number, B: Number, R: Number>(
     match (A::data(a), B::data(b), R::data_mut(out)) {
         (Data::Single(a), Data::Single(b), DataMut::Single(out)) => {
             let factors = [(a, a_layout), (b, b_layout)];
+            #[cfg(target_arch = "x86_64")]
+            if thirds::is_fast(extents, [a_layout, b_layout, to]) {
+                return thirds::multiply_thirds(extents, scale, factors, (out, to), write, hands);
+            }
             #[cfg(target_arch = "x86_64")]
             if dense::is_fast(extents, [a_layout, b_layout, to]) {
                 if turned::is_faster(extents, [a_layout, b_layout], to, write, &hands) {
@@ -278,6 +295,10 @@ pub(crate) fn in_turn(
     (beside, then): (&[OutputParts<'_>], Then<'_>),
 ) -> Result<(), KernelError> {
     let extents = [rows, inner, columns];
+    #[cfg(target_arch = "x86_64")]
+    if thirds::is_fast(extents, [factors[0].1, factors[1].1, Layout::rows(columns)]) {
+        return thirds::in_turn(extents, factors, area, hands, then);
+    }
     #[cfg(target_arch = "x86_64")]
     if comes_in_turn(extents, factors.map(|factor| factor.1)) {
         return dense::in_turn(extents, factors, area, hands, beside, then);

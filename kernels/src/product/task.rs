@@ -15,6 +15,9 @@ pub(super) enum Method {
     /// Pairs of `bf16`, which AMX multiplies.
     #[cfg(target_arch = "x86_64")]
     Matrices,
+    /// `f32` cut in three `bf16` each, of which AMX multiplies pairs: exact as `f32` is.
+    #[cfg(target_arch = "x86_64")]
+    Thirds,
 }
 
 /// A product, to be computed block by block.
@@ -40,6 +43,21 @@ pub(super) enum Pointer {
     Single(*mut f32),
     Brain(*mut bf16),
     Half(*mut f16),
+}
+
+impl Pointer {
+    /// # Safety
+    /// So many elements further is in the same memory.
+    unsafe fn add(self, elements: usize) -> Self {
+        // SAFETY: as the caller says.
+        unsafe {
+            match self {
+                Self::Single(to) => Self::Single(to.add(elements)),
+                Self::Brain(to) => Self::Brain(to.add(elements)),
+                Self::Half(to) => Self::Half(to.add(elements)),
+            }
+        }
+    }
 }
 
 /// A part of a product in memory.
@@ -73,18 +91,39 @@ impl ProductTask<'_> {
         assert!(start[0] + rows <= whole.rows && start[1] + columns <= whole.columns, "a block");
         let at = start[0] * whole.stride + start[1];
         // SAFETY: inside the product, whose memory `multiply` has measured.
-        let pointer = unsafe {
-            match whole.pointer {
-                Pointer::Single(to) => Pointer::Single(to.add(at)),
-                Pointer::Brain(to) => Pointer::Brain(to.add(at)),
-                Pointer::Half(to) => Pointer::Half(to.add(at)),
-            }
-        };
+        let pointer = unsafe { whole.pointer.add(at) };
         ProductPlace { pointer, rows, columns, stride: whole.stride }
     }
 }
 
 impl ProductPlace {
+    /// A part of the place: the rows and columns from a row and a column on, at most so many.
+    ///
+    /// # Safety
+    /// It begins inside the place.
+    pub(super) unsafe fn part(self, start: [usize; 2], most: [usize; 2]) -> Self {
+        let at = start[0] * self.stride + start[1];
+        // SAFETY: as the caller says.
+        let pointer = unsafe { self.pointer.add(at) };
+        let [rows, columns] =
+            [most[0].min(self.rows - start[0]), most[1].min(self.columns - start[1])];
+        Self { pointer, rows, columns, stride: self.stride }
+    }
+
+    /// Asks for its lines, if it is of `f32`.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn prefetch(self) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let Pointer::Single(to) = self.pointer else { return };
+        for row in 0..self.rows {
+            for column in (0..self.columns).step_by(16) {
+                let line = to.wrapping_add(row * self.stride + column);
+                // SAFETY: asking for a line does nothing else.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) };
+            }
+        }
+    }
+
     /// Calls `work` with each row.
     ///
     /// # Safety
