@@ -38,9 +38,9 @@ pub(crate) fn matmul(
     let plan = BatchProduct::new(op, a.shape, b.shape, out.shape)?;
     match out.dtype {
         DType::BF16 if a.dtype.is_float8() => plan.multiply_float8(operands, out, cx),
-        DType::F32 => plan.multiply_floats::<f32>([a, b], out, cx),
-        DType::BF16 => plan.multiply_floats::<bf16>([a, b], out, cx),
-        DType::F16 => plan.multiply_floats::<f16>([a, b], out, cx),
+        DType::F32 => plan.multiply_floats::<f32, f32>([a, b], out, Write::Replace, cx),
+        DType::BF16 => plan.multiply_floats::<bf16, bf16>([a, b], out, Write::Replace, cx),
+        DType::F16 => plan.multiply_floats::<f16, f16>([a, b], out, Write::Replace, cx),
         DType::I64 => plan.multiply_integers::<i64>(a, b, out),
         DType::I32 => plan.multiply_integers::<i32>(a, b, out),
         DType::U8 => plan.multiply_integers::<u8>(a, b, out),
@@ -83,15 +83,17 @@ pub(crate) fn in_turn(
 /// Whether [`add_product`] computes the product of such factors.
 pub(crate) fn is_added_in_place(op: &MatMul, [a, b]: [&TensorType; 2], sum: &TensorType) -> bool {
     let Ok(plan) = BatchProduct::new(op, &a.shape, &b.shape, &sum.shape) else { return false };
-    let floats = matches!(a.dtype, DType::F32 | DType::BF16 | DType::F16) && a.dtype == b.dtype;
-    floats
-        && plan.starts.len() == 1
-        && plan.inner > 0
-        && plan.rows * plan.columns >= MANY
-        && !(a.dtype == DType::F32 && plan.is_faster_by_columns())
+    let fits = match a.dtype {
+        DType::F32 => !plan.is_written_by_columns(a.dtype),
+        DType::BF16 => true,
+        // A small gradient overflows as it does without microbatches, so as many steps are skipped.
+        DType::F16 => plan.starts.len() == 1 && plan.rows * plan.columns >= MANY,
+        _ => false,
+    };
+    fits && a.dtype == b.dtype
 }
 
-/// Adds the product of two matrices to a sum of `f32`, or replaces the sum by it.
+/// Adds products of matrices to sums of `f32`, or replaces the sums by them.
 pub(crate) fn add_product(
     op: &MatMul,
     factors: [&View<'_>; 2],
@@ -100,11 +102,10 @@ pub(crate) fn add_product(
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let plan = BatchProduct::new(op, factors[0].shape, factors[1].shape, sum.shape)?;
-    let sum = sum.as_mut_slice::<f32>()?;
     match factors[0].dtype {
-        DType::F32 => plan.add_floats::<f32>(factors, sum, write, cx),
-        DType::BF16 => plan.add_floats::<bf16>(factors, sum, write, cx),
-        DType::F16 => plan.add_floats::<f16>(factors, sum, write, cx),
+        DType::F32 => plan.multiply_floats::<f32, f32>(factors, sum, write, cx),
+        DType::BF16 => plan.multiply_floats::<bf16, f32>(factors, sum, write, cx),
+        DType::F16 => plan.multiply_floats::<f16, f32>(factors, sum, write, cx),
         dtype => Err(KernelError::wrong_dtype::<f32>(dtype)),
     }
 }
@@ -159,82 +160,70 @@ impl BatchProduct {
         [self.rows, self.inner, self.columns]
     }
 
-    fn add_floats<T: Number>(
+    fn multiply_floats<T: Number, R: Number>(
         &self,
         [a, b]: [&View<'_>; 2],
-        sum: &mut [f32],
+        out: &mut ViewMut<'_>,
         write: Write,
         cx: &mut KernelContext<'_>,
     ) -> Result<(), KernelError> {
-        let extents = self.extents();
-        let threads = threads_for(cx, extents.iter().product());
-        let pool = cx.pool.filter(|_| threads > 1);
-        let room = cx.scratch.take::<f32>(room::<T, T, f32>(extents, threads));
-        let (a, b) = ((a.as_slice::<T>()?, self.a), (b.as_slice::<T>()?, self.b));
-        let to = (sum, Layout::rows(self.columns));
-        multiply(extents, 1.0, a, b, to, write, Hands { pool, threads, room });
-        Ok(())
+        self.multiply_slices::<T, R>([a.as_slice()?, b.as_slice()?], out, write, cx)
     }
 
-    fn multiply_floats<T: Number>(
-        &self,
-        [a, b]: [&View<'_>; 2],
-        out: &mut ViewMut<'_>,
-        cx: &mut KernelContext<'_>,
-    ) -> Result<(), KernelError> {
-        self.multiply_slices::<T>([a.as_slice()?, b.as_slice()?], out, cx)
-    }
-
-    fn multiply_slices<T: Number>(
+    fn multiply_slices<T: Number, R: Number>(
         &self,
         [a, b]: [&[T]; 2],
         out: &mut ViewMut<'_>,
+        write: Write,
         cx: &mut KernelContext<'_>,
     ) -> Result<(), KernelError> {
-        let out = out.as_mut_slice::<T>()?;
+        let out = out.as_mut_slice::<R>()?;
         let size = self.rows * self.columns;
         if size == 0 || self.inner == 0 {
-            out.fill(T::default());
+            if write == Write::Replace {
+                out.fill(R::default());
+            }
             return Ok(());
         }
         let count = self.starts.len();
         let threads = threads_for(cx, size * self.inner * count);
         let pool = cx.pool.filter(|_| threads > 1);
         let extents = self.extents();
-        if count == 1 && T::DTYPE == DType::F32 && self.is_faster_by_columns() {
+        if self.is_written_by_columns(T::DTYPE) && write == Write::Replace {
             return self.by_columns((a, b), out, (pool, threads), cx.scratch);
         }
         if pool.is_none() || count < threads {
-            let room = cx.scratch.take::<f32>(room::<T, T, T>(extents, threads));
-            self.multiply_matrices(&self.starts, a, b, out, Hands { pool, threads, room });
+            let room = cx.scratch.take::<f32>(room::<T, T, R>(extents, threads));
+            let hands = Hands { pool, threads, room };
+            self.multiply_matrices(&self.starts, [a, b], (out, write), hands);
             return Ok(());
         }
         let each = count.div_ceil(threads);
-        let own = room::<T, T, T>(extents, 1);
+        let own = room::<T, T, R>(extents, 1);
         let mut rest = cx.scratch.take::<f32>(own * threads);
         let pieces = self.starts.chunks(each).zip(out.chunks_mut(each * size));
         let pieces = pieces
             .map(|(starts, out)| (starts, out, rest.split_off_mut(..own).unwrap_or_default()))
             .collect();
         parallel::run_parts(pool, pieces, &|(starts, out, room)| {
-            self.multiply_matrices(starts, a, b, out, Hands::own(room));
+            self.multiply_matrices(starts, [a, b], (out, write), Hands::own(room));
             Ok(())
         })
     }
 
     /// Computes the product column by column, some columns at a time, and copies each part to where its rows lie.
-    fn by_columns<T: Number>(
+    fn by_columns<T: Number, R: Number>(
         &self,
         (a, b): (&[T], &[T]),
-        out: &mut [T],
+        out: &mut [R],
         (pool, threads): (Option<&ThreadPool>, usize),
         scratch: &mut Scratch,
     ) -> Result<(), KernelError> {
         // Parts of one width: a narrow one at the end would be multiplied in another way.
         let width = self.columns.div_ceil(self.columns.div_ceil(COLUMNS_AT_ONCE));
         let extents = [self.rows, self.inner, width];
-        let room = room::<T, T, T>(extents, threads);
-        let (columns, room) = scratch.take_both::<T, f32>([self.rows * width, room]);
+        let room = room::<T, T, R>(extents, threads);
+        let (columns, room) = scratch.take_both::<R, f32>([self.rows * width, room]);
         for first in (0..self.columns).step_by(width) {
             let part = width.min(self.columns - first);
             let columns = &mut columns[..self.rows * part];
@@ -254,6 +243,11 @@ impl BatchProduct {
         Ok(())
     }
 
+    /// Whether a product of factors of this type is one that is written by columns.
+    fn is_written_by_columns(&self, factors: DType) -> bool {
+        self.starts.len() == 1 && factors == DType::F32 && self.is_faster_by_columns()
+    }
+
     /// Whether the product is faster written column by column and transposed: of a large transposed matrix on the right
     /// and few rows on the left, `gemm` otherwise spends its time in packing the former. (Measured: 128 x 2048 x 2048
     /// three times as fast.)
@@ -264,13 +258,12 @@ impl BatchProduct {
             && self.inner >= 64
     }
 
-    /// Computes the matrices that begin at `starts`.
-    fn multiply_matrices<T: Number>(
+    /// Computes the matrices that begin at `starts`, one after the other.
+    fn multiply_matrices<T: Number, R: Number>(
         &self,
         starts: &[(usize, usize)],
-        a: &[T],
-        b: &[T],
-        out: &mut [T],
+        [a, b]: [&[T]; 2],
+        (out, write): (&mut [R], Write),
         hands: Hands<'_>,
     ) {
         let Hands { pool, threads, room } = hands;
@@ -279,30 +272,31 @@ impl BatchProduct {
         {
             let (a, b) = (&a[at_a..], &b[at_b..]);
             if self.rows * self.columns * self.inner <= SMALL {
-                self.multiply_plainly(
-                    a,
-                    b,
-                    out,
-                    0.0,
-                    |sum: f32, a, b| sum + a.value() * b.value(),
-                    T::round_from,
-                );
+                self.multiply_plain_floats([a, b], out, write);
             } else {
-                let to = Layout::rows(self.columns);
-                self.multiply_matrix(a, b, (out, to), Hands { pool, threads, room: &mut *room });
+                let (a, b) = ((a, self.a), (b, self.b));
+                let to = (out, Layout::rows(self.columns));
+                let hands = Hands { pool, threads, room: &mut *room };
+                multiply(self.extents(), 1.0, a, b, to, write, hands);
             }
         }
     }
 
-    /// Writes a product into `out`, which is dense and laid out by rows or by columns.
-    fn multiply_matrix<T: Number>(
+    fn multiply_plain_floats<T: Number, R: Number>(
         &self,
-        a: &[T],
-        b: &[T],
-        out: (&mut [T], Layout),
-        hands: Hands<'_>,
+        [a, b]: [&[T]; 2],
+        out: &mut [R],
+        write: Write,
     ) {
-        multiply(self.extents(), 1.0, (a, self.a), (b, self.b), out, Write::Replace, hands);
+        let multiply_add = |sum: f32, a: T, b: T| sum + a.value() * b.value();
+        match write {
+            Write::Replace => self.multiply_plainly(a, b, out, 0.0, multiply_add, |out, sum| {
+                *out = R::round_from(sum);
+            }),
+            Write::Add => self.multiply_plainly(a, b, out, 0.0, multiply_add, |out, sum| {
+                *out = R::round_from(out.value() + sum);
+            }),
+        }
     }
 
     fn multiply_integers<T: Integer>(
@@ -322,21 +316,20 @@ impl BatchProduct {
         for (&(at_a, at_b), out) in
             self.starts.iter().zip(out.chunks_exact_mut(self.rows * self.columns))
         {
-            self.multiply_plainly(&a[at_a..], &b[at_b..], out, T::default(), multiply_add, |sum| {
-                sum
-            });
+            let (a, b) = (&a[at_a..], &b[at_b..]);
+            self.multiply_plainly(a, b, out, T::default(), multiply_add, |out, sum| *out = sum);
         }
         Ok(())
     }
 
-    fn multiply_plainly<T: Copy, S: Copy>(
+    fn multiply_plainly<T: Copy, R, S: Copy>(
         &self,
         a: &[T],
         b: &[T],
-        out: &mut [T],
+        out: &mut [R],
         zero: S,
         add: impl Fn(S, T, T) -> S,
-        round: impl Fn(S) -> T,
+        write: impl Fn(&mut R, S),
     ) {
         for (row, out) in out.chunks_exact_mut(self.columns).enumerate() {
             for (column, out) in out.iter_mut().enumerate() {
@@ -345,7 +338,7 @@ impl BatchProduct {
                     let left = a[row * self.a.row + k * self.a.column];
                     sum = add(sum, left, b[k * self.b.row + column * self.b.column]);
                 }
-                *out = round(sum);
+                write(out, sum);
             }
         }
     }

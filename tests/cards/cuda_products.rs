@@ -241,7 +241,7 @@ fn a_training_step_of_gpt_has_its_epilogues() {
 #[test]
 fn products_add_up_over_microbatches() {
     let Some(machine) = Machine::new() else { return };
-    for (precision, tolerance) in PRECISIONS {
+    for (precision, tolerance) in [&PRECISIONS[..], &[("f16", 5e-3)]].concat() {
         let extra = ["--mesh", "1", "--microbatches", "4", "--precision", precision];
         let (right, _) = trained(&machine, "cpu", &extra);
         let (losses, counts) = trained(&machine, "cuda", &extra);

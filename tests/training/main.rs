@@ -23,6 +23,7 @@ mod skipping;
 mod spans;
 mod statistics;
 mod streams;
+mod sums_in_products;
 #[path = "../support/mod.rs"]
 mod support;
 mod wanted;

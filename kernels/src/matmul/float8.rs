@@ -10,6 +10,7 @@ use crate::context::KernelContext;
 use crate::error::KernelError;
 use crate::parallel::{RowOutput, over_rows};
 use crate::precision::Float;
+use crate::product::Write;
 use crate::view::{View, ViewMut};
 
 impl BatchProduct {
@@ -30,7 +31,7 @@ impl BatchProduct {
             to.iter_mut().zip(from).for_each(|(to, bits)| *to = wide(bits));
         }
         let nested = &mut KernelContext { scratch, ..*cx };
-        self.multiply_slices::<bf16>([wide_a, wide_b], out, nested)?;
+        self.multiply_slices::<bf16, bf16>([wide_a, wide_b], out, Write::Replace, nested)?;
         match operands {
             [_, _, of_rows, of_columns] => {
                 divide_by_scales([of_rows, of_columns], formats, out, cx)

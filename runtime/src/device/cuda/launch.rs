@@ -85,9 +85,7 @@ impl CardLaunch {
                 LocalBoxing::new((&operands, &results), (from, to), rank)?.kernel_calls(&results[0])
             }
         };
-        let routines = calls.into_iter().map(|call| CardRoutine::new(device, actor, call));
-        let routines = routines.collect::<Result<_, _>>()?;
-        Ok(Self { routines, choice, operands, results })
+        Self::of_calls(device, actor, calls, choice, [operands, results])
     }
 
     /// Prepares a call for the first microbatch and one for the others.
@@ -95,11 +93,9 @@ impl CardLaunch {
         device: &Cuda,
         actor: &str,
         calls: [KernelCall; 2],
-        [operands, results]: [Vec<Port>; 2],
+        ports: [Vec<Port>; 2],
     ) -> Result<Self, Unprepared> {
-        let routines = calls.into_iter().map(|call| CardRoutine::new(device, actor, call));
-        let routines = routines.collect::<Result<_, _>>()?;
-        Ok(Self { routines, choice: RoutineChoice::FirstAndLater, operands, results })
+        Self::of_calls(device, actor, calls, RoutineChoice::FirstAndLater, ports)
     }
 
     /// Prepares one call for all actions.
@@ -112,6 +108,19 @@ impl CardLaunch {
     ) -> Result<Self, Unprepared> {
         let routine = CardRoutine { table, ..CardRoutine::new(device, actor, call)? };
         Ok(Self { routines: vec![routine], choice: RoutineChoice::ByMicrobatch, operands, results })
+    }
+
+    /// Prepares several calls, of which each action has one.
+    fn of_calls(
+        device: &Cuda,
+        actor: &str,
+        calls: impl IntoIterator<Item = KernelCall>,
+        choice: RoutineChoice,
+        [operands, results]: [Vec<Port>; 2],
+    ) -> Result<Self, Unprepared> {
+        let routines = calls.into_iter().map(|call| CardRoutine::new(device, actor, call));
+        let routines = routines.collect::<Result<_, _>>()?;
+        Ok(Self { routines, choice, operands, results })
     }
 
     pub(crate) fn slot_period(&self, microbatches: u64) -> u64 {

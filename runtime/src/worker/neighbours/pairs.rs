@@ -51,6 +51,8 @@ pub(in super::super) enum PairRelation {
     Sharing,
     /// The second reads what the first gives, and updates variables by it.
     Updating,
+    /// The second reads what the first gives, and a third goes along that reads what the second gives: the launch writes neither.
+    Through,
 }
 
 /// The places of actors, and which of them are parts of pairs.
@@ -131,6 +133,7 @@ impl<'a> ActorPairs<'a> {
         let apart = match beside {
             PairRelation::Behind | PairRelation::Updating => self.writes_apart(two, one),
             PairRelation::Sharing => are_apart(self.program, one, two),
+            PairRelation::Through => true,
         };
         if !alike || !apart || self.crosses_taken(&[first, second], &between) {
             return None;
@@ -373,6 +376,23 @@ mod tests {
         // The sum lies where the product's factor was, or what stands between them writes there.
         assert!(!goes(&[0, 64, 128, 192, 0]));
         assert!(!goes(&[0, 64, 128, 192, 192]));
+    }
+
+    #[test]
+    fn what_a_launch_does_not_write_may_lie_where_its_factors_do() {
+        // A product of register 0, a cast of it that lies where the factor lay, and a sum.
+        let through = |sum: u64| {
+            let actors =
+                vec![actor(&[0], &[1], &[]), actor(&[1], &[2], &[]), actor(&[2], &[3], &[])];
+            let program = with_streams(&[0, 64, 0, sum], actors, &[&[0, 1, 2]]);
+            let pairs = ActorPairs::new(&program);
+            assert_eq!(pairs.find_pair(0, 1, PairRelation::Behind), None);
+            let pair = pairs.find_pair(0, 1, PairRelation::Through).expect("a pair");
+            pairs.goes_along(pair, 2)
+        };
+        assert!(through(128));
+        // The sum itself is written.
+        assert!(!through(0));
     }
 
     #[test]

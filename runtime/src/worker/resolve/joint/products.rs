@@ -106,10 +106,13 @@ impl<'a, 'b> JoinedProducts<'a, 'b> {
     fn find_accumulation(&self, first: u32) -> Option<(ActorPair, Option<u32>)> {
         let accumulates = |actor: u32| matches!(self.actor(actor).action, Action::Accumulate);
         let [second] = self.pairs.readers(first) else { return None };
-        let pair = self.pairs.find_pair(first, second.0, PairRelation::Behind)?;
-        match &self.actor(pair.second).action {
-            Action::Accumulate => Some((pair, None)),
+        match &self.actor(second.0).action {
+            Action::Accumulate => {
+                let pair = self.pairs.find_pair(first, second.0, PairRelation::Behind)?;
+                Some((pair, None))
+            }
             Action::Compute { op: Op::Cast(_), .. } => {
+                let pair = self.pairs.find_pair(first, second.0, PairRelation::Through)?;
                 let [sum] = self.pairs.readers(pair.second) else { return None };
                 let joins = accumulates(sum.0) && self.pairs.goes_along(pair, sum.0);
                 joins.then_some((pair, Some(sum.0)))
