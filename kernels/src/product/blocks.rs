@@ -86,14 +86,14 @@ pub(super) fn scratch_len(extents: [usize; 3], method: Method, threads: usize) -
 
 /// Rows and columns of the blocks of a product: more of them where there are threads to share them.
 fn extents_of_block(method: Method, [rows, _, columns]: [usize; 3], threads: usize) -> [usize; 2] {
-    let (limit, is_cut) = match method {
-        Method::Widened => (widened::SIDE, false),
+    let (limits, is_cut) = match method {
+        Method::Widened => ([widened::SIDE; 2], false),
         #[cfg(target_arch = "x86_64")]
-        Method::Pairs | Method::Matrices => (packed::SIDE, true),
+        Method::Pairs | Method::Matrices => (packed::SIDES, true),
         #[cfg(target_arch = "x86_64")]
-        Method::Thirds => (packed::SIDE_OF_THIRDS, true),
+        Method::Thirds => (packed::SIDES_OF_THIRDS, true),
     };
-    let mut block = [rows, columns].map(|extent| cut_evenly(extent, limit));
+    let mut block = [cut_evenly(rows, limits[0]), cut_evenly(columns, limits[1])];
     while is_cut && threads > 1 && count_blocks([rows, 0, columns], block) < 2 * threads {
         let larger = usize::from(block[1] >= block[0]);
         if block[larger] <= 64 {

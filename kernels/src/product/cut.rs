@@ -24,18 +24,17 @@ impl FactorStrip<'_> {
         let tiles = to.as_chunks_mut::<{ THIRDS * TILE }>().0;
         let mut zeros = [_mm512_setzero_ps(); 2];
         let along_lanes = self.layout.row == 1 && self.layout.column != 1;
-        let place = |index: usize| match along_lanes {
-            true => [index % across, index / across],
-            false => [index / steps, index % steps],
-        };
-        let count = across * steps;
-        for index in 0..count {
-            if index + AHEAD < count {
-                self.prefetch_tile(place(index + AHEAD));
+        let [outer, inner] = if along_lanes { [steps, across] } else { [across, steps] };
+        for slow in 0..outer {
+            for fast in 0..inner {
+                let place = |fast| if along_lanes { [fast, slow] } else { [slow, fast] };
+                if fast + AHEAD < inner {
+                    self.prefetch_tile(place(fast + AHEAD));
+                }
+                let [lane, step] = place(fast);
+                let to = &mut tiles[lane * steps + step];
+                self.cut_tile(order, [lane * LANES, step * DEPTH], &mut zeros, to);
             }
-            let [lane, step] = place(index);
-            let to = &mut tiles[lane * steps + step];
-            self.cut_tile(order, [lane * LANES, step * DEPTH], &mut zeros, to);
         }
         let sum = _mm512_add_ps(zeros[0], zeros[1]);
         _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(sum, _mm512_setzero_ps()) == u16::MAX
@@ -49,11 +48,14 @@ impl FactorStrip<'_> {
         let Layout { row, column } = self.layout;
         let start = (self.start[0] + lane * LANES) * row + (self.start[1] + step * DEPTH) * column;
         let first = all.as_ptr().wrapping_add(start);
-        let (rows, stride, lines) = if column == 1 { (LANES, row, 2) } else { (DEPTH, column, 1) };
-        for row in 0..rows {
-            for line in 0..lines {
-                let at = first.wrapping_add(row * stride + line * LANES);
-                _mm_prefetch::<_MM_HINT_T0>(at.cast());
+        if column == 1 {
+            for lane in 0..LANES {
+                _mm_prefetch::<_MM_HINT_T0>(first.wrapping_add(lane * row).cast());
+                _mm_prefetch::<_MM_HINT_T0>(first.wrapping_add(lane * row + LANES).cast());
+            }
+        } else {
+            for place in 0..DEPTH {
+                _mm_prefetch::<_MM_HINT_T0>(first.wrapping_add(place * column).cast());
             }
         }
     }

@@ -8,17 +8,16 @@
 //! Each element is summed along the inner extent in steps of 512, however threads cut the product.
 
 use super::blocks::{multiply_blocks, multiply_in_turn};
-use super::packed::{self, KEPT, SIDE_OF_THIRDS};
+use super::packed::{self, KEPT, SIDES_OF_THIRDS};
 use super::task::Method;
 use super::tiles::DEPTH;
 use super::{Data, DataMut, Hands, Layout, Then, Write, matrices};
 use crate::error::KernelError;
 
-/// Rows of a product, at least: fewer are multiplied in less time than the second factor is cut in parts. (Of weights 768 x 768, 64 rows are
-/// 1.2 to 1.5 times as fast as by `dense` or `turned`, 48 are 0.97 to 1.2.)
-const FEWEST_ROWS: usize = 64;
-/// Columns, at least. (Of 1024 rows of 1024 places, 64 columns are 0.85 to 1.05 times as fast as by `dense`; of 96 x 96 x 96 1.4 to 1.6.)
-const FEWEST_COLUMNS: usize = 96;
+/// Rows, and columns, of a product at least: fewer are multiplied in less time than the factors are cut in parts. (Of weights 768 x 768,
+/// 64 rows are 1.2 to 1.5 times as fast as by `dense` or `turned`, 48 are 0.97 to 1.2. Of 1024 rows, 64 columns are 1 to 1.3 times as
+/// fast, of 128 rows 1.2 to 1.3.)
+const FEWEST: usize = 64;
 
 /// Whether products of these extents and layouts, of both factors and the result, are computed here.
 pub(super) fn is_fast(extents: [usize; 3], layouts: [Layout; 3]) -> bool {
@@ -27,7 +26,7 @@ pub(super) fn is_fast(extents: [usize; 3], layouts: [Layout; 3]) -> bool {
 }
 
 fn is_large([rows, inner, columns]: [usize; 3]) -> bool {
-    rows >= FEWEST_ROWS && columns >= FEWEST_COLUMNS && inner >= DEPTH
+    rows.min(columns) >= FEWEST && inner >= DEPTH
 }
 
 /// Returns the numbers that so many threads work in, whether the product is written by rows or by columns. A product of smaller extents
@@ -36,10 +35,11 @@ pub(super) fn scratch_len([rows, inner, columns]: [usize; 3], threads: usize) ->
     if !is_large([rows, inner, columns]) || !matrices::is_available() {
         return 0;
     }
-    let (sides, inner) =
-        ([rows, columns].map(|extent| extent.min(SIDE_OF_THIRDS)), inner.min(KEPT));
-    let room = |sides| packed::scratch_len(Method::Thirds, sides, inner);
-    threads.max(1) * room(sides).max(room([sides[1], sides[0]]))
+    let room = |sides: [usize; 2]| {
+        let sides = [0, 1].map(|side| sides[side].min(SIDES_OF_THIRDS[side]));
+        packed::scratch_len(Method::Thirds, sides, inner.min(KEPT))
+    };
+    threads.max(1) * room([rows, columns]).max(room([columns, rows]))
 }
 
 /// Writes a product for which [`is_fast`].
