@@ -1,6 +1,7 @@
 //! Matrix products of all kernels that multiply matrices, bounds checked. They are summed in `f32` and rounded once.
 //!
-//! - `f32` with AVX-512: `dense`, or `turned` for few rows.
+//! - `f32` of at least 64 rows and columns with AMX: `thirds`, which multiplies `bf16` and loses no bits of `f32`.
+//! - Other `f32` with AVX-512: `dense`, or `turned` for few rows.
 //! - `f32` without AVX-512, of fewer than 16 rows, or with strides in both directions: the crate `gemm-f32` (`single`).
 //! - A factor or product of half precision: `blocks` brings blocks of a cache's size to what the processor multiplies fastest
 //!   (`method`). That is `f32` by `gemm` (`widened`), or pairs of `bf16` by AMX (`matrices`) or AVX-512 BF16 (`pairs`).

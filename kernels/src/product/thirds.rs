@@ -1,9 +1,10 @@
 //! Products of `f32` as products of three times three `bf16`, where AMX multiplies these ten and more times as fast as `f32`
 //! (Henry, Tang, Heinecke: "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations", 2019).
 //!
-//! Parts hold all 24 bits of a number ([`super::tiles`]). Of the nine products of parts the three smallest are left out, as they are
-//! below 2^-25 of the product. So sums are as exact as those of `f32`, which round each product by as much. Exceptions are numbers below
-//! 2^-110, about 1e-33, of which the smaller parts are subnormal, and taken for 0.
+//! Parts hold all 24 bits of a number ([`super::cut`]). Of the nine products of parts the three smallest are left out: together they are below
+//! 2^-22 of the product of both numbers, of either sign, and about 2^-25 in the mean. Sums are at least as exact as those of `f32`, which
+//! rounds with each number that is added: the tests hold both against doubles. Exceptions are numbers below 2^-110, about 1e-33, of which
+//! the smaller parts are subnormal, and taken for 0.
 //!
 //! Each element is summed along the inner extent in steps of 512, however threads cut the product.
 
