@@ -113,7 +113,7 @@ pub(super) fn multiply_dense(
     debug_assert!(shared.is_ok(), "parts give no errors");
 }
 
-/// Gives away a product for which [`is_fast`], written by rows, part by part: what [`product`] would write there. Memory of as many
+/// Gives away a product for which [`is_fast`], written by rows, part by part: what [`multiply_dense`] would write there. Memory of as many
 /// numbers as it has is worked in.
 pub(super) fn in_turn(
     [rows, inner, columns]: [usize; 3],

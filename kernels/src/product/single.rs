@@ -77,7 +77,7 @@ impl ProductCut {
     }
 }
 
-/// Multiplies matrices of `f32`: a part of [`super::multiply_single`].
+/// Multiplies matrices of `f32`: a part of [`super::multiply`].
 pub(super) fn multiply_single(
     extents: [usize; 3],
     scale: f32,
