@@ -1,7 +1,7 @@
 //! Prices boxing that is fused: collectives of the update phase travel in buckets, so tensors share their latency.
 //!
 //! The update phase boxes the gradients that updates take, and the variables that go back to their layout. Lowering puts those that are reduced alike
-//! into one message of up to [`BUCKET_BYTES`] (`lower/buckets.rs`). Each tensor pays its bytes. Of the latency it pays the share of a bucket that it
+//! into one message of up to [`BUCKET_BYTES`] (`lower/fuse/buckets.rs`). Each tensor pays its bytes. Of the latency it pays the share of a bucket that it
 //! fills, but no less than if all variables of its mesh shared one bucket. Without this rule plans would avoid many small gradients that together
 //! cost one message.
 

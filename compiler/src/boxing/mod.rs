@@ -4,7 +4,7 @@
 //! steps are all-reduce, reduce-scatter, all-gather, all-to-all, local slice and local mask (`steps`). Between meshes, and where
 //! it is cheaper than several steps, ranks exchange the rectangles in which the layouts overlap, point to point. Partial
 //! contributions are summed in rank order.
-//! A tensor is boxed to one layout once, however many ops read it in that layout. The planner prices it so, and lowering does so (`lower/copies.rs`).
+//! A tensor is boxed to one layout once, however many ops read it in that layout. The planner prices it so, and lowering does so (`lower/tasks/copies.rs`).
 //! Nothing here moves data or knows actors. Start reading with [`find_route`].
 
 mod apart;

@@ -1,9 +1,9 @@
 //! Lowering: from decisions to programs.
 //!
-//! `collect` lists what all ranks do as *tasks*. `segments` cuts the step into parts that run once and parts that run for
-//! every microbatch. `elementwise` and `buckets` fuse. `program` turns one rank's part into registers at fixed offsets,
-//! actors, and streams with a fixed order; `lifetimes`, `in_place` and `memory` find slots and offsets for them. Start
-//! reading with [`lower`]. Nothing here chooses a layout or a stage.
+//! `tasks` lists what all ranks do. The table of `steps` takes these tasks to the order in which ranks act: it cuts the step into
+//! parts that run once and parts that run for every microbatch, joins tasks (`fuse`), and moves them (`order`). `program` turns one
+//! rank's part into registers at fixed offsets, actors, and streams with a fixed order, and `memory` finds slots and offsets for
+//! them. Start reading with [`lower`]. Nothing here chooses a layout or a stage.
 //!
 //! # Where memory is short
 //!
@@ -26,7 +26,6 @@ use std::collections::BTreeMap;
 use graphc_ir::cycle::format_cycle;
 use graphc_ir::enter_span;
 use graphc_ir::ids::ProgramId;
-use graphc_ir::mesh::DeviceKind;
 use graphc_ir::plan::{
     BoxingEntry, Channel, Cluster, CompileOptions, Layout, Program, RankEntry, TensorEntry,
 };
@@ -35,36 +34,16 @@ use crate::cost::add_sums_in_products;
 use crate::decisions::{Decisions, Sharding};
 use crate::side_by_side::map_side_by_side;
 
-mod background;
-mod before_updates;
-mod block_clock;
-mod buckets;
-mod casts;
-mod chains;
-mod cheap;
-mod collect;
-mod copies;
-mod early_updates;
-mod elementwise;
-mod flow;
-mod in_flight;
-mod in_place;
-mod lifetimes;
+mod fuse;
 mod memory;
-mod places;
+mod order;
 mod program;
-mod reuse;
-mod schedule;
-mod second_stream;
-mod segments;
-mod sort;
-mod tables;
-mod task_graph;
+mod steps;
+mod tasks;
 #[cfg(test)]
 mod tests;
-mod together;
 
-pub use tables::collective_counts;
+pub use program::tables::collective_counts;
 
 /// The result of lowering, from which a plan is made.
 #[derive(Clone, Debug)]
@@ -179,27 +158,12 @@ pub fn lower(
 ) -> Result<Lowered, LowerError> {
     let _span = enter_span!("lower");
     let world: usize = options.mesh.iter().product();
-    let mut job = collect::collect_tasks(decisions, sharding, cluster)?;
+    let mut job = tasks::collect::collect_tasks(decisions, sharding, cluster)?;
     check_ranks(&job, world)?;
-    segments::assign_segments(&mut job)?;
-    sort::sort_tasks(&mut job)?;
-    elementwise::fuse_elementwise(&mut job, cluster)?;
-    match how.streams {
-        Streams::One => background::scatter_early(&mut job),
-        Streams::ByDue => background::mark_background(&mut job),
-    }
-    buckets::fuse_collectives(&mut job)?;
-    before_updates::move_ahead(&mut job)?;
-    match cluster.device.kind {
-        DeviceKind::Cpu => early_updates::move_up(&mut job)?,
-        DeviceKind::Cuda => casts::put_together(&mut job)?,
-    }
-    if how.streams == Streams::ByDue {
-        second_stream::reorder_second_stream(&mut job, how.ahead)?;
-    }
-    sort::number_communication(&mut job);
-    let schedule = schedule::BlockSchedule::new(&job, options.schedule, decisions.staging.stages);
-    let cx = program::Context {
+    steps::run_steps(&mut job, &steps::StepContext { cluster, how })?;
+    let schedule =
+        order::schedule::BlockSchedule::new(&job, options.schedule, decisions.staging.stages);
+    let cx = program::build::Context {
         job: &job,
         schedule: &schedule,
         placed: how.placed,
@@ -209,20 +173,20 @@ pub fn lower(
     };
     let (mut programs, ranks) = programs(&cx, world, decisions.staging.stages);
     programs.iter_mut().for_each(|program| add_sums_in_products(cluster, &job.layouts, program));
-    let tensors = tables::tensor_entries(decisions, sharding);
-    let task_graph::TaskGraph { boxing, layouts, channels, .. } = job;
+    let tensors = program::tables::tensor_entries(decisions, sharding);
+    let tasks::task_graph::TaskGraph { boxing, layouts, channels, .. } = job;
     Ok(Lowered { tensors, boxing, layouts, channels, programs, ranks })
 }
 
 /// Builds the programs, in order of the first rank that runs each.
 fn programs(
-    cx: &program::Context<'_>,
+    cx: &program::build::Context<'_>,
     world: usize,
     stages: usize,
 ) -> (Vec<Program>, Vec<RankEntry>) {
-    let mut known: BTreeMap<&program::ProgramPart, ProgramId> = BTreeMap::new();
+    let mut known: BTreeMap<&program::build::ProgramPart, ProgramId> = BTreeMap::new();
     let mut distinct = Vec::new();
-    let (parts, part_of) = program::find_parts(cx.job, world, stages);
+    let (parts, part_of) = program::build::find_parts(cx.job, world, stages);
     let mut program_of = Vec::new();
     for part in &parts {
         program_of.push(*known.entry(part).or_insert_with(|| {
@@ -231,12 +195,12 @@ fn programs(
         }));
     }
     // Side by side: those of different stages have nothing in common.
-    let programs = map_side_by_side(distinct, |part| program::build_program(cx, part));
+    let programs = map_side_by_side(distinct, |part| program::build::build_program(cx, part));
     let ranks = part_of.into_iter().map(|part| RankEntry { program: program_of[part] }).collect();
     (programs, ranks)
 }
 
-fn check_ranks(job: &task_graph::TaskGraph, world: usize) -> Result<(), LowerError> {
+fn check_ranks(job: &tasks::task_graph::TaskGraph, world: usize) -> Result<(), LowerError> {
     for task in &job.tasks {
         if let Some(&rank) = task.ranks.iter().find(|&&rank| rank as usize >= world) {
             return Err(LowerError::Rank { task: task.name.clone(), rank, world });

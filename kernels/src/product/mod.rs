@@ -33,12 +33,8 @@ mod tiles;
 mod turned;
 mod widened;
 
-#[cfg(all(test, target_arch = "x86_64"))]
-mod dense_tests;
 #[cfg(test)]
 mod tests;
-#[cfg(all(test, target_arch = "x86_64"))]
-mod thirds_tests;
 
 use std::ops::Range;
 

@@ -1,0 +1,135 @@
+//! Segments, into which the step is cut: even ones run once a step, odd ones for every microbatch.
+//!
+//! A value that is accumulated over all microbatches may be read by microbatch-rate tasks, such as the number of labels
+//! that count. It ends one odd segment and is read in the next. Tasks stand as late as their readers allow. So the way to
+//! such a value is short, and everything else stays in the last odd segment, the pipelined one.
+
+use std::collections::BTreeMap;
+
+use graphc_ir::plan::{Action, Rate};
+
+use super::sort::{list_edges, topological_order};
+use super::task_graph::{BufferId, TaskGraph, TaskId};
+use crate::decisions::Phase;
+use crate::lower::LowerError;
+
+/// Assigns every task to its segment.
+///
+/// # Errors
+/// Returns an error if tasks wait for each other in a circle.
+pub(in crate::lower) fn assign_segments(job: &mut TaskGraph) -> Result<(), LowerError> {
+    let edges = list_edges(job);
+    let order =
+        topological_order(job, &edges, |task| (job.tasks[task].phase, job.tasks[task].anchor))?;
+    let (mut before, mut after) = (vec![Vec::new(); order.len()], vec![Vec::new(); order.len()]);
+    for edge in &edges {
+        before[edge.to].push((edge.from, edge.segments));
+        after[edge.from].push((edge.to, edge.segments));
+    }
+    let odd = |task: usize| usize::from(job.tasks[task].rate == Rate::Microbatch);
+    let mut earliest = vec![0; order.len()];
+    for &task in &order {
+        let arrivals = before[task].iter().map(|&(from, distance)| earliest[from] + distance);
+        earliest[task] = arrivals.fold(odd(task), usize::max);
+    }
+    let greatest = earliest.iter().copied().max().unwrap_or(0);
+    let last = greatest + greatest % 2;
+    let mut segments = earliest.clone();
+    for &task in order.iter().rev() {
+        let fixed = earliest[task] == 0 && job.tasks[task].phase != Phase::Update;
+        if !fixed {
+            let limits = after[task].iter().map(|&(to, distance)| segments[to] - distance);
+            segments[task] = limits.fold(last - odd(task), usize::min);
+        }
+    }
+    for (task, segment) in job.tasks.iter_mut().zip(segments) {
+        task.segment = segment;
+    }
+    make_again(job);
+    Ok(())
+}
+
+/// Makes copies of cheap tasks for a segment that reads microbatch-rate values of an earlier one. Otherwise the values of all microbatches would be
+/// kept. For example, labels are fed, gathered and compared once for their number and once for the loss.
+struct SegmentCopier<'a> {
+    job: &'a mut TaskGraph,
+    /// The copies made so far, by the buffer that each copies and the segment.
+    made: BTreeMap<(BufferId, usize), BufferId>,
+}
+
+/// The most tasks that are made again for one reader.
+const MOST_TASKS: usize = 8;
+
+fn make_again(job: &mut TaskGraph) {
+    let mut again = SegmentCopier { job, made: BTreeMap::new() };
+    for reader in 0..again.job.tasks.len() {
+        let segment = again.job.tasks[reader].segment;
+        for place in 0..again.job.tasks[reader].inputs.len() {
+            let input = again.job.tasks[reader].inputs[place];
+            if again.crosses_segment(input, segment)
+                && again.count_copied_tasks(input, segment) <= MOST_TASKS
+            {
+                again.job.tasks[reader].inputs[place] = again.copy_buffer(input, segment);
+            }
+        }
+    }
+}
+
+impl SegmentCopier<'_> {
+    /// Whether a buffer is filled for every microbatch of an earlier segment.
+    fn crosses_segment(&self, buffer: BufferId, segment: usize) -> bool {
+        let producer = self.job.buffers[buffer.0].producer;
+        let earlier = producer.is_some_and(|task| self.job.tasks[task.0].segment < segment);
+        earlier && self.job.buffers[buffer.0].rate == Rate::Microbatch
+    }
+
+    /// Returns the number of tasks that it takes to make a buffer again; more than [`MOST_TASKS`] if one of them is not cheap.
+    fn count_copied_tasks(&self, buffer: BufferId, segment: usize) -> usize {
+        let Some(TaskId(task)) = self.job.buffers[buffer.0].producer else { return 0 };
+        let task = &self.job.tasks[task];
+        if !is_cheap(&task.action) {
+            return MOST_TASKS + 1;
+        }
+        let inputs = task.inputs.iter().filter(|input| self.crosses_segment(**input, segment));
+        inputs.fold(1, |sum, &input| {
+            (sum + self.count_copied_tasks(input, segment)).min(MOST_TASKS + 1)
+        })
+    }
+
+    /// Returns the copy of a buffer in a segment, which is made if there is none.
+    fn copy_buffer(&mut self, buffer: BufferId, segment: usize) -> BufferId {
+        if let Some(&known) = self.made.get(&(buffer, segment)) {
+            return known;
+        }
+        let Some(TaskId(original)) = self.job.buffers[buffer.0].producer else { return buffer };
+        let mut task = self.job.tasks[original].clone();
+        task.segment = segment;
+        for input in &mut task.inputs {
+            if self.crosses_segment(*input, segment) {
+                *input = self.copy_buffer(*input, segment);
+            }
+        }
+        for output in &mut task.outputs {
+            let copy = self.job.add_buffer(self.job.buffers[output.0].clone());
+            self.made.insert((*output, segment), copy);
+            *output = copy;
+        }
+        if let Some(entry) = task.boxing {
+            task.boxing = Some(self.job.boxing.len());
+            self.job.boxing.push(self.job.boxing[entry].clone());
+        }
+        self.job.add_task(task);
+        self.made[&(buffer, segment)]
+    }
+}
+
+/// Whether an action is cheap: a feed, boxing on one mesh, or an op that goes through memory once.
+fn is_cheap(action: &Action) -> bool {
+    match action {
+        Action::Feed { .. } | Action::Local { .. } | Action::Collective { .. } => true,
+        Action::Compute { op, .. } => {
+            op.operation().is_elementwise() || op.operation().movement().is_some()
+        }
+        _ => false,
+    }
+}
