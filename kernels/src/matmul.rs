@@ -85,8 +85,9 @@ pub(crate) fn is_added_in_place(op: &MatMul, [a, b]: [&TensorType; 2], sum: &Ten
     let Ok(plan) = BatchProduct::new(op, &a.shape, &b.shape, &sum.shape) else { return false };
     let fits = match a.dtype {
         DType::F32 => !plan.is_written_by_columns(a.dtype),
-        DType::BF16 => true,
-        // A small gradient overflows as it does without microbatches, so as many steps are skipped.
+        // What is small is rounded as it is without microbatches, and as by other engines: so f16 overflows in as many steps, and the
+        // weights of a small model that are rounded to 8 bits are the same.
+        DType::BF16 => plan.rows * plan.columns >= MANY,
         DType::F16 => plan.starts.len() == 1 && plan.rows * plan.columns >= MANY,
         _ => false,
     };
