@@ -161,3 +161,37 @@ fn parts_that_are_given_away_are_the_product() {
         }
     }
 }
+
+#[test]
+fn factors_and_products_lie_by_rows_or_by_columns() {
+    for extents in [[70, 90, 130], [300, 1050, 64]] {
+        let [rows, inner, columns] = extents;
+        let lay = |by_rows: bool, extents: [usize; 2]| match by_rows {
+            true => Layout::rows(extents[1] + 3),
+            false => Layout::rows(extents[0] + 2).t(),
+        };
+        for kind in 0..8 {
+            let [of_a, of_b, to] =
+                [(1, [rows, inner]), (2, [inner, columns]), (4, [rows, columns])]
+                    .map(|(bit, extents)| lay(kind & bit == 0, extents));
+            let a = numbers(of_a.last(rows, inner) + 1, 1);
+            let b = numbers(of_b.last(inner, columns) + 1, 2);
+            let before = numbers(to.last(rows, columns) + 1, 3);
+            let mut out = before.clone();
+            let mut room = vec![f32::NAN; room::<f32, f32, f32>(extents, 1)];
+            let (scale, hands) = (-0.5, Hands::own(&mut room));
+            multiply(extents, scale, (&a, of_a), (&b, of_b), (&mut out, to), Write::Add, hands);
+            for (row, column) in (0..rows).flat_map(|row| (0..columns).map(move |c| (row, c))) {
+                let term = |k: usize| {
+                    f64::from(a[row * of_a.row + k * of_a.column])
+                        * f64::from(b[k * of_b.row + column * of_b.column])
+                };
+                let at = row * to.row + column * to.column;
+                let expected = f64::from(before[at]) - 0.5 * (0..inner).map(term).sum::<f64>();
+                let error = (f64::from(out[at]) - expected).abs();
+                let limit = 1e-6 * (inner as f64).sqrt();
+                assert!(error < limit, "{extents:?} {kind}, row {row}, column {column}: {error}");
+            }
+        }
+    }
+}
