@@ -36,7 +36,6 @@ impl StepContext<'_> {
 struct LoweringStep {
     name: &'static str,
     /// The reason for its position in the order.
-    #[cfg_attr(not(test), allow(dead_code, reason = "is for readers of the table"))]
     why: &'static str,
     /// The plans that it acts on.
     applies: fn(&StepContext<'_>) -> bool,
@@ -128,7 +127,7 @@ const STEPS: &[LoweringStep] = &[
 /// Returns an error if tasks wait for each other in a circle.
 pub(super) fn run_steps(tasks: &mut TaskGraph, cx: &StepContext<'_>) -> Result<(), LowerError> {
     for step in STEPS.iter().filter(|step| (step.applies)(cx)) {
-        let _span = enter_span!("lowering step", name = step.name);
+        let _span = enter_span!("lowering step", name = step.name, why = step.why);
         (step.run)(tasks, cx)?;
     }
     Ok(())

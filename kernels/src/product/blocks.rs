@@ -3,6 +3,8 @@
 //! Van Zee and van de Geijn, "BLIS", 2015). An element's sum runs in the same order wherever cuts between rows and
 //! columns fall: each cut along the inner extent follows from that alone.
 
+use std::ops::Range;
+
 use graphc_ir::shard::split_range;
 
 #[cfg(target_arch = "x86_64")]
@@ -65,15 +67,16 @@ pub(super) fn multiply_in_turn(
     let pointer = Pointer::Single(area.as_mut_ptr());
     let target = BlockTarget { place: ProductPlace { pointer, rows, columns, stride: columns } };
     let task = ProductTask { method, extents, scale: 1.0, factors, add: false, target };
-    let pool = hands.pool;
+    let (pool, block) = (hands.pool, task.extents_of_block(hands.threads));
     let mut parts = Vec::new();
-    for (blocks, room) in task.share(hands) {
-        let own = blocks.iter().map(|block| block.extents[0] * block.extents[1]).sum();
-        parts.push((blocks, room, area.split_off_mut(..own).unwrap_or_default()));
+    for (own, room) in task.share(block, hands) {
+        let sizes = own.clone().map(|index| task.block(block, index).extents);
+        let size = sizes.map(|[rows, columns]| rows * columns).sum();
+        parts.push((own, room, area.split_off_mut(..size).unwrap_or_default()));
     }
-    parallel::run_parts(pool, parts, &|(blocks, room, area)| {
+    parallel::run_parts(pool, parts, &|(own, room, area)| {
         let mut writer = PartWriter { area, whole: columns, then };
-        packed::compute_blocks(&task, blocks, room, &mut writer)
+        packed::compute_blocks(&task, own.map(|index| task.block(block, index)), room, &mut writer)
     })
 }
 
@@ -126,26 +129,31 @@ fn room_of_block(method: Method, block: [usize; 2], inner: usize) -> usize {
 impl ProductTask<'_> {
     /// Computes all blocks.
     fn share_blocks(&self, hands: Hands<'_>) {
-        let pool = hands.pool;
-        let shared = parallel::run_parts(pool, self.share(hands), &|(blocks, room)| {
-            self.compute_blocks(blocks, room);
+        let (pool, extents) = (hands.pool, self.extents_of_block(hands.threads));
+        let shared = parallel::run_parts(pool, self.share(extents, hands), &|(own, room)| {
+            self.compute_blocks(own.map(|index| self.block(extents, index)), room);
             Ok(())
         });
         debug_assert!(shared.is_ok(), "blocks give no errors");
     }
 
-    /// Shares the blocks among threads, and the memory to work in: each thread gets some in a row, which have rows in common.
-    fn share<'r>(&self, hands: Hands<'r>) -> Vec<(Vec<ProductBlock>, &'r mut [f32])> {
-        let extents = extents_of_block(self.method, self.extents, hands.threads);
+    fn extents_of_block(&self, threads: usize) -> [usize; 2] {
+        extents_of_block(self.method, self.extents, threads)
+    }
+
+    /// Shares the numbers of blocks of these extents among threads, and the memory to work in: each thread gets some in a row, which have rows in
+    /// common.
+    fn share<'r>(
+        &self,
+        extents: [usize; 2],
+        hands: Hands<'r>,
+    ) -> Vec<(Range<usize>, &'r mut [f32])> {
         let count = count_blocks(self.extents, extents);
         let own = room_of_block(self.method, extents, self.extents[1]);
         let parts = if hands.pool.is_some() { hands.threads.clamp(1, count) } else { 1 };
         assert!(hands.room.len() >= parts * own, "room to multiply");
-        let blocks = |part| {
-            split_range(count, parts, part).map(|index| self.block(extents, index)).collect()
-        };
         let rooms = hands.room.chunks_exact_mut(own).take(parts);
-        rooms.enumerate().map(|(part, room)| (blocks(part), room)).collect()
+        rooms.enumerate().map(|(part, room)| (split_range(count, parts, part), room)).collect()
     }
 
     /// Returns a block by its number: row by row.
@@ -157,11 +165,9 @@ impl ProductTask<'_> {
         ProductBlock { start, extents }
     }
 
-    fn compute_blocks(&self, blocks: Vec<ProductBlock>, room: &mut [f32]) {
+    fn compute_blocks(&self, blocks: impl Iterator<Item = ProductBlock>, room: &mut [f32]) {
         match self.method {
-            Method::Widened => {
-                blocks.into_iter().for_each(|block| widened::compute_block(self, block, room));
-            }
+            Method::Widened => blocks.for_each(|block| widened::compute_block(self, block, room)),
             #[cfg(target_arch = "x86_64")]
             _ => {
                 let computed = packed::compute_blocks(self, blocks, room, &mut WholeWriter(self));

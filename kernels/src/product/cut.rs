@@ -1,4 +1,4 @@
-//! Numbers of `f32` cut in three parts of `bf16`, packed as tiles ([`super::tiles`]): the first 8 bits of the number, what is missing then,
+//! Numbers of `f32` cut in three parts of `bf16`, packed as tiles ([`super::tiles`]): the number rounded to 8 bits, what is missing then,
 //! rounded to 8 bits, and what is still missing. Three parts of 8 bits hold all 24 bits of the number. Where the words of a `bf16` would be one tile,
 //! those of the parts are three, the greatest parts first.
 //!
@@ -17,7 +17,7 @@ const AHEAD: usize = 2;
 
 impl FactorStrip<'_> {
     /// Packs three tiles after three tiles along the inner extent, then the next lanes. They are taken in the order in which the factor
-    /// lies in memory, so that each of its lines is read once. Returns whether all numbers are finite.
+    /// lies in memory, so that each of its lines is read once. Returns whether all numbers are finite when they are rounded.
     #[target_feature(enable = "avx512f")]
     pub(super) fn pack_thirds(&self, order: Order, to: &mut [f32]) -> bool {
         let [across, steps] = [self.extents[0].div_ceil(LANES), self.extents[1].div_ceil(DEPTH)];
@@ -60,7 +60,7 @@ impl FactorStrip<'_> {
         }
     }
 
-    /// Packs three tiles. Adds 0 times each number to `zeros`.
+    /// Packs three tiles. Adds 0 times what the first parts lack to `zeros`.
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn cut_tile(
@@ -105,7 +105,7 @@ impl FactorStrip<'_> {
 }
 
 /// Writes a line of each of three tiles: 16 numbers of the first 16 places along the inner extent, and as many of the others. Adds 0 times
-/// each number to `zeros`, which are 0 as long as all numbers are finite.
+/// what the first part lacks to `zeros`, which are 0 as long as all numbers are finite when they are rounded.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn cut_line(
@@ -115,14 +115,11 @@ fn cut_line(
     to: &mut [f32; THIRDS * TILE],
 ) {
     let mut rest = [low, high];
-    for (zeros, numbers) in zeros.iter_mut().zip(rest) {
-        *zeros = _mm512_fmadd_ps(numbers, _mm512_setzero_ps(), *zeros);
-    }
     let upper = _mm512_set1_epi32(0xFFFF_0000u32 as i32);
     for part in 0..THIRDS {
         let mut bits = rest.map(|numbers| _mm512_castps_si512(numbers));
-        if part == 1 {
-            // Halves are rounded away from 0.
+        if part + 1 < THIRDS {
+            // Halves are rounded away from 0; of the last part there is nothing to round.
             bits = bits.map(|bits| _mm512_add_epi32(bits, _mm512_set1_epi32(0x8000)));
         }
         let [low, high] = bits;
@@ -136,6 +133,11 @@ fn cut_line(
         for (rest, bits) in rest.iter_mut().zip(bits) {
             let part = _mm512_castsi512_ps(_mm512_and_si512(bits, upper));
             *rest = _mm512_sub_ps(*rest, part);
+        }
+        if part == 0 {
+            for (zeros, rest) in zeros.iter_mut().zip(rest) {
+                *zeros = _mm512_fmadd_ps(rest, _mm512_setzero_ps(), *zeros);
+            }
         }
     }
 }

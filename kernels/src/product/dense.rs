@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 
 use graphc_ir::shard::split_range;
 
-use super::{Hands, Layout, ProductPart, Then, Write};
+use super::{Hands, Layout, ProductPart, Then, Write, by_rows};
 use crate::error::KernelError;
 use crate::panels::{Panel, Panels, copy_rows, cut_panels, load_rows, store_rows};
 use crate::parallel;
@@ -86,21 +86,16 @@ pub(super) struct DenseProduct<'a> {
 
 /// Writes a product for which [`is_fast`]. Each element is summed in an order that follows from the inner extent alone.
 pub(super) fn multiply_dense(
-    [rows, inner, columns]: [usize; 3],
+    extents: [usize; 3],
     scale: f32,
-    [(a, by_row), (b, layout)]: [(&[f32], Layout); 2],
+    factors: [(&[f32], Layout); 2],
     (out, to): (&mut [f32], Layout),
     write: Write,
     hands: Hands<'_>,
 ) {
-    let by_rows = to.column == 1;
-    let (extents, factors, stride) = if by_rows {
-        ([rows, inner, columns], [(a, by_row), (b, layout)], to.row)
-    } else {
-        ([columns, inner, rows], [(b, layout.t()), (a, by_row.t())], to.column)
-    };
+    let (extents, factors, rows) = by_rows(extents, factors, to);
     let (to, add) = (VectorTarget::new(out), write == Write::Add);
-    let whole = DenseProduct { extents, scale, factors, to, at: 0, stride, add };
+    let whole = DenseProduct { extents, scale, factors, to, at: 0, stride: rows.row, add };
     let threads = if hands.pool.is_some() { hands.threads.max(1) } else { 1 };
     if threads == 1 {
         return whole.multiply_blocks(hands.room);

@@ -242,6 +242,23 @@ pub(crate) fn multiply<A: Number, B: Number, R: Number>(
     }
 }
 
+/// A product of `f32`: its extents, its factors, and where it is written.
+#[cfg(target_arch = "x86_64")]
+type SingleProduct<'a> = ([usize; 3], [(&'a [f32], Layout); 2], Layout);
+
+/// Returns a product that is written by rows or by columns as one that is written by rows: itself, or its transpose.
+#[cfg(target_arch = "x86_64")]
+fn by_rows<'a>(
+    [rows, inner, columns]: [usize; 3],
+    [(a, of_a), (b, of_b)]: [(&'a [f32], Layout); 2],
+    to: Layout,
+) -> SingleProduct<'a> {
+    match to.column {
+        1 => ([rows, inner, columns], [(a, of_a), (b, of_b)], to),
+        _ => ([columns, inner, rows], [(b, of_b.t()), (a, of_a.t())], to.t()),
+    }
+}
+
 /// A part of a product: some columns of some rows.
 pub(crate) struct ProductPart<'a> {
     /// The place of its first element in the product.

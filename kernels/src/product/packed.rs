@@ -51,7 +51,7 @@ pub(super) trait BlockWriter {
 /// Computes blocks of a product. Those that follow each other in the same rows share the first factor's tiles.
 pub(super) fn compute_blocks(
     task: &ProductTask<'_>,
-    blocks: Vec<ProductBlock>,
+    blocks: impl Iterator<Item = ProductBlock>,
     room: &mut [f32],
     writer: &mut impl BlockWriter,
 ) -> Result<(), KernelError> {

@@ -1,17 +1,20 @@
-//! What three `bf16` do not hold: infinite numbers, of which nothing is left to cut, and what is not a number. What these meet is summed
-//! again in `f32`, or is not a number either.
+//! What three `bf16` do not hold: infinite numbers, those within 1/512 of the greatest `f32`, which rounding makes infinite, and what is not
+//! a number. What these meet is summed again in `f32`, or is not a number either.
 
 use super::pairs::{SIDE, Sums};
 use super::tiles::FactorStrip;
 use super::{Data, Layout};
+
+/// The least magnitude that is infinite when it is rounded to `bf16`.
+const INFINITE: f32 = f32::from_bits(0x7F7F_8000);
 
 /// What the numbers of a lane need.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum LaneKind {
     /// Three parts hold all of them.
     Held,
-    /// One is infinite, so that what the lane meets is summed again.
-    Infinite,
+    /// One is so large that what the lane meets is summed again.
+    Large,
     /// One is not a number.
     NotANumber,
 }
@@ -39,7 +42,7 @@ impl<'a> SpecialLanes<'a> {
                 match of_row.max(of_column) {
                     LaneKind::Held => {}
                     LaneKind::NotANumber => *sum = f32::NAN,
-                    LaneKind::Infinite => {
+                    LaneKind::Large => {
                         let terms = by_row.lane(top + row).zip(by_column.lane(left + column));
                         *sum = terms.fold(0.0, |sum, (a, b)| a.mul_add(b, sum));
                     }
@@ -61,7 +64,7 @@ impl<'a> FactorStrip<'a> {
     fn kind(&self, lane: usize) -> LaneKind {
         let kind = |x: f32| match () {
             () if x.is_nan() => LaneKind::NotANumber,
-            () if x.is_infinite() => LaneKind::Infinite,
+            () if x.abs() >= INFINITE => LaneKind::Large,
             () => LaneKind::Held,
         };
         self.lane(lane).map(kind).max().unwrap_or(LaneKind::Held)

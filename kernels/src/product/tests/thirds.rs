@@ -5,14 +5,16 @@ use std::time::Duration;
 
 use graphc_ir::random::RandomStream;
 
-use super::super::{Hands, Layout, ProductPart, Write, dense, in_turn, matrices, multiply, room};
+use super::super::{
+    Hands, Layout, ProductPart, Write, dense, in_turn, matrices, multiply, room, thirds,
+};
 use crate::threads::ThreadPool;
 
 /// Extents of one block and of several, of one step along the inner extent and of several, of no whole tiles.
 const EXTENTS: [[usize; 3]; 7] = [
-    [48, 32, 48],
-    [64, 64, 64],
-    [50, 257, 70],
+    [64, 32, 64],
+    [64, 64, 96],
+    [66, 257, 70],
     [130, 1100, 75],
     [530, 90, 600],
     [97, 2100, 520],
@@ -76,6 +78,8 @@ fn thirds_are_as_exact_as_singles() {
     }
     for extents in EXTENTS {
         let [rows, inner, columns] = extents;
+        let layouts = [inner, columns, columns].map(Layout::rows);
+        assert!(thirds::is_fast(extents, layouts), "{extents:?} is multiplied by thirds");
         let normal = [numbers(rows * inner, 1), numbers(inner * columns, 2)];
         // Of many magnitudes; and of one sign, where errors of rounding do not cancel each other.
         let spread = |x: f32| x * 2.0f32.powi((x * 1e4) as i32 % 20);
@@ -111,7 +115,8 @@ fn whole_numbers_of_24_bits_are_multiplied_exactly() {
 fn numbers_that_thirds_do_not_hold_are_multiplied_as_singles() {
     let extents = [70, 600, 80];
     let [rows, inner, columns] = extents;
-    for special in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX, -3.4e38] {
+    let all_ones = f32::from_bits(u32::MAX);
+    for special in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, all_ones, f32::MAX, -3.4e38] {
         let mut a = vec![0.25; rows * inner];
         let mut b = vec![0.5; inner * columns];
         // One in the first step along the inner extent, one in the last.
