@@ -1,8 +1,9 @@
 //! Filetests of the parser's errors: each file under `text_errors/` is a text with, after it, what is said of it, as
-//! comments that begin with `//!`. GRAPHC_BLESS=1 writes what is said now.
+//! comments that begin with `//!`. `UPDATE_EXPECT=1` writes what is said now.
 
 use std::path::Path;
 
+use expect_test::expect_file;
 use graphc_ir::text::{ParseErrors, parse_graph};
 
 #[test]
@@ -12,26 +13,18 @@ fn errors_are_as_the_files_say() {
     let mut paths: Vec<_> = entries.map(|entry| entry.expect("is readable").path()).collect();
     paths.sort();
     assert!(paths.len() >= 20, "only {} files", paths.len());
-    let wrong: Vec<String> = paths.iter().filter_map(|path| check(path)).collect();
-    assert!(wrong.is_empty(), "GRAPHC_BLESS=1 accepts these:\n{}", wrong.join("\n\n"));
+    for path in paths {
+        expect_file![&path].assert_eq(&with_errors(&path));
+    }
 }
 
-/// Compares the errors of a file's text with those that the file expects, and returns the difference, if there is one.
-fn check(path: &Path) -> Option<String> {
+/// Returns the text of a file, with the errors that it has now behind it.
+fn with_errors(path: &Path) -> String {
     let file = std::fs::read_to_string(path).expect("is readable");
-    let (text, expected): (Vec<&str>, Vec<&str>) =
-        file.lines().partition(|line| !line.starts_with("//!"));
-    let text = text.join("\n") + "\n";
+    let text = file.lines().filter(|line| !line.starts_with("//!"));
+    let text: String = text.map(|line| format!("{line}\n")).collect();
     let errors: ParseErrors = parse_graph(&text).expect_err("the text is wrong");
-    let found = errors.to_string();
-    let found: Vec<String> =
-        found.lines().map(|line| format!("//! {line}").trim_end().to_string()).collect();
-    if found == expected {
-        return None;
-    }
-    if std::env::var_os("GRAPHC_BLESS").is_some() {
-        std::fs::write(path, text + &found.join("\n") + "\n").expect("is writable");
-        return None;
-    }
-    Some(format!("{}:\n{}", path.display(), found.join("\n")))
+    let errors = errors.to_string();
+    let errors = errors.lines().map(|line| format!("//! {line}").trim_end().to_owned() + "\n");
+    text + &errors.collect::<String>()
 }

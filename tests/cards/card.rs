@@ -7,6 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::machine::Machine;
+use expect_test::expect_file;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -417,17 +418,13 @@ fn sample() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/card_sample")
 }
 
-/// The table of the results in a folder, which stands there as well. `GRAPHC_BLESS=1` writes it anew.
+/// The table of the results in a folder, which stands there as well. `UPDATE_EXPECT=1` writes it anew.
 fn check_table(of: &Path) -> String {
     let parts = ["right", "fast", "why"].map(|part| of.join(part));
     let made = table(&parts.each_ref().map(PathBuf::as_path));
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     let made = String::from_utf8(made.stdout).expect("UTF-8");
-    let path = of.join("table.md");
-    if std::env::var_os("GRAPHC_BLESS").is_some() {
-        std::fs::write(&path, &made).expect("a file");
-    }
-    assert_eq!(made, std::fs::read_to_string(&path).expect("table.md"), "GRAPHC_BLESS=1 writes it");
+    expect_file![of.join("table.md")].assert_eq(&made);
     made
 }
 

@@ -1,7 +1,7 @@
 //! The kernels of two real trainings, GPT-2 124M and ResNet-50, as NVIDIA's compiler makes them for four generations of cards: what they
 //! need of a multiprocessor, and what they would take if nothing but memory and arithmetic bounded them. No register may be kept in memory.
 //!
-//! `GRAPHC_BLESS=1 cargo test --test cards cuda_kernels::` writes the table into docs/gpu.md. What it says of time is computed, not measured;
+//! `UPDATE_EXPECT=1 cargo test --test cards cuda_kernels::` writes the table into docs/gpu.md. What it says of time is computed, not measured;
 //! sectors are counted by the double, which executes the actors of the same models on a smaller batch.
 
 use std::collections::BTreeMap;
@@ -241,7 +241,7 @@ fn no_kernel_of_real_trainings_spills() {
     if !nvrtc::is_installed() {
         return println!("skipped: NVRTC is not installed");
     }
-    let blessed = std::env::var_os("GRAPHC_BLESS").is_some();
+    let blessed = std::env::var_os("UPDATE_EXPECT").is_some();
     let (mut table, mut spills) = (String::new(), Vec::new());
     for Training { name, plan, small } in trainings() {
         let _ = write!(

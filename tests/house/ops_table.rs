@@ -1,7 +1,9 @@
-//! The tables of docs/ops.md, which follow from the sources: `GRAPHC_BLESS=1 cargo test --workspace --test house ops_table` writes them anew.
+//! The tables of docs/ops.md, which follow from the sources: `UPDATE_EXPECT=1` writes them anew.
 
 use std::fmt::Write;
 use std::path::Path;
+
+use expect_test::expect_file;
 
 /// The text before the tables.
 const BEGIN: &str = "# Ops\n\nWhat a model may consist of: the ops of ONNX that are imported, and the methods that write a model in Rust.\n\
@@ -10,16 +12,8 @@ const BEGIN: &str = "# Ops\n\nWhat a model may consist of: the ops of ONNX that 
 #[test]
 fn the_tables_of_ops_are_those_of_the_sources() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let path = root.join("docs/ops.md");
     let made = [BEGIN.to_owned(), onnx_tables(root), method_tables(root)].join("\n");
-    if std::env::var_os("GRAPHC_BLESS").is_some() {
-        std::fs::write(&path, &made).expect("writable");
-    }
-    let found = std::fs::read_to_string(&path).expect("docs/ops.md");
-    assert!(
-        found == made,
-        "docs/ops.md is not what the sources say: GRAPHC_BLESS=1 cargo test --workspace --test house ops_table"
-    );
+    expect_file![root.join("docs/ops.md")].assert_eq(&made);
 }
 
 fn onnx_tables(root: &Path) -> String {

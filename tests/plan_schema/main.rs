@@ -1,5 +1,5 @@
 //! docs/plan.md and docs/plan.schema.json say what plans are made of. Both are written from the doc comments of the types themselves, and
-//! this test holds them to the source: `GRAPHC_BLESS=1 cargo test --test plan_schema` writes them anew.
+//! this test holds them to the source: `UPDATE_EXPECT=1` writes them anew.
 
 mod markdown;
 mod schema;
@@ -7,6 +7,7 @@ mod source;
 
 use std::path::Path;
 
+use expect_test::expect_file;
 use graphc::ir::check::Seal;
 use graphc::ir::plan::{PLAN_VERSION, read_plan};
 use graphc::prelude::*;
@@ -27,27 +28,14 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A file of docs is what it would be if it were written now.
-fn holds(name: &str, expected: &str) {
-    let path = root().join("docs").join(name);
-    if std::env::var_os("GRAPHC_BLESS").is_some() {
-        std::fs::write(&path, expected).expect("docs can be written");
-    }
-    let found = std::fs::read_to_string(&path).unwrap_or_default();
-    let line = found.lines().zip(expected.lines()).position(|(one, other)| one != other);
-    let line = line.map_or(found.lines().count().min(expected.lines().count()), |line| line) + 1;
-    assert!(
-        found == expected,
-        "docs/{name} is not what the source says, from line {line} on: GRAPHC_BLESS=1 cargo test --test plan_schema"
-    );
-}
-
 #[test]
 fn docs_say_what_the_source_says() {
     let items = source::read(root(), &SOURCES);
-    holds("plan.md", &markdown::write(&items, PLAN_VERSION));
+    let docs = root().join("docs");
+    expect_file![docs.join("plan.md")].assert_eq(&markdown::write(&items, PLAN_VERSION));
     let schema = schema::write(&items, PLAN_VERSION);
-    holds("plan.schema.json", &(serde_json::to_string_pretty(&schema).expect("JSON") + "\n"));
+    let schema = serde_json::to_string_pretty(&schema).expect("JSON") + "\n";
+    expect_file![docs.join("plan.schema.json")].assert_eq(&schema);
 }
 
 fn plan() -> VerifiedPlan {

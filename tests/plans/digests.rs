@@ -1,8 +1,9 @@
 //! The same command gives the same plan, byte for byte, from one version of graphc to the next, unless that is meant.
 //!
 //! `digests.txt` has a line for each plan: the first digits of the SHA-256 of its file, and the arguments of `graphc compile`. A change that should
-//! leave plans alone leaves this file alone. One that alters plans writes it anew (`GRAPHC_BLESS=1`), and the difference says which plans are others.
+//! leave plans alone leaves this file alone. One that alters plans writes it anew (`UPDATE_EXPECT=1`), and the difference says which plans are others.
 
+use expect_test::expect_file;
 use sha2::{Digest, Sha256};
 
 use crate::support::{Scratch, succeeds};
@@ -35,11 +36,6 @@ fn plans_are_those_that_are_recorded() {
         threads.into_iter().flat_map(|thread| thread.join().expect("plans that are made")).collect()
     });
     found.sort();
-    if std::env::var_os("GRAPHC_BLESS").is_some() {
-        let text: String = found.iter().map(|(_, line)| format!("{line}\n")).collect();
-        return std::fs::write(path, text).expect("a file that can be written");
-    }
-    let others = recorded.lines().zip(&found).filter(|(before, (_, now))| before != now);
-    let others: Vec<&str> = others.map(|(_, (_, now))| now.as_str()).collect();
-    assert!(others.is_empty(), "not as in tests/plans/digests.txt:\n{}", others.join("\n"));
+    let found: String = found.iter().map(|(_, line)| format!("{line}\n")).collect();
+    expect_file![path].assert_eq(&found);
 }

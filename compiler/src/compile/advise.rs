@@ -14,8 +14,9 @@ use graphc_ir::op::Op;
 use graphc_ir::plan::{Cluster, CompileOptions, PipelineReport};
 
 use super::Compiled;
-use super::best::CompileJob;
+use super::choice::{Choice, CompileRequest};
 use super::conflict::staged_has_plan;
+use super::limits;
 use super::stages::{Chooser, microbatch_counts};
 use crate::cost::model_flops_utilization;
 use crate::error::CompileError;
@@ -25,12 +26,6 @@ use crate::side_by_side::map_in_own_threads;
 
 /// The least share of a step that links or waiting must take to be the limit.
 const BINDING: f64 = 0.1;
-
-/// The factor by which the layers of a way may cost more than those of the best for it to be priced in less memory.
-const WORSE: f64 = 1.5;
-
-/// The number of plans that are tried for each one that is asked for, because some ways do not fit although their layers do.
-const ATTEMPTS: usize = 2;
 
 /// The amount of work for an advice.
 #[derive(Clone, Copy, Debug)]
@@ -165,8 +160,8 @@ pub fn advise_ways(
     let (mut ways, mut failed) = (Vec::new(), None);
     let mut best = f64::INFINITY;
     for (at, mesh) in meshes.into_iter().enumerate() {
-        let options = CompileOptions { mesh: mesh.clone(), ..options.clone() };
-        match price_choices(graph, &options, cluster, WORSE * best) {
+        let options = on_mesh(&mesh).resolve(options);
+        match price_choices(graph, &options, cluster, limits::ADVICE_WORSE * best) {
             Ok(choices) => {
                 best = choices.iter().map(|choice| choice.seconds).fold(best, f64::min);
                 let way = |choice| Way { mesh: mesh.clone(), choice, planned: None };
@@ -178,15 +173,15 @@ pub fn advise_ways(
     }
     sort_ways(&mut ways);
     ways.truncate(depth.ways);
-    let most = ways.len().min(ATTEMPTS * depth.plans);
+    let most = ways.len().min(limits::ADVICE_PLANS * depth.plans);
     let (mut made, mut tried) = (0, 0);
     while made < depth.plans && tried < most {
         let wave = &mut ways[tried..most.min(tried + depth.plans - made)];
         tried += wave.len();
         let plan = |way: &Way| {
-            let options = CompileOptions { mesh: way.mesh.clone(), ..options.clone() };
-            let job = CompileJob { graph, options: &options, cluster, weights: None };
-            job.compile_choice(&way.choice).map(|compiled| Figures::new(&compiled))
+            let options = on_mesh(&way.mesh).resolve(options);
+            let request = CompileRequest { graph, options: &options, cluster, weights: None };
+            request.compile_pipeline(&way.choice).map(|compiled| Figures::new(&compiled))
         };
         let planned = map_in_own_threads(wave.iter().collect(), plan);
         for (way, planned) in wave.iter_mut().zip(planned) {
@@ -206,6 +201,11 @@ pub fn advise_ways(
                 .expect("one is known"))
         }
     }
+}
+
+/// Makes the choice of a mesh.
+fn on_mesh(mesh: &[usize]) -> Choice {
+    Choice { mesh: Some(mesh.to_vec()), ..Choice::default() }
 }
 
 fn leaner_error(known: Option<CompileError>, error: CompileError) -> CompileError {
@@ -333,21 +333,14 @@ fn single_stage_options(
         Some(node) if ranks > node && ranks.is_multiple_of(node) => vec![ranks / node, node],
         _ => vec![ranks],
     };
-    let options = CompileOptions { mesh, stages: 1, auto_stages: false, ..options.clone() };
+    let options = Choice { stages: Some(1), ..on_mesh(&mesh) }.resolve(options);
     let microbatches = microbatch_counts(graph, &options, 1).first().copied().unwrap_or(1);
-    CompileOptions { microbatches, auto_microbatches: false, ..options }
+    Choice { microbatches: Some(microbatches), ..Choice::default() }.resolve(&options)
 }
 
 /// Counts the bytes of all variables of the training graph.
 fn count_variable_bytes(graph: &Graph, options: &CompileOptions) -> Result<u64, CompileError> {
-    let alone = CompileOptions {
-        mesh: vec![1],
-        stages: 1,
-        microbatches: 1,
-        auto_stages: false,
-        auto_microbatches: false,
-        ..options.clone()
-    };
+    let alone = Choice { mesh: Some(vec![1]), ..Choice::of_pipeline(1, 1) }.resolve(options);
     let decisions = prepare_graph(graph.clone(), &alone)?;
     let graph = decisions.graph();
     let variables = graph.nodes.iter().filter(|node| matches!(node.op, Op::Variable(_)));

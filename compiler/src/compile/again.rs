@@ -1,9 +1,10 @@
 //! Restores the decisions of an existing plan, from its graph, its options and the choices that it names.
 
-use graphc_ir::plan::{CompileOptions, CrossEntropyForm, Plan, Recompute};
+use graphc_ir::plan::{Plan, Recompute};
 use graphc_ir::text;
 
 use super::amounts::find_op_places;
+use super::choice::Choice;
 use super::stages::apply_choice;
 use crate::decisions::Decisions;
 use crate::passes::error::PassError;
@@ -21,10 +22,7 @@ pub fn prepare_again(plan: &Plan) -> Result<Decisions, PassError> {
         Some(choice) => apply_choice(&graph, &plan.options, choice)?,
         None => (graph, plan.options.clone()),
     };
-    let options = match plan.cross_entropy {
-        CrossEntropyForm::Auto => options,
-        cross_entropy => CompileOptions { cross_entropy, ..options },
-    };
+    let options = Choice::of_form(plan.cross_entropy).resolve(&options);
     let decisions = match plan.padded {
         true => prepare_for(graph, &options, &plan.cluster)?,
         false => prepare_graph(graph, &options)?,

@@ -16,21 +16,14 @@ use graphc_ir::graph::Graph;
 use graphc_ir::ids::ValueId;
 use graphc_ir::plan::{Cluster, CompileOptions, Recompute, Strategy};
 
-use super::best::CompileJob;
+use super::choice::{Choice, CompileRequest};
+use super::limits;
+use super::once::Draft;
 use super::stages::{apply_choice, choose_stages};
 use crate::error::{Asked, CompileError, Conflict};
 use crate::passes::recompute::Extent;
 use crate::pipeline::{decide_recomputed, decide_regathered, prepare_graph};
 use crate::planner::{PlannerError, UNLIMITED, check_feasible};
-
-/// The most sets smaller than the one found that are tried.
-const MOST_SETS: usize = 32;
-
-/// The number of times that the span between memory that is too little and memory that suffices is halved.
-const HALVINGS: usize = 3;
-
-/// The number of plans that are made with memory that should suffice.
-const ATTEMPTS: usize = 3;
 
 /// Adds the wishes that conflict to the error of a compilation, if they are more than one. Otherwise the error is that of the one wish that cannot be
 /// fulfilled, whatever else is asked for.
@@ -118,8 +111,9 @@ impl Inquiry<'_> {
         // Where memory need not be short for a conflict it may be short all the same.
         let all: Vec<usize> = (0..self.asked.len()).filter(|at| !base.contains(at)).collect();
         let smaller = (1..found.len()).flat_map(|size| subsets_of_size(&all, size));
-        let smaller: Vec<Set> = smaller.take(MOST_SETS + 1).map(|some| with(&some)).collect();
-        if smaller.len() > MOST_SETS {
+        let smaller: Vec<Set> =
+            smaller.take(limits::CONFLICT_SETS + 1).map(|some| with(&some)).collect();
+        if smaller.len() > limits::CONFLICT_SETS {
             return (with(&found), false);
         }
         let first = smaller.into_iter().find(|set| self.has_conflict(set));
@@ -194,23 +188,24 @@ impl Inquiry<'_> {
     /// Finds an amount of memory with which there is a plan for all wishes. By the planner's count `high` bytes suffice, and less than `low` is too
     /// little.
     fn find_enough_memory(&self, low: u64, high: u64) -> Option<u64> {
-        let with = |memory: u64| CompileOptions { memory: Some(memory), ..self.options.clone() };
+        let with = |memory: u64| Choice::of_memory(memory).resolve(self.options);
         let fits = |memory: u64| has_plan(self.graph, &with(memory), self.cluster).is_ok();
         if !fits(high) {
             // Tensors of the plan that needs so much share memory, which the planner does not count.
             let (graph, options, cluster) = (self.graph, &with(high), self.cluster);
-            let job = CompileJob { graph, options, cluster, weights: None };
-            return job.compile_best(&mut |_| ()).is_ok().then_some(high);
+            let request = CompileRequest { graph, options, cluster, weights: None };
+            return request.find_best_plan(&mut |_| ()).is_ok().then_some(high);
         }
         let (mut low, mut high) = (low, high);
         // A fixed strategy needs what it needs.
-        let halvings = if self.options.strategy.is_planned() { HALVINGS } else { 0 };
+        let halvings =
+            if self.options.strategy.is_planned() { limits::CONFLICT_HALVINGS } else { 0 };
         for _ in 0..halvings {
             let middle = low.midpoint(high);
             *(if fits(middle) { &mut high } else { &mut low }) = middle;
         }
         // Buffers are aligned, and leave gaps between them.
-        for _ in 0..ATTEMPTS {
+        for _ in 0..limits::CONFLICT_PLANS {
             match try_compile(self.graph, &with(high), self.cluster) {
                 Ok(()) => return Some(high),
                 Err(error) => high = error.memory_needed().filter(|&needed| needed > high)?,
@@ -271,5 +266,6 @@ fn try_compile(
     options: &CompileOptions,
     cluster: &Cluster,
 ) -> Result<(), CompileError> {
-    CompileJob { graph, options, cluster, weights: None }.compile_within(&mut |_| ()).map(drop)
+    let request = CompileRequest { graph, options, cluster, weights: None };
+    request.find_plan_within_memory(&mut |_| ()).and_then(Draft::check_plan).map(drop)
 }

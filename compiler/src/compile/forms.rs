@@ -23,13 +23,15 @@ use graphc_ir::plan::{
     Cluster, CompileOptions, CrossEntropyForm, Loss, PlannerReport, PlannerStatus,
 };
 
+use super::choice::Choice;
+use super::once::Draft;
 use crate::decisions::Decisions;
 use crate::error::CompileError;
 use crate::passes::error::PassError;
 use crate::pipeline::{Common, decide_regathered};
 use crate::planner::{
-    Before, Care, Planned, PlannerError, outbid_form, plan_below, plan_if_memory_suffices,
-    relaxed_bound,
+    Planned, PlannerError, PriorKnowledge, Purpose, outbid_form, plan_below,
+    plan_if_memory_suffices, relaxed_bound,
 };
 use crate::side_by_side::side_by_side;
 
@@ -59,7 +61,7 @@ pub(super) fn prepare_forms<T: Send>(
     if !may_differ(graph, options) {
         return Ok(vec![alone(prepare(options)?)]);
     }
-    let of = |cross_entropy| prepare(&CompileOptions { cross_entropy, ..options.clone() });
+    let of = |form| prepare(&Choice::of_form(form).resolve(options));
     let (form, first, second) = match unasked {
         Some(form) => {
             let (first, second) = side_by_side(|| of(form), || of(other_form(form)));
@@ -107,9 +109,9 @@ pub(super) fn best_form(
     forms: &[&Decisions],
     options: &CompileOptions,
     cluster: &Cluster,
-    care: Care,
+    purpose: Purpose,
 ) -> Result<(usize, Planned), PlannerError> {
-    best_form_below(forms, options, cluster, (f64::INFINITY, care))
+    best_form_below(forms, options, cluster, (f64::INFINITY, purpose))
 }
 
 /// Returns the best form like [`best_form`], if a plan of it takes less than `ceiling` seconds. If none does, it returns any plan that takes as long or
@@ -121,14 +123,14 @@ pub(super) fn best_form_below(
     forms: &[&Decisions],
     options: &CompileOptions,
     cluster: &Cluster,
-    (ceiling, care): (f64, Care),
+    (ceiling, purpose): (f64, Purpose),
 ) -> Result<(usize, Planned), PlannerError> {
     let mut best = BestForm::new(forms, options, cluster);
     for (at, decisions) in forms.iter().enumerate() {
         if !best.outbids(decisions)? {
             let before = best.prior_knowledge();
-            let before = Before { ceiling: before.ceiling.min(ceiling), ..before };
-            best.offer(at, plan_below(decisions, options, cluster, before, care))?;
+            let before = PriorKnowledge { ceiling: before.ceiling.min(ceiling), ..before };
+            best.offer(at, plan_below(decisions, options, cluster, before, purpose))?;
         }
     }
     best.into_best()
@@ -137,7 +139,7 @@ pub(super) fn best_form_below(
 /// The best form with its plan. If memory is short, the decisions are those in which the planner may choose another layout of each tensor for the
 /// backward pass ([`all_regathered`]).
 #[derive(Clone, Debug)]
-pub(super) struct InMemory {
+pub(super) struct FormPlan {
     /// The index of the form.
     pub at: usize,
     /// Its plan.
@@ -156,8 +158,8 @@ pub(super) fn best_in_memory(
     options: &CompileOptions,
     cluster: &Cluster,
     mut short: Vec<Option<Decisions>>,
-    care: Care,
-) -> Result<InMemory, CompileError> {
+    purpose: Purpose,
+) -> Result<FormPlan, CompileError> {
     let mut best = BestForm::new(forms, options, cluster);
     let mut ahead = match forms {
         [first, second] if short.is_empty() => {
@@ -182,10 +184,10 @@ pub(super) fn best_in_memory(
             continue;
         }
         is_short[at] = true;
-        let before = Before { warm_start: None, ..best.prior_knowledge() };
+        let before = PriorKnowledge { warm_start: None, ..best.prior_knowledge() };
         let (this, others) = short[at..].split_first_mut().expect("there is one for each form");
         let decisions = regather_once(this, decisions, options)?;
-        let plan = || plan_below(decisions, options, cluster, before, care);
+        let plan = || plan_below(decisions, options, cluster, before, purpose);
         let (Some(&next), Some(known)) = (forms.get(at + 1), others.first_mut()) else {
             best.offer(at, plan())?;
             continue;
@@ -201,7 +203,7 @@ pub(super) fn best_in_memory(
     let regathered = short.into_iter().zip(is_short);
     let regathered = regathered.map(|(decisions, is_short)| decisions.filter(|_| is_short));
     let (at, planned) = best.into_best()?;
-    Ok(InMemory { at, planned, regathered: regathered.collect() })
+    Ok(FormPlan { at, planned, regathered: regathered.collect() })
 }
 
 /// Returns the best form like [`best_in_memory`], if memory is not short for the plan of fewest seconds of any form; `None` if it is.
@@ -212,12 +214,12 @@ pub(super) fn best_if_memory_suffices(
     forms: &[&Decisions],
     options: &CompileOptions,
     cluster: &Cluster,
-) -> Result<Option<InMemory>, PlannerError> {
+) -> Result<Option<FormPlan>, PlannerError> {
     let found = match forms {
         [first, second] => plan_both_if_memory_suffices([first, second], options, cluster),
         _ => {
             let plan = |form: &&Decisions| {
-                plan_if_memory_suffices(form, options, cluster, || Some(Before::NOTHING))
+                plan_if_memory_suffices(form, options, cluster, || Some(PriorKnowledge::NOTHING))
             };
             forms.iter().map(plan).collect()
         }
@@ -232,7 +234,7 @@ pub(super) fn best_if_memory_suffices(
         return Ok(None);
     }
     let (at, planned) = best.into_best()?;
-    Ok(Some(InMemory { at, planned, regathered: vec![None; forms.len()] }))
+    Ok(Some(FormPlan { at, planned, regathered: vec![None; forms.len()] }))
 }
 
 /// Plans a form when memory is short, and computes the bound of the next form if that is not to be planned ([`outbid_form`]). The work on the next
@@ -280,7 +282,8 @@ fn plan_both_if_memory_suffices(
     let first: OnceLock<Result<Option<Planned>, PlannerError>> = OnceLock::new();
     let (tell, told) = channel();
     let plan_first = || {
-        let found = plan_if_memory_suffices(forms[0], options, cluster, || Some(Before::NOTHING));
+        let found =
+            plan_if_memory_suffices(forms[0], options, cluster, || Some(PriorKnowledge::NOTHING));
         // Who is told nothing waits for nothing, as this end is gone then.
         let tell = tell;
         let suffices = matches!(first.get_or_init(|| found), Ok(Some(_)));
@@ -337,8 +340,8 @@ impl<'a> BestForm<'a> {
     }
 
     /// Returns what is known before the next form is planned.
-    fn prior_knowledge(&self) -> Before<'_> {
-        self.best_plan().map_or(Before::NOTHING, Planned::prior_knowledge)
+    fn prior_knowledge(&self) -> PriorKnowledge<'_> {
+        self.best_plan().map_or(PriorKnowledge::NOTHING, Planned::prior_knowledge)
     }
 
     /// Whether another form need not be planned, because the best so far is no worse. If so, the bound proven for it counts.
@@ -417,6 +420,18 @@ pub(super) struct Variant {
     pub padded: bool,
     /// The forms, with no further data.
     pub forms: Vec<Form<()>>,
+}
+
+impl Variant {
+    /// Says in a plan of this variant whether its classes are padded.
+    pub(super) fn name_padding(
+        &self,
+        draft: Result<Draft, CompileError>,
+    ) -> Result<Draft, CompileError> {
+        let mut draft = draft?;
+        draft.plan.padded = self.padded;
+        Ok(draft)
+    }
 }
 
 /// Prepares the variants of a graph that are to be planned. If the machines multiply odd rows slowly and padding classes pays, as far as that is
@@ -520,7 +535,7 @@ mod tests {
         assert_eq!(found.sharding.nodes, after.sharding.nodes);
         assert_eq!(found.report, after.report);
         // Where memory is short for the first nothing is said of the second.
-        let short = CompileOptions { memory: Some(1), ..options };
+        let short = Choice::of_memory(1).resolve(&options);
         let found = plan_both_if_memory_suffices([first, second], &short, &cluster);
         assert!(matches!(&found[..], [Ok(None)]), "{}", found.len());
     }

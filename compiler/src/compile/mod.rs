@@ -3,10 +3,13 @@
 //! [`once`] makes one plan from decisions that are given. The modules around it search for what the options leave
 //! open, by trying plans:
 //!
-//! - [`stages`]: numbers of stages and microbatches.
-//! - [`forms`]: forms of cross entropy, and classes with or without padding.
-//! - [`best`]: the best plan of all these choices, and what is gathered again.
+//! - [`choice`]: the request of the user, and a choice of what it leaves open, which a plan is made for.
+//! - [`search`]: the search over all choices, from top to bottom.
+//! - `pipelines` and [`stages`]: numbers of stages and microbatches.
 //! - `recompute_choice` and `amounts`: the ops that are computed again.
+//! - [`forms`]: forms of cross entropy, and classes with or without padding.
+//! - [`fit`]: other layouts for a plan that does not fit once it is lowered.
+//! - [`limits`]: how much work all this may do.
 //! - [`advise`]: the best meshes, and the fewest ranks.
 //! - [`conflict`]: if there is no plan, the user's wishes that contradict each other.
 //!
@@ -25,8 +28,8 @@ use crate::lower::{LoweringOptions, RunAhead, Streams, lower};
 use crate::null_device::{Simulation, assign_channel_slots, step_seconds};
 use crate::passes::error::PassError;
 use crate::pipeline::{comes_not_before, depends_on_form, prepare_until, prepare_until_for};
-use crate::planner::{Care, Planned, UNLIMITED};
-use best::CompileJob;
+use crate::planner::{Planned, Purpose, UNLIMITED};
+use choice::{Choice, CompileRequest};
 use conflict::explain_conflict;
 use forms::{Variant, best_form, form_decisions, prepare_variants};
 use once::build_plan;
@@ -34,11 +37,15 @@ use once::build_plan;
 pub mod advise;
 mod again;
 mod amounts;
-mod best;
+mod choice;
 mod conflict;
+mod fit;
 mod forms;
+mod limits;
 mod once;
+mod pipelines;
 mod recompute_choice;
+mod search;
 pub mod stages;
 
 pub use again::prepare_again;
@@ -85,7 +92,7 @@ pub fn sketch_plan(
     if open || options.recompute == Recompute::Auto {
         return Ok(compile(graph, options, cluster, None)?.plan.into_plan());
     }
-    let options = CompileOptions { memory: Some(UNLIMITED), ..options.clone() };
+    let options = Choice::of_memory(UNLIMITED).resolve(options);
     let cluster = &cluster.divide_among(options.mesh.iter().product());
     let mut best: Option<Result<(f64, Plan), CompileError>> = None;
     for variant in prepare_variants(&graph, &options, cluster)? {
@@ -109,7 +116,7 @@ fn sketch_of(
     cluster: &Cluster,
 ) -> Result<Plan, CompileError> {
     let Variant { padded, forms } = variant;
-    let (at, planned) = best_form(&form_decisions(forms), options, cluster, Care::Plan)?;
+    let (at, planned) = best_form(&form_decisions(forms), options, cluster, Purpose::Plan)?;
     let (decisions, Planned { sharding, report: planner, .. }) = (&forms[at].decisions, planned);
     let how =
         LoweringOptions { placed: false, streams: Streams::best(cluster), ahead: RunAhead::Far };
@@ -144,7 +151,7 @@ pub fn emit_after(
         [] => None,
         [one] if !depends_on_form(pass) || one.forms.len() == 1 => Some((one.padded, None)),
         [one] => {
-            let best = best_form(&form_decisions(&one.forms), options, cluster, Care::Plan);
+            let best = best_form(&form_decisions(&one.forms), options, cluster, Purpose::Plan);
             Some((one.padded, best.ok().map(|(at, _)| one.forms[at].cross_entropy)))
         }
         _ => compile(graph.clone(), options, cluster, None).ok().map(|compiled| {
@@ -153,8 +160,7 @@ pub fn emit_after(
         }),
     };
     let (padded, form) = chosen.unwrap_or((false, None));
-    let cross_entropy = form.unwrap_or(options.cross_entropy);
-    let options = CompileOptions { cross_entropy, ..options.clone() };
+    let options = Choice { cross_entropy: form, ..Choice::default() }.resolve(options);
     Ok(match padded {
         true => prepare_until_for(graph, &options, cluster, pass)?,
         false => prepare_until(graph, &options, pass)?,
@@ -199,8 +205,10 @@ pub fn compile_observed(
         return Err(PassError::NothingComputed.into());
     }
     let cluster = &cluster.divide_among(options.mesh.iter().product());
-    let job = CompileJob { graph: &graph, options, cluster, weights };
-    job.compile_best(reached).map_err(|error| explain_conflict(&graph, options, cluster, error))
+    let request = CompileRequest { graph: &graph, options, cluster, weights };
+    request
+        .find_best_plan(reached)
+        .map_err(|error| explain_conflict(&graph, options, cluster, error))
 }
 
 /// Whether a graph has no output and replaces no variable.

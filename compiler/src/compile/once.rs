@@ -49,6 +49,19 @@ impl Draft {
     }
 }
 
+/// Returns the faster of two plans. If neither is one, it returns the error of the one that needs less memory.
+pub(super) fn choose_better(
+    known: Option<Result<Draft, CompileError>>,
+    found: Result<Draft, CompileError>,
+) -> Result<Draft, CompileError> {
+    match (known, found) {
+        (Some(Ok(known)), Ok(found)) => Ok(known.faster(found)),
+        (Some(Err(known)), Err(found)) => Err(known.leaner(found)),
+        (Some(known), Err(_)) => known,
+        (_, found) => found,
+    }
+}
+
 /// The part of a plan that describes it, beside the work of the ranks.
 pub struct Header<'a> {
     /// The graph as the user wrote it.

@@ -27,45 +27,42 @@ use std::collections::BTreeSet;
 use graphc_ir::plan::{CompileOptions, CrossEntropyForm, RecomputedOps};
 
 use super::amounts::{Costs, FullRecompute, KnownPlans, Row, plan_least_amount, with_names};
-use super::best::{CompileJob, PlanAttempt, choose_better, loses_time};
-use super::forms::{Form, InMemory, best_in_memory, form_decisions, lower_reported_bound};
-use super::once::Draft;
+use super::choice::{Choice, CompileRequest};
+use super::fit::{PlanAttempt, loses_time};
+use super::forms::{Form, FormPlan, best_in_memory, form_decisions, lower_reported_bound};
+use super::limits;
+use super::once::{Draft, choose_better};
 use crate::decisions::Decisions;
 use crate::error::CompileError;
 use crate::passes::error::PassError;
 use crate::passes::recompute::{Blocks, Extent, OpPlace};
 use crate::pipeline::decide_recomputed;
-use crate::planner::{Care, Planned, account_by_node, relaxed_bound};
-
-/// The most blocks of a model for which selective recomputation of the first blocks is planned as well, if memory is short although everything is
-/// recomputed. Each amount then has other layouts, and what is cheapest for its bytes in one plan is not so in the next: without these plans the GPT
-/// of the references on 2x2 takes 2 to 3 % longer in 260 and 280 KiB. With more blocks they would take too long.
-const FEW_BLOCKS: usize = 8;
+use crate::planner::{Planned, Purpose, account_by_node, relaxed_bound};
 
 /// Forms with some ops recomputed, and the best plan of them.
 struct RecomputedForms {
     forms: Vec<Form<()>>,
     ops: BTreeSet<OpPlace>,
-    chosen: InMemory,
+    chosen: FormPlan,
 }
 
-impl CompileJob<'_> {
+impl CompileRequest<'_> {
     /// Makes the plan with as little recomputation as the memory allows. If memory is not short without recomputation, nothing is recomputed.
     /// Otherwise the ops are recomputed that are cheapest for the memory they free ([`Row`]), unless short memory costs less without recomputation.
     pub(super) fn plan_least_recompute(
         &self,
         prepared: &[Form<()>],
-        options: &CompileOptions,
+        choice: &Choice,
     ) -> Result<Draft, CompileError> {
-        let nothing = self.choose_form(prepared, options, Care::Plan);
+        let nothing = self.choose_form(prepared, choice, Purpose::Plan);
         let suffices = nothing.as_ref().is_ok_and(|chosen| !costs_of(chosen).are_short());
-        let nothing = nothing.and_then(|chosen| self.fit_chosen(prepared, options, chosen));
+        let nothing = nothing.and_then(|chosen| self.fit_chosen(prepared, choice, chosen));
         match nothing {
             Ok(_) if !suffices => {}
             Err(ref error) if error.is_memory() => {}
             other => return other,
         }
-        let something = self.plan_some_recompute(prepared, options);
+        let something = self.plan_some_recompute(prepared, choice);
         choose_better(nothing.ok().map(Ok), something)
     }
 
@@ -74,73 +71,87 @@ impl CompileJob<'_> {
     fn plan_some_recompute(
         &self,
         prepared: &[Form<()>],
-        options: &CompileOptions,
+        choice: &Choice,
     ) -> Result<Draft, CompileError> {
-        let forms = recomputed_forms(prepared, options, Extent::Full)?;
-        let chosen = self.choose_form(&forms, options, Care::Plan)?;
+        let forms = recomputed_forms(prepared, &self.resolve(choice), Extent::Full)?;
+        let chosen = self.choose_form(&forms, choice, Purpose::Plan)?;
         let row =
-            self.build_row(&prepared[chosen.at].decisions, &forms[chosen.at], &chosen, options)?;
-        let amounts = row.amounts(self.memory_limit(options));
+            self.build_row(&prepared[chosen.at].decisions, &forms[chosen.at], &chosen, choice)?;
+        let amounts = row.amounts(self.memory_limit(choice));
         let ops = row.ops(amounts.full_amount());
         let is_short = costs_of(&chosen).are_short();
         let blocks = cheap_of_blocks(&prepared[chosen.at].decisions);
         let mut known = KnownPlans::new(&amounts, RecomputedForms { forms, ops, chosen });
-        let mut attempt = |options: &CompileOptions| {
-            let limit = self.memory_limit(options);
-            let plan = |amount: usize, care| {
-                self.plan_recomputed(prepared, options, row.ops(amount), care)
+        let mut attempt = |choice: &Choice| {
+            let limit = self.memory_limit(choice);
+            let plan = |amount: usize, purpose| {
+                self.plan_recomputed(prepared, choice, row.ops(amount), purpose)
             };
             let assemble =
-                |again: &RecomputedForms| self.assemble_recomputed(prepared, options, again);
+                |again: &RecomputedForms| self.assemble_recomputed(prepared, choice, again);
             let costs = |again: &RecomputedForms| costs_of(&again.chosen);
             let found = plan_least_amount(&row.amounts(limit), &mut known, plan, costs, assemble);
             PlanAttempt { counted: limit, found }
         };
-        let first = attempt(options);
+        let first = attempt(choice);
         let fits = |of: &PlanAttempt| of.found.is_ok();
-        let best = self.fit_after_lowering(options, first, |less| Some(attempt(less)).filter(fits));
+        let best = self.fit_after_lowering(choice, first, |less| Some(attempt(less)).filter(fits));
         // What computes more again has more to hide communication behind, and more memory for it: that is priced by rule, and
         // measured on the null device alone.
         let all = known.full_plan().filter(|_| best.as_ref().is_ok_and(loses_time));
-        let all = all.map(|all| self.assemble_recomputed(prepared, options, all));
+        let all = all.map(|all| self.assemble_recomputed(prepared, choice, all));
         let best = match all {
             Some(all) => choose_better(Some(best), all),
             None => best,
         };
-        let few = if is_short && blocks.len() <= FEW_BLOCKS { blocks.len() } else { 0 };
-        let others = (1..=few).map(|few| {
-            let ops = blocks[..few].iter().flatten().copied().collect();
-            let again = self.plan_recomputed(prepared, options, ops, Care::Plan)?;
-            self.assemble_recomputed(prepared, options, &again)
-        });
-        others.fold(best, |best, other| choose_better(Some(best), other))
+        match is_short && blocks.len() <= limits::FEW_BLOCKS {
+            true => self.recompute_first_blocks(prepared, choice, &blocks, best),
+            false => best,
+        }
+    }
+
+    /// Makes the plans in which the cheap ops of the first blocks are recomputed, of one block to all. Returns the best of them and of `best`.
+    fn recompute_first_blocks(
+        &self,
+        prepared: &[Form<()>],
+        choice: &Choice,
+        blocks: &[Vec<OpPlace>],
+        best: Result<Draft, CompileError>,
+    ) -> Result<Draft, CompileError> {
+        let plan = |first: &[Vec<OpPlace>]| {
+            let ops = first.iter().flatten().copied().collect();
+            let again = self.plan_recomputed(prepared, choice, ops, Purpose::Plan)?;
+            self.assemble_recomputed(prepared, choice, &again)
+        };
+        let plans = (1..=blocks.len()).map(|count| plan(&blocks[..count]));
+        plans.fold(best, |best, other| choose_better(Some(best), other))
     }
 
     /// Finds the best plan with these ops recomputed.
     fn plan_recomputed(
         &self,
         prepared: &[Form<()>],
-        options: &CompileOptions,
+        choice: &Choice,
         ops: BTreeSet<OpPlace>,
-        care: Care,
+        purpose: Purpose,
     ) -> Result<RecomputedForms, CompileError> {
-        let forms = recomputed_forms(prepared, options, Extent::Ops(&ops))?;
-        let chosen = self.choose_form(&forms, options, care)?;
+        let forms = recomputed_forms(prepared, &self.resolve(choice), Extent::Ops(&ops))?;
+        let chosen = self.choose_form(&forms, choice, purpose)?;
         Ok(RecomputedForms { forms, ops, chosen })
     }
 
     fn assemble_recomputed(
         &self,
         prepared: &[Form<()>],
-        options: &CompileOptions,
+        choice: &Choice,
         again: &RecomputedForms,
     ) -> Result<Draft, CompileError> {
         let RecomputedForms { forms, ops, chosen } = again;
         let mut draft = self.assemble_chosen(forms, chosen)?;
         // What is proven with less memory is not proven with all of it.
-        let is_less = self.memory_limit(options) < self.memory_limit(self.options);
+        let is_less = self.memory_limit(choice) < self.memory();
         for form in forms.iter().filter(|_| is_less) {
-            let bound = relaxed_bound(&form.decisions, options, self.cluster)?;
+            let bound = relaxed_bound(&form.decisions, &self.resolve(choice), self.cluster)?;
             lower_reported_bound(&mut draft.plan.planner, bound);
         }
         draft.plan.recomputed = name_recomputed(prepared, draft.plan.cross_entropy, ops);
@@ -152,12 +163,13 @@ impl CompileJob<'_> {
         &self,
         nothing: &Decisions,
         everything: &Form<()>,
-        chosen: &InMemory,
-        options: &CompileOptions,
+        chosen: &FormPlan,
+        choice: &Choice,
     ) -> Result<Row, PassError> {
         let decisions = chosen.regathered[chosen.at].as_ref().unwrap_or(&everything.decisions);
-        let (planned, schedule) = (&chosen.planned, options.schedule);
-        let seconds = account_by_node(decisions, &planned.sharding, self.cluster, options).seconds;
+        let (planned, options) = (&chosen.planned, self.resolve(choice));
+        let account = account_by_node(decisions, &planned.sharding, self.cluster, &options);
+        let (seconds, schedule) = (account.seconds, options.schedule);
         Row::new(nothing, &FullRecompute { decisions, planned, seconds, schedule })
     }
 
@@ -165,10 +177,11 @@ impl CompileJob<'_> {
     fn choose_form(
         &self,
         forms: &[Form<()>],
-        options: &CompileOptions,
-        care: Care,
-    ) -> Result<InMemory, CompileError> {
-        best_in_memory(&form_decisions(forms), options, self.cluster, Vec::new(), care)
+        choice: &Choice,
+        purpose: Purpose,
+    ) -> Result<FormPlan, CompileError> {
+        let options = self.resolve(choice);
+        best_in_memory(&form_decisions(forms), &options, self.cluster, Vec::new(), purpose)
     }
 }
 
@@ -191,7 +204,7 @@ fn recomputed_forms(
 }
 
 /// Returns the costs of a plan.
-fn costs_of(chosen: &InMemory) -> Costs {
+fn costs_of(chosen: &FormPlan) -> Costs {
     let Planned { relaxed, report, memory, .. } = &chosen.planned;
     Costs { relaxed: *relaxed, seconds: report.objective_seconds, memory: memory.clone() }
 }

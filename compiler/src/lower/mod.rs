@@ -19,7 +19,7 @@
 //! computing waits for gradients that are not scattered yet (`in_flight`).
 //!
 //! Where two streams do not fit even so, the plan has one. If a step then takes 2 % longer than the planner says, or not
-//! even one stream fits, `compile::best` plans layouts again with less memory, twice at most, and takes the faster plan.
+//! even one stream fits, `compile::fit` plans layouts again with less memory, twice at most, and takes the faster plan.
 
 use std::collections::BTreeMap;
 

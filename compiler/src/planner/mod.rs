@@ -57,9 +57,9 @@ pub use error::PlannerError;
 pub(crate) use reference::account_by_node;
 pub use reference::{RepricedSharding, reprice_sharding};
 
-pub use encoding::warm_start::Before;
+pub use encoding::warm_start::PriorKnowledge;
 pub(crate) use encoding::warm_start::WarmStart;
-pub use memory::Care;
+pub use memory::Purpose;
 pub(crate) use memory::Rival;
 pub use waiting::{Reading, Waiting, WaitingWay, Waits, price_waiting};
 
@@ -98,7 +98,7 @@ pub fn plan_signatures(
     options: &CompileOptions,
     cluster: &Cluster,
 ) -> Result<Planned, PlannerError> {
-    plan_below(decisions, options, cluster, Before::NOTHING, Care::Plan)
+    plan_below(decisions, options, cluster, PriorKnowledge::NOTHING, Purpose::Plan)
 }
 
 /// Plans the best signatures, if they cost less than the ceiling that is known before. If no plan does, it returns any plan that costs as much or
@@ -110,13 +110,13 @@ pub fn plan_below(
     decisions: &Decisions,
     options: &CompileOptions,
     cluster: &Cluster,
-    before: Before<'_>,
-    care: Care,
+    before: PriorKnowledge<'_>,
+    purpose: Purpose,
 ) -> Result<Planned, PlannerError> {
     let _span = enter_span!("choose_signatures");
     let problem = Problem::new(decisions, options, cluster)?;
     if options.strategy.is_planned() {
-        let (solution, warm_start) = memory::solve_in_memory(&problem, before, care)?;
+        let (solution, warm_start) = memory::solve_in_memory(&problem, before, purpose)?;
         return Ok(Planned { warm_start, ..build_planned(&problem, options, solution) });
     }
     let (alone, solution) = plan_strategy(&problem, options.strategy)?;
@@ -126,8 +126,11 @@ pub fn plan_below(
 impl Planned {
     /// Returns what is known before the search for another form, if this one was planned first. That search only has to find whether the other is
     /// better.
-    pub(crate) fn prior_knowledge(&self) -> Before<'_> {
-        Before { ceiling: self.report.objective_seconds, warm_start: self.warm_start.as_ref() }
+    pub(crate) fn prior_knowledge(&self) -> PriorKnowledge<'_> {
+        PriorKnowledge {
+            ceiling: self.report.objective_seconds,
+            warm_start: self.warm_start.as_ref(),
+        }
     }
 }
 
@@ -140,15 +143,15 @@ pub(crate) fn plan_if_memory_suffices<'a>(
     decisions: &Decisions,
     options: &CompileOptions,
     cluster: &Cluster,
-    before: impl FnOnce() -> Option<Before<'a>>,
+    before: impl FnOnce() -> Option<PriorKnowledge<'a>>,
 ) -> Result<Option<Planned>, PlannerError> {
     if !options.strategy.is_planned() {
         let Some(before) = before() else { return Ok(None) };
-        return plan_below(decisions, options, cluster, before, Care::Plan).map(Some);
+        return plan_below(decisions, options, cluster, before, Purpose::Plan).map(Some);
     }
     let _span = enter_span!("choose_signatures");
     let problem = Problem::new(decisions, options, cluster)?;
-    let found = memory::plan_unlimited(&problem, Care::Plan, before)?;
+    let found = memory::plan_unlimited(&problem, Purpose::Plan, before)?;
     let Some(found) = found.filter(|found| found.fits) else { return Ok(None) };
     let (solution, warm_start) = found.into_solution();
     Ok(Some(Planned { warm_start, ..build_planned(&problem, options, solution) }))

@@ -1,8 +1,9 @@
 //! Runs passes on texts with their expectation. `filetests/*.gir` hold options, a graph, and after each line `---- after PASS` (or `---- error`) the
-//! expected result. `GRAPHC_BLESS=1` writes the actual results instead.
+//! expected result. `UPDATE_EXPECT=1` writes the actual results instead.
 
 use std::path::Path;
 
+use expect_test::expect_file;
 use graphc_compiler::pipeline::{prepare_graph, prepare_until};
 use graphc_ir::graph::Graph;
 use graphc_ir::plan::{
@@ -61,7 +62,7 @@ fn section(graph: &Graph, options: &CompileOptions, title: &str) -> String {
     print_graph(&after)
 }
 
-fn check(path: &Path, bless: bool) {
+fn check(path: &Path) {
     let text = std::fs::read_to_string(path).expect("is there");
     let mut parts = text.split("---- ");
     let head = parts.next().expect("a graph");
@@ -73,16 +74,12 @@ fn check(path: &Path, bless: bool) {
         let title = part.lines().next().expect("a title");
         found += &format!("---- {title}\n{}", section(&graph, &options, title));
     }
-    if bless {
-        std::fs::write(path, &found).expect("is writable");
-    }
-    assert!(bless || found == text, "{}: expected\n{text}\nfound\n{found}", path.display());
+    expect_file![path].assert_eq(&found);
 }
 
 #[test]
 fn filetests_are_as_expected() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/filetests");
-    let bless = std::env::var_os("GRAPHC_BLESS").is_some();
     let mut paths: Vec<_> = std::fs::read_dir(folder)
         .expect("is there")
         .map(|entry| entry.expect("readable").path())
@@ -90,5 +87,5 @@ fn filetests_are_as_expected() {
         .collect();
     paths.sort();
     assert!(!paths.is_empty());
-    paths.iter().for_each(|path| check(path, bless));
+    paths.iter().for_each(|path| check(path));
 }

@@ -1,5 +1,6 @@
 //! Models whose best plans are known, under constants by mesh axis: how many collectives a training step takes.
 
+use expect_test::expect_file;
 use graphc_compiler::cluster::{find_link, parse_cluster};
 use graphc_compiler::compile::{Compiled, compile};
 use graphc_compiler::cost::collective_seconds;
@@ -77,16 +78,12 @@ fn bert(layers: usize, [batch, time, width, heads]: [usize; 4]) -> Graph {
     g.finish().expect("the graph is right")
 }
 
-/// Checks the model's text, which is beside the cluster files, and returns the model. `GRAPHC_BLESS=1` writes the text anew.
+/// Checks the model's text, which is beside the cluster files, and returns the model. `UPDATE_EXPECT=1` writes the text anew.
 fn model(name: &str, graph: Graph) -> Graph {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/known_answers");
     let (path, text) = (format!("{folder}/{name}.gir"), text::print_graph(&graph));
-    if std::env::var_os("GRAPHC_BLESS").is_some() {
-        std::fs::write(&path, &text).expect("it can be written");
-    }
-    let known = std::fs::read_to_string(&path).expect("the model is there");
-    assert_eq!(known, text, "{path}");
-    text::parse_graph(&known).expect("the file is right")
+    expect_file![path].assert_eq(&text);
+    text::parse_graph(&text).expect("the text is right")
 }
 
 fn planned(graph: Graph, options: &CompileOptions) -> Compiled {

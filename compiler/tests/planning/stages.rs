@@ -6,7 +6,7 @@ use graphc_compiler::compile::prepare_again;
 use graphc_compiler::compile::stages::{apply_choice, choose_stages};
 use graphc_compiler::compile::{Compiled, compile};
 use graphc_compiler::pipeline::prepare_graph;
-use graphc_compiler::planner::{Before, Care, plan_below, plan_signatures};
+use graphc_compiler::planner::{PriorKnowledge, Purpose, plan_below, plan_signatures};
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
 use graphc_ir::nn::{Gpt, GptConfig, Module};
@@ -248,8 +248,8 @@ fn prices_of_layers_take_less_work_than_a_plan_and_cost_as_much() {
     let mut work = [0; 2];
     for percent in [95, 90, 85] {
         let less = CompileOptions { memory: Some(peak * percent / 100), ..whole.clone() };
-        let [careful, rough] = [Care::Plan, Care::Prices].map(|care| {
-            plan_below(&decisions, &less, &cluster, Before::NOTHING, care).expect("fits")
+        let [careful, rough] = [Purpose::Plan, Purpose::Prices].map(|purpose| {
+            plan_below(&decisions, &less, &cluster, PriorKnowledge::NOTHING, purpose).expect("fits")
         });
         work = [work[0] + careful.work, work[1] + rough.work];
         let (rough, careful) = (rough.report, careful.report);
@@ -267,13 +267,14 @@ fn what_is_dearer_than_the_next_graph_in_a_row_is_not_looked_for() {
     let decisions = prepare_graph(gpt(2), &whole).expect("fits");
     let limit = plan_signatures(&decisions, &whole, &cluster).expect("fits").memory[0] * 85 / 100;
     let less = CompileOptions { memory: Some(limit), ..whole };
-    let planned = |care| {
-        plan_below(&decisions, &less, &cluster, Before::NOTHING, care).expect("fits the memory")
+    let planned = |purpose| {
+        plan_below(&decisions, &less, &cluster, PriorKnowledge::NOTHING, purpose)
+            .expect("fits the memory")
     };
-    let careful = planned(Care::Plan);
+    let careful = planned(Purpose::Plan);
     assert!(careful.relaxed < careful.report.objective_seconds, "memory costs something");
-    let far = planned(Care::Against { seconds: f64::INFINITY, steps: 2 });
+    let far = planned(Purpose::Against { seconds: f64::INFINITY, steps: 2 });
     assert_eq!((far.report, far.work), (careful.report, careful.work));
-    let dear = planned(Care::Against { seconds: careful.relaxed, steps: 1 });
+    let dear = planned(Purpose::Against { seconds: careful.relaxed, steps: 1 });
     assert!(dear.memory[0] <= limit && dear.work < careful.work, "{} {}", dear.work, careful.work);
 }

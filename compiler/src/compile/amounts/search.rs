@@ -6,20 +6,14 @@
 //!
 //! An amount is also too small if memory is so short for it that its plan costs more than a little more computing would. The cost of that computing
 //! lies on a line between two points: this graph without regard to memory, and the plan of the next amount known to fit. If so, no good plan is
-//! searched for (`planner::Care::Against`).
+//! searched for (`planner::Purpose::Against`).
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
+use crate::compile::limits;
 use crate::error::CompileError;
-use crate::planner::Care;
-
-/// A quarter of the share of a step by which the amount is changed at first, if the likely one is not the least. A difference below this share is not
-/// worth the first plan. For each further plan the difference must be larger by as much, because many small gains are not worth as many plans.
-const STRIDE: f64 = 3e-3;
-
-/// The share of a step that counts as a little more computing.
-const LITTLE: f64 = 1e-2;
+use crate::planner::Purpose;
 
 /// The costs of a plan.
 #[derive(Clone, Debug)]
@@ -127,18 +121,18 @@ impl<P> KnownPlans<P> {
 /// Less recomputation needs more memory. So the search goes from the likely amount up or down, farther each time, until the least lies between two
 /// amounts, and then halves what is between them; the memory that a plan leaves tells which amount is likely next. If memory is short for an amount,
 /// its plan may cost more than a little more computing: such an amount counts as too little, and no good plan is searched for there
-/// ([`Care::Against`]). Only the plan of fewest seconds is assembled, and others with more recomputation if it needs more memory than the planner has
+/// ([`Purpose::Against`]). Only the plan of fewest seconds is assembled, and others with more recomputation if it needs more memory than the planner has
 /// counted.
 pub(crate) fn plan_least_amount<P, D>(
     amounts: &Amounts,
     known: &mut KnownPlans<P>,
-    plan: impl Fn(usize, Care) -> Result<P, CompileError>,
+    plan: impl Fn(usize, Purpose) -> Result<P, CompileError>,
     costs: impl Fn(&P) -> Costs,
     assemble: impl Fn(&P) -> Result<D, CompileError>,
 ) -> Result<D, CompileError> {
     known.retain_fitting(amounts.limit, &costs);
     if let Entry::Vacant(everything) = known.plans.entry(amounts.full_amount()) {
-        everything.insert(plan(amounts.full_amount(), Care::Plan)?);
+        everything.insert(plan(amounts.full_amount(), Purpose::Plan)?);
     }
     loop {
         search_amounts(amounts, known, &plan, &costs)?;
@@ -161,17 +155,17 @@ pub(crate) fn plan_least_amount<P, D>(
 fn search_amounts<P>(
     amounts: &Amounts,
     known: &mut KnownPlans<P>,
-    plan: &impl Fn(usize, Care) -> Result<P, CompileError>,
+    plan: &impl Fn(usize, Purpose) -> Result<P, CompileError>,
     costs: &impl Fn(&P) -> Costs,
 ) -> Result<(), CompileError> {
     let mut between = Between::new(amounts, known, costs);
     while let Some(next) = between.next_amount() {
         known.made += 1;
-        between.tolerance += STRIDE * between.step;
-        let care = between.care(next, costs(&known.plans[&between.enough]).seconds);
-        match found_in_memory(plan(next, care))? {
+        between.tolerance += limits::RECOMPUTE_STRIDE * between.step;
+        let purpose = between.purpose(next, costs(&known.plans[&between.enough]).seconds);
+        match found_in_memory(plan(next, purpose))? {
             Some(found) => {
-                between.record_found(next, &costs(&found), care);
+                between.record_found(next, &costs(&found), purpose);
                 known.plans.insert(next, found);
             }
             None => between.is_too_little(next),
@@ -209,7 +203,7 @@ impl<'a> Between<'a> {
         let likely = amounts.likely_amount(enough, &least.memory);
         let first = [likely].into_iter().chain(half).filter(|&first| first < enough).collect();
         let step = least.seconds;
-        let stride = STRIDE * step;
+        let stride = limits::RECOMPUTE_STRIDE * step;
         let tolerance = stride * (known.made + 1) as f64;
         let KnownPlans { too_little, is_near, .. } = *known;
         Self { amounts, too_little, is_near, enough, step, first, stride, tolerance }
@@ -238,11 +232,14 @@ impl<'a> Between<'a> {
         Some(within(at))
     }
 
-    /// Returns the care for a plan of an amount, which must cost at most a little more computing than a greater amount that suffices and costs
+    /// Returns the purpose for a plan of an amount, which must cost at most a little more computing than a greater amount that suffices and costs
     /// `seconds`.
-    fn care(&self, amount: usize, seconds: f64) -> Care {
+    fn purpose(&self, amount: usize, seconds: f64) -> Purpose {
         let more = self.amounts.seconds[self.enough] - self.amounts.seconds[amount];
-        Care::Against { seconds, steps: (more / (LITTLE * self.step)).ceil() as usize }
+        Purpose::Against {
+            seconds,
+            steps: (more / (limits::LITTLE_RECOMPUTE * self.step)).ceil() as usize,
+        }
     }
 
     fn is_too_little(&mut self, amount: usize) {
@@ -250,8 +247,8 @@ impl<'a> Between<'a> {
     }
 
     /// Records that an amount has a plan that fits.
-    fn record_found(&mut self, amount: usize, costs: &Costs, care: Care) {
-        if costs.are_dear(care) {
+    fn record_found(&mut self, amount: usize, costs: &Costs, purpose: Purpose) {
+        if costs.are_dear(purpose) {
             return self.is_too_little(amount);
         }
         self.enough = amount;
@@ -275,11 +272,11 @@ fn found_in_memory<P>(found: Result<P, CompileError>) -> Result<Option<P>, Compi
 impl Costs {
     /// Whether memory is short, so that it costs seconds.
     pub(crate) fn are_short(&self) -> bool {
-        self.seconds > self.relaxed * (1.0 + STRIDE)
+        self.seconds > self.relaxed * (1.0 + limits::RECOMPUTE_STRIDE)
     }
 
-    fn are_dear(&self, care: Care) -> bool {
-        care.is_dear(self.relaxed, self.seconds)
+    fn are_dear(&self, purpose: Purpose) -> bool {
+        purpose.is_dear(self.relaxed, self.seconds)
     }
 }
 
@@ -326,7 +323,7 @@ mod tests {
         };
         let mut known = KnownPlans::new(&amounts(model.said, limits[0]), (8, 0.0));
         let taken = limits.iter().map(|&limit| {
-            let plan = |amount: usize, _: Care| {
+            let plan = |amount: usize, _: Purpose| {
                 asked.borrow_mut().push(amount);
                 let paid = (model.paid)(amount);
                 if costs(amount, paid).memory[0] > limit {

@@ -11,7 +11,7 @@
 //!
 //! Where no cut of a choice fits, but it would be the best with more memory, its layers are priced again in less
 //! memory. Layers never cost less for that, so this goes on only while it may pay. As in whole plans, each tensor may
-//! then be gathered again for the backward pass. For such prices a gap of 2 % is enough (`planner::Care::Prices`).
+//! then be gathered again for the backward pass. For such prices a gap of 2 % is enough (`planner::Purpose::Prices`).
 //! Memory that is clearly too much is passed over. A choice that fits only at such a price must be a tenth better
 //! than one whose layers fit as they are. Whole plans that are short of memory take long to find, and cost more than
 //! their layers say.
@@ -21,11 +21,11 @@
 //! choices as if memory were endless. So it bounds the choice by these prices, not the plan.
 //!
 //! The planner makes and bounds the plan of the choice as usual. Where it does not fit, the next choice is taken. For
-//! a small graph ([`is_small`]) whole plans of the best three choices are made. So are plans of three that would be
+//! a small graph ([`limits::is_small`]) whole plans of the best three choices are made. So are plans of three that would be
 //! better but whose layers do not fit, since a whole plan may need less. The null device says which takes the
 //! shortest step: it knows bubble and overlap as they are.
 //!
-//! A choice whose layers take half as long again as those of the best is not planned whole ([`MOST_BEHIND`]). So one
+//! A choice whose layers take half as long again as those of the best is not planned whole ([`limits::MOST_BEHIND`]). So one
 //! stage of a small graph is priced first, and the layers of pipelines only as far as they may take less than that. If
 //! the whole batch fits the memory in one stage, parts of it are not priced: parts come one after the other. If no
 //! layer stands for others, the short model is the whole one. Then the whole plan of one stage is its price, and the
@@ -44,13 +44,14 @@ mod price;
 mod priced;
 mod short;
 
-use graphc_ir::graph::{Graph, Part};
-use graphc_ir::ids::StageId;
+use graphc_ir::graph::Graph;
 use graphc_ir::plan::{Cluster, CompileOptions, PipelineReport, Recompute};
 
+use super::choice::Choice;
+use super::limits;
 use crate::error::CompileError;
 use crate::passes::error::PassError;
-use crate::passes::layers::{Layers, find_layers};
+use crate::passes::layers::find_layers;
 use crate::passes::loss::attach_loss;
 use crate::passes::samples::common_batch;
 use crate::planner::UNLIMITED;
@@ -59,38 +60,8 @@ use crate::side_by_side::map_side_by_side;
 
 use cuts::{LayerChain, cut_chain};
 use price::{LayerPrices, PriceLimits, price_layers};
-use priced::{MARGIN, PricedPipeline, PricedWays, sort_choices};
+use priced::{PricedPipeline, PricedWays, sort_choices};
 use short::shorten_model;
-
-/// The most numbers of microbatches that are priced with each number of stages, and the most with the least effort.
-const MOST_COUNTS: usize = 8;
-const LEAST_COUNTS: usize = 3;
-
-/// The shares of the memory of the fastest plan with which layers are priced again if it does not fit. A share is passed over if the layers keep too
-/// much even at its square: of `gpt3_175b` on 128x8 they keep 0.6 of it at 0.6, 0.22 to 0.33 at 0.35 and 0.10 at 0.2, because a short model has other
-/// things than layers.
-const MEMORY_SHARES: [f64; 3] = [0.6, 0.35, 0.2];
-
-/// The number of choices that are priced again in parallel, in the order in which they would be priced one after the other. It is the same on every
-/// machine, so that the result never depends on the machine.
-const WAVE: usize = 2;
-
-/// The most choices of stages and microbatches whose whole plan is made, and the most of those whose layers do not fit the memory.
-const MOST_CHOICES: usize = 3;
-
-/// The seconds by its layers, in parts of those of the best choice, from which on no whole plan of a choice is made. Of 42 cases (14 exported models,
-/// on 4 `cpu`, 2x2 `dgx-h100` and 8 `dgx-a100`) a step of a whole plan took between 0.73 and 1.16 of what its layers said of it beside the choice
-/// that was best by its layers. The fastest step was never of a choice above 1.08.
-pub(super) const MOST_BEHIND: f64 = 1.5;
-
-/// The most nodes of the user's graph times ranks of a small graph. Whole plans of it are quickly made, and are more exact than the costs of its
-/// layers.
-const MOST_RANKED: usize = 50_000;
-
-/// Whether whole plans of several choices are made, whatever they cost by their layers.
-pub(super) fn is_small(graph: &Graph, options: &CompileOptions) -> bool {
-    graph.nodes.len() * options.mesh.iter().product::<usize>() <= MOST_RANKED
-}
 
 /// The choices of stages and microbatches that are worth a whole plan.
 #[derive(Debug)]
@@ -112,7 +83,7 @@ impl Choices {
         &self,
         options: &CompileOptions,
     ) -> impl Iterator<Item = &PipelineReport> {
-        let most = options.within_effort(MOST_CHOICES as u64) as usize;
+        let most = limits::whole_plans(options);
         self.ranked.iter().take(most).chain(self.unfit.iter().take(most))
     }
 }
@@ -129,11 +100,6 @@ pub fn choose_stages(
     Chooser::new(graph, options, cluster)?.find_choices(f64::INFINITY)
 }
 
-/// Returns the options with stages and microbatches fixed at their present numbers.
-fn fix_options(options: &CompileOptions) -> CompileOptions {
-    CompileOptions { auto_stages: false, auto_microbatches: false, ..options.clone() }
-}
-
 /// Applies a choice to the graph and the options. If the user's nodes have stages, they keep them.
 ///
 /// # Errors
@@ -143,24 +109,8 @@ pub fn apply_choice(
     options: &CompileOptions,
     choice: &PipelineReport,
 ) -> Result<(Graph, CompileOptions), PassError> {
-    let (stages, microbatches) = (choice.stages, choice.microbatches);
-    let resolved = CompileOptions { stages, microbatches, ..fix_options(options) };
-    let mut graph = graph.clone();
-    if choice.stages > 1 && graph.nodes.iter().all(|node| node.stage().is_none()) {
-        let Layers { of, .. } = find_layers(&attach_loss(graph.clone(), options)?, |_| true);
-        let range_of: Vec<usize> = choice
-            .layers
-            .iter()
-            .enumerate()
-            .flat_map(|(range, &count)| std::iter::repeat_n(range, count))
-            .collect();
-        for (node, layer) in graph.nodes.iter_mut().zip(of) {
-            let range = layer.and_then(|layer| range_of.get(layer.index()).copied());
-            node.part = range.map(StageId::new).map(Part::Stage);
-        }
-        graph.stages = vec![None; choice.layers.len()];
-    }
-    Ok((graph, resolved))
+    let choice = Choice::of_report(choice);
+    Ok((choice.cut_graph(graph, options)?, choice.resolve(options)))
 }
 
 /// Lists the numbers of stages: those that divide the first axis, with at least one layer for each of their chunks.
@@ -201,7 +151,7 @@ pub(super) fn microbatch_counts(
 
 /// Whether a choice that is known to take at least `seconds` may be better than `best`.
 pub(super) fn may_pay(seconds: f64, best: f64) -> bool {
-    seconds * (1.0 + MARGIN) < best
+    seconds * (1.0 + limits::SHORT_MEMORY_MARGIN) < best
 }
 
 /// Returns the most seconds that all layers can take for a step of all microbatches on the ranks of one stage, as a multiple of the seconds of a step
@@ -252,7 +202,7 @@ impl<'a> Chooser<'a> {
         cluster: &'a Cluster,
         plan_whole: impl FnOnce(&PipelineReport) -> Option<f64>,
     ) -> Result<Self, PassError> {
-        let is_small = is_small(graph, options);
+        let is_small = limits::is_small(graph, options);
         let annotated = graph.nodes.iter().any(|node| node.stage().is_some());
         let given = annotated.then_some(graph.stages.len());
         let graph = attach_loss(graph.clone(), options)?;
@@ -291,7 +241,7 @@ impl<'a> Chooser<'a> {
         let mut free =
             PipelineReport { stages: 1, microbatches, layers, seconds: 0.0, bound_seconds: 0.0 };
         free.seconds = plan_whole(&free)?;
-        let options = CompileOptions { stages: 1, microbatches, ..fix_options(self.options) };
+        let options = Choice::of_pipeline(1, microbatches).resolve(self.options);
         let choice = Some(free.clone());
         // What its layers keep counts only where they do not fit.
         Some(PricedPipeline { options, free, peak: 0, resident: 0, choice, short: false })
@@ -311,7 +261,7 @@ impl<'a> Chooser<'a> {
 
     /// Returns the seconds of layers from which on no whole plan of a choice is made.
     fn most_seconds(&self) -> f64 {
-        if self.is_small { MOST_BEHIND * self.best_seconds() } else { f64::INFINITY }
+        if self.is_small { limits::MOST_BEHIND * self.best_seconds() } else { f64::INFINITY }
     }
 
     /// Returns the choices of one stage that are worth a whole plan although their layers do not fit the memory: see [`Choices::unfit`].
@@ -392,8 +342,7 @@ impl<'a> Chooser<'a> {
                 return Ok(whole.priced);
             }
         }
-        let most = self.options.within_effort(MOST_COUNTS as u64) as usize;
-        let most = most.max(LEAST_COUNTS);
+        let most = limits::microbatch_counts(self.options);
         let (mut last, mut priced, mut error) = (f64::INFINITY, 0, None);
         for microbatches in counts {
             let found = self.price_ways((stages, microbatches), most_seconds);
@@ -422,8 +371,8 @@ impl<'a> Chooser<'a> {
         };
         let mut all = PricedWays::default();
         for &recompute in ways {
-            let options =
-                CompileOptions { stages, microbatches, recompute, ..fix_options(self.options) };
+            let choice = Choice::of_pipeline(stages, microbatches);
+            let options = Choice { recompute: Some(recompute), ..choice }.resolve(self.options);
             match self.price_pipeline(options, most_seconds) {
                 Ok(found) => {
                     // What computes more again costs no less.
@@ -471,7 +420,7 @@ impl<'a> Chooser<'a> {
         let all = &self.all;
         let mut order: Vec<usize> = (0..all.len()).filter(|&i| all[i].choice.is_none()).collect();
         order.sort_by(|&a, &b| all[a].free.seconds.total_cmp(&all[b].free.seconds));
-        for wave in order.chunks(WAVE) {
+        for wave in order.chunks(limits::WAVE) {
             let wave: Vec<usize> = wave
                 .iter()
                 .copied()
@@ -496,7 +445,7 @@ impl<'a> Chooser<'a> {
     fn in_less_memory(&self, priced: &PricedPipeline, best: f64) -> Option<PipelineReport> {
         let may_fit =
             |share: &f64| priced.resident as f64 * share * share <= self.memory_limit() as f64;
-        for share in MEMORY_SHARES.into_iter().filter(may_fit) {
+        for share in limits::MEMORY_SHARES.into_iter().filter(may_fit) {
             let less = (priced.peak as f64 * share) as u64;
             let limits = PriceLimits { memory: Some(less), ..PriceLimits::NONE };
             let prices =

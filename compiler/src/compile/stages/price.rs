@@ -18,7 +18,7 @@ use crate::compile::forms::{Form, best_form_below, prepare_forms};
 use crate::decisions::{Decisions, Phase, Sharding, ValueRate};
 use crate::error::CompileError;
 use crate::pipeline::prepare_layers;
-use crate::planner::{Care, UNLIMITED, account_by_node};
+use crate::planner::{Purpose, UNLIMITED, account_by_node};
 
 /// Costs of the layers of a short model.
 pub(super) struct LayerPrices {
@@ -73,7 +73,7 @@ pub(super) fn price_layers(
         prepare_layers(model.graph.clone(), &model.layer_of, machines, memory.is_some())
     })?;
     let decided: Vec<&Decisions> = forms.iter().map(|form| &form.decisions).collect();
-    let (at, planned) = best_form_below(&decided, &alone, cluster, (ceiling, Care::Prices))?;
+    let (at, planned) = best_form_below(&decided, &alone, cluster, (ceiling, Purpose::Prices))?;
     if planned.report.objective_seconds >= ceiling {
         return Ok(None);
     }

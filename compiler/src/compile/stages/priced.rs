@@ -2,11 +2,8 @@
 
 use graphc_ir::plan::{CompileOptions, PipelineReport};
 
+use crate::compile::limits;
 use crate::error::CompileError;
-
-/// The share by which a choice must be better, by its layers, if these fit the memory only at a price. Whole plans of such choices are found slowly
-/// and with a gap, and cost more than their layers say.
-pub(super) const MARGIN: f64 = 0.1;
 
 /// The prices of the layers with one choice of stages and microbatches.
 #[derive(Clone)]
@@ -38,7 +35,7 @@ impl PricedPipeline {
 
     /// Returns the seconds by which the choice is compared with others.
     pub(super) fn compared_seconds(&self) -> f64 {
-        let margin = if self.short { 1.0 + MARGIN } else { 1.0 };
+        let margin = if self.short { 1.0 + limits::SHORT_MEMORY_MARGIN } else { 1.0 };
         self.choice.as_ref().map_or(f64::INFINITY, |choice| choice.seconds * margin)
     }
 }

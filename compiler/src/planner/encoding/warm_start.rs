@@ -30,14 +30,14 @@ pub(crate) struct WarmStart {
 
 /// The knowledge with which the search for a form begins.
 #[derive(Clone, Copy)]
-pub struct Before<'a> {
+pub struct PriorKnowledge<'a> {
     /// The cost below which plans are of interest.
     pub ceiling: f64,
     /// The warm start from the search for another form.
     pub(crate) warm_start: Option<&'a WarmStart>,
 }
 
-impl Before<'_> {
+impl PriorKnowledge<'_> {
     /// The knowledge before the search for the first form: none.
     pub const NOTHING: Self = Self { ceiling: f64::INFINITY, warm_start: None };
 }

@@ -39,7 +39,9 @@ use graphc_solver::cutting_planes::MemoryPrices;
 use graphc_solver::minimise::{Effort, FULL, Minimum, ROUGHLY, Reduced, STEP, TOLERANCE};
 
 use super::encoding::minimise_at_prices;
-use super::encoding::warm_start::{Before, WarmStart, free_network, minimise_cold, minimise_warm};
+use super::encoding::warm_start::{
+    PriorKnowledge, WarmStart, free_network, minimise_cold, minimise_warm,
+};
 use super::error::PlannerError;
 use super::problem::Problem;
 use super::problem::usage::find_overload;
@@ -73,7 +75,7 @@ pub(super) struct Solution {
 
 /// The purpose of a plan, which decides how much work is done for it if memory is short.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Care {
+pub enum Purpose {
     /// The plan is executed.
     Plan,
     /// The plan gives the costs of layers. The search ends at a gap that is much smaller than the differences between choices of stages.
@@ -89,7 +91,7 @@ pub enum Care {
     },
 }
 
-impl Care {
+impl Purpose {
     /// Whether a plan costs more than the next graph in the row would. Each step is assumed to cost an equal part of the way from this graph without
     /// a memory limit to the last one.
     pub(crate) fn is_dear(self, relaxed: f64, found: f64) -> bool {
@@ -136,10 +138,10 @@ const ROUGH: f64 = 2e-2;
 /// Returns an error if no plan fits.
 pub(super) fn solve_in_memory(
     problem: &Problem<'_>,
-    before: Before<'_>,
-    care: Care,
+    before: PriorKnowledge<'_>,
+    purpose: Purpose,
 ) -> Result<(Solution, Option<WarmStart>), PlannerError> {
-    let found = plan_unlimited(problem, care, || Some(before))?.expect("all is known before");
+    let found = plan_unlimited(problem, purpose, || Some(before))?.expect("all is known before");
     if found.fits {
         return Ok(found.into_solution());
     }
@@ -148,7 +150,7 @@ pub(super) fn solve_in_memory(
     let mut search = MemorySearch::new(problem, &free);
     search.learn_labels(&data);
     search.offer(&free.labels[..nodes]);
-    search.care = care;
+    search.purpose = purpose;
     search.run();
     Ok((search.into_solution()?, None))
 }
@@ -182,15 +184,15 @@ impl Unlimited {
 /// Returns an error if the model does not fit data parallelism.
 pub(super) fn plan_unlimited<'a>(
     problem: &Problem<'_>,
-    care: Care,
-    before: impl FnOnce() -> Option<Before<'a>>,
+    purpose: Purpose,
+    before: impl FnOnce() -> Option<PriorKnowledge<'a>>,
 ) -> Result<Option<Unlimited>, PlannerError> {
     let data = strategies::assign_strategy(problem, Strategy::Data)?;
     let network = free_network(problem);
     let reduced = Reduced::new(&network);
-    let Some(Before { ceiling, warm_start }) = before() else { return Ok(None) };
+    let Some(PriorKnowledge { ceiling, warm_start }) = before() else { return Ok(None) };
     // A plan that is known to be sensible: what is found is at least as good.
-    let effort = care.effort(problem.options);
+    let effort = purpose.effort(problem.options);
     let (free, warm_start) = match warm_start.filter(|_| problem.tied.is_none()) {
         Some(first) => (minimise_warm(problem, reduced, (&data, ceiling), first, effort), None),
         None => minimise_cold(problem, reduced, (&data, ceiling), effort),

@@ -116,7 +116,7 @@ impl MemorySearch<'_> {
         let start = domains.into_iter().map(|domain| (domain, (0.0, 1.0)));
         let mut scales: BTreeMap<usize, (f64, f64)> = start.collect();
         for step in 0..=FALLS {
-            if self.is_within_gap(self.care.tolerated_gap()) {
+            if self.is_within_gap(self.purpose.tolerated_gap()) {
                 return;
             }
             // At last those at which each group was seen to fit.
@@ -148,7 +148,7 @@ impl MemorySearch<'_> {
     fn halve_scale(&mut self, draw: u64) {
         let (mut low, mut high) = (1.0 - SHAKE, 1.0 + SHAKE);
         for _ in 0..HALVINGS {
-            if self.is_within_gap(self.care.tolerated_gap()) {
+            if self.is_within_gap(self.purpose.tolerated_gap()) {
                 return;
             }
             let scale = f64::midpoint(low, high);

@@ -7,7 +7,7 @@ use graphc_solver::dual::Messages;
 use graphc_solver::minimise::{Minimum, TOLERANCE};
 use graphc_solver::network::Network;
 
-use super::{Care, Solution};
+use super::{Purpose, Solution};
 use crate::planner::encoding::extend_labels;
 use crate::planner::encoding::warm_start::free_network;
 use crate::planner::error::PlannerError;
@@ -39,7 +39,7 @@ pub(super) struct FoundPlan {
 /// A search for a plan that fits.
 pub(super) struct MemorySearch<'a> {
     /// The purpose of the plan.
-    pub care: Care,
+    pub purpose: Purpose,
     /// The problem that is searched now: the whole one, or its restricted master.
     pub problem: Problem<'a>,
     /// The network of the problem when memory costs nothing.
@@ -82,7 +82,7 @@ impl<'a> MemorySearch<'a> {
     /// Begins a search with the free plan and its bound.
     pub(super) fn new(problem: &Problem<'a>, found: &Minimum) -> Self {
         Self {
-            care: Care::Plan,
+            purpose: Purpose::Plan,
             problem: problem.clone(),
             free: free_network(problem),
             kept: None,
@@ -110,11 +110,12 @@ impl<'a> MemorySearch<'a> {
             && (self.raise_group_prices() || self.raise_all_prices() || self.find_feasible())
         {
             self.search_by_prices();
-            if !self.is_within_gap(self.care.tolerated_gap()) {
+            if !self.is_within_gap(self.purpose.tolerated_gap()) {
                 self.within_work(Self::polish);
             }
             if self.is_dear()
-                || self.care == Care::Prices && self.is_within_gap(self.care.tolerated_gap())
+                || self.purpose == Purpose::Prices
+                    && self.is_within_gap(self.purpose.tolerated_gap())
             {
                 return;
             }
@@ -247,7 +248,7 @@ impl<'a> MemorySearch<'a> {
 
     /// Whether the best plan costs more than its purpose allows.
     pub(super) fn is_dear(&self) -> bool {
-        self.best.as_ref().is_some_and(|(best, _)| self.care.is_dear(self.relaxed, *best))
+        self.best.as_ref().is_some_and(|(best, _)| self.purpose.is_dear(self.relaxed, *best))
     }
 
     /// Whether the gap of the best plan is at most this share of it.
