@@ -20,7 +20,7 @@ use graphc_ir::types::TensorType;
 use graphc_kernels::cuda::{Call, Kernel, Launch, Shard, prepare_fused, prepare_op};
 
 const ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90a", "sm_100", "sm_120"];
-const OPTIONS: [&str; 3] = ["--fmad=false", "--std=c++17", "-default-device"];
+const OPTIONS: [&str; 4] = ["--fmad=false", "--std=c++17", "-default-device", "-minimal"];
 /// The marks around the table in the document.
 const MARKS: [&str; 2] = ["<!-- kernels -->\n", "<!-- /kernels -->"];
 

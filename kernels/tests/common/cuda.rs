@@ -17,7 +17,7 @@ use crate::cases::Example;
 use crate::common::{Case, Memory, bytes, memory, other_ways, pairs, shard};
 
 /// The options with which kernels are compiled, as devices compile them.
-const OPTIONS: [&str; 3] = ["--fmad=false", "--std=c++17", "-default-device"];
+const OPTIONS: [&str; 4] = ["--fmad=false", "--std=c++17", "-default-device", "-minimal"];
 /// The architecture of the card.
 const ARCHITECTURE: &str = "sm_90";
 /// The number of the call among those of the device.

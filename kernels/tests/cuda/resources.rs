@@ -15,7 +15,7 @@ use gpu_double::nvrtc::{self, resources};
 use graphc_kernels::cuda::{Call, Kernel, Launch, join_alike};
 
 const ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90a", "sm_100", "sm_120"];
-const OPTIONS: [&str; 3] = ["--fmad=false", "--std=c++17", "-default-device"];
+const OPTIONS: [&str; 4] = ["--fmad=false", "--std=c++17", "-default-device", "-minimal"];
 
 /// Returns all kernels by their sources, and the op of each.
 fn kernels() -> BTreeMap<String, (&'static str, Kernel)> {

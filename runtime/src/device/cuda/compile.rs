@@ -239,6 +239,13 @@ fn compiler_options(arch: Arch) -> Vec<String> {
     [&arch, "--fmad=false", "--std=c++17", "-default-device"].map(str::to_owned).to_vec()
 }
 
+/// Returns the options by which the compiler of this version takes less time for the same result: no kernel needs textures or what begins with
+/// `cuda`, and to declare them takes a quarter of the time of a small kernel (NVRTC's guide, `--minimal`, from 12.4 on).
+fn faster_options() -> Vec<String> {
+    let is_known = compiler_version() >= (12, 4);
+    is_known.then(|| "-minimal".to_owned()).into_iter().collect()
+}
+
 /// Returns the compiler's version.
 pub(super) fn compiler_version() -> Version {
     let (mut major, mut minor) = (0, 0);
@@ -266,7 +273,9 @@ fn compile_source(source: &str, arch: Arch) -> Result<Vec<u8>, KernelCompileErro
     let program = result::create_program(&text, Some(c"kernel.cu"));
     let program = NvrtcProgram(program.map_err(|error| refused(error.to_string()))?);
     // SAFETY: the program was created just now.
-    match unsafe { result::compile_program(program.0, &compiler_options(arch)) } {
+    match unsafe {
+        result::compile_program(program.0, &[compiler_options(arch), faster_options()].concat())
+    } {
         Ok(()) => program.binary().map_err(|error| refused(error.to_string())),
         Err(_) => Err(refused(program.log())),
     }
