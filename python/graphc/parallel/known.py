@@ -22,6 +22,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from ..command import Error
 from .checks import passed_check
 from .connectionist import ctc_loss
+from .finite import Finite
 from .gradients import DERIVED
 from .selected import Extent, Selected
 
@@ -84,7 +85,7 @@ class Known(TorchFunctionMode):
                 self._contents[buffer], self._of_buffers[buffer] = content.clone(), True
         self._random: Any = WeakIdKeyDictionary()
         """Random numbers; ``False`` stands at comparisons with them that may hold or not."""
-        self._selected = Selected()
+        self._selected, self._finite = Selected(), Finite()
 
     def __torch_function__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
         """Computes as PyTorch does, and beside it what is known of the result.
@@ -190,6 +191,8 @@ class Known(TorchFunctionMode):
         if all(operand in self._contents for operand in operands):
             self._relies_on_buffers = self._relies_on_buffers or any(operand in self._of_buffers for operand in operands)
             return self._apart(function, arguments, options)
+        if self._finite.answers(operands):
+            return self._finite.read(function, operands)
         passed = passed_check(sys._getframe(2))
         if passed is not None and function in (Tensor.__bool__, Tensor.item):
             return passed
@@ -201,6 +204,7 @@ class Known(TorchFunctionMode):
 
     def _note(self, found: Any, function: Any, arguments: Any, options: Mapping[str, Any]) -> None:
         results, operands = _tensors(found), _tensors((arguments, options))
+        self._finite.note(found, function, arguments, options)
         if not results or any(result.numel() > MOST_ELEMENTS for result in results):
             return
         if function is torch.rand:
