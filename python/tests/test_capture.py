@@ -258,9 +258,21 @@ def puts_rows_to_places_of_data(x: Tensor) -> Tensor:
     return (found * x.masked_scatter(x.detach() > 0.2, x.cos())).square().mean()
 
 
+def writes_rows_where_a_mask_holds(x: Tensor) -> Tensor:
+    """As features of images that are written over words: as many rows as the mask has places, elements, and one row for all."""
+    order = x.detach()[:, 0].argsort()
+    rows, elements = order < 2, x.detach().argsort(1) < 2
+    found = x * 1.0
+    found[rows] = x[:2].sin() * 3.0
+    found[elements] = x.flatten()[:8].cos()
+    found[rows] = x[2:3] * 0.5
+    return found.square().mean()
+
+
 @pytest.mark.parametrize(
     "function",
     [
+        writes_rows_where_a_mask_holds,
         puts_rows_to_places_of_data,
         has_the_mean_of_rows,
         has_losses_of_what_a_mask_takes,

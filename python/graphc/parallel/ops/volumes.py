@@ -22,7 +22,7 @@ def max_pool(
 
     def pool(images: Tensor, first: int, last: int) -> tuple[Tensor, Tensor]:
         own = [_flat(given, first, last, neutral) for given, neutral in ((kernel, 1), (stride, 1), (padding, 0), (dilation, 1))]
-        found: tuple[Tensor, Tensor] = torch.ops.aten.max_pool2d_with_indices(images, *own, ceil_mode)
+        found: tuple[Tensor, Tensor] = ATEN.max_pool2d_with_indices(images, *own, ceil_mode)
         return found
 
     volumes = _batched(x)
@@ -46,7 +46,8 @@ def average_pool(
 
     def pool(images: Tensor, first: int, last: int, divisor: int | None) -> Tensor:
         own = [_flat(given, first, last, neutral) for given, neutral in ((kernel, 1), (stride, 1), (padding, 0))]
-        return functional.avg_pool2d(images, *own, ceil_mode, count_include_pad, divisor)
+        found: Tensor = ATEN.avg_pool2d(images, *own, ceil_mode, count_include_pad, divisor)
+        return found
 
     volumes = _batched(x)
     flat = pool(volumes.flatten(1, 2), 1, 3, divisors[0])
@@ -56,11 +57,11 @@ def average_pool(
 
 def adaptive_average_pool(x: Tensor, output_size: Sequence[int]) -> Tensor:
     """Means of as many windows as are asked for."""
-    depth, *sides = output_size
+    depth, height, width = output_size
     volumes = _batched(x)
-    flat = functional.adaptive_avg_pool2d(volumes.flatten(1, 2), sides)
-    deep = functional.adaptive_avg_pool2d(flat.unflatten(1, volumes.shape[1:3]).flatten(-2), (depth, sides[0] * sides[1]))
-    return deep.reshape([*x.shape[:-3], depth, *sides])
+    flat = functional.adaptive_avg_pool2d(volumes.flatten(1, 2), (height, width))
+    deep = functional.adaptive_avg_pool2d(flat.unflatten(1, volumes.shape[1:3]).flatten(-2), (depth, height * width))
+    return deep.reshape([*x.shape[:-3], depth, height, width])
 
 
 def adaptive_max_pool(x: Tensor, output_size: Sequence[int]) -> tuple[Tensor, Tensor]:
