@@ -4,7 +4,7 @@ None of them was named anywhere in this repository when they were first tried (2
 is not in the list. LED with places of global attention, ViLT, FSMT, Autoformer, TimesFM, LLaVA NeXT, Qwen2 Audio, Qwen 2.5 VL, Idefics 3
 and Mistral 3 branch on data, or have shapes that depend on it; I-BERT branches on what it has seen before; YOSO has gradients that are not
 those of what it computes; Gemma 3n writes to parameters if `altup_coef_clip` is set. Some have norms of so few elements at this size that
-rounding is blown up until losses are no measure: ConvMixer, CSPNet, DLA, DPN, Inception v4 and SKNet. GroupViT draws numbers.
+rounding is blown up until losses are no measure: ConvMixer, CSPNet, DLA, DPN, Inception v4, MC3 and SKNet. GroupViT draws numbers.
 """
 
 from __future__ import annotations
@@ -545,7 +545,6 @@ OTHERS = {
                                                     "global_attn_indexes": [1]},
                                      text_config={**LLAMA, "model_type": "qwen2", "use_cache": False}),
                           lambda: {**dict(captions(4)), "pixel_values": images(128)}),
-    "MC3": filming("mc3_18"),
     "Swin 3D": video("swin3d_t", 32, 4),
     "MaxViT": without_depth(Module("torchvision", vision("maxvit_t", 224).make, lambda: (images(224), classes()), labelled)),
     "Swin v2 of torchvision": without_depth(vision("swin_v2_t")),
