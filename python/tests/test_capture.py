@@ -205,6 +205,23 @@ def attends_to_no_key(x: Tensor) -> Tensor:
     return (found + heads).square().mean()
 
 
+def attends_to_shared_keys(x: Tensor) -> Tensor:
+    """Four heads of queries to two of keys: with a mask, and with values of another width."""
+    queries, keys = x.reshape(1, 4, 4, 1).expand(1, 4, 4, 2), torch.stack([x[:, :2], x[:, 2:]])[None]
+    found = F.scaled_dot_product_attention(queries, keys, keys, attn_mask=x.detach() > -0.5, enable_gqa=True)
+    wider = F.scaled_dot_product_attention(queries, keys, x.reshape(1, 2, 4, 2).repeat(1, 1, 1, 2), is_causal=True, enable_gqa=True)
+    return (torch.cat([found, wider * 2.0], -1) + 1.0).square().mean()
+
+
+def clamps_what_is_not_finite(x: Tensor) -> Tensor:
+    x = x * 2.0
+    if not torch.isfinite(x).all():
+        x = torch.clamp(x, -1.0, 1.0)
+    if torch.isnan(x).any() | x.isinf().any(-1).logical_not().logical_not().any():
+        x = x * 0.0
+    return x.square().mean() if torch.isinf(x).any().item() is False else x.mean()
+
+
 def draws_between(x: Tensor) -> Tensor:
     drawn = torch.empty(4).uniform_(1.0, 2.0)
     return x.square().mean() + 0.0 * drawn.sum() + (torch.clamp(drawn, 2.0, 3.0) - torch.clamp(drawn, 0.0, 1.0)).sum()
@@ -241,9 +258,21 @@ def puts_rows_to_places_of_data(x: Tensor) -> Tensor:
     return (found * x.masked_scatter(x.detach() > 0.2, x.cos())).square().mean()
 
 
+def writes_rows_where_a_mask_holds(x: Tensor) -> Tensor:
+    """As features of images that are written over words: as many rows as the mask has places, elements, and one row for all."""
+    order = x.detach()[:, 0].argsort()
+    rows, elements = order < 2, x.detach().argsort(1) < 2
+    found = x * 1.0
+    found[rows] = x[:2].sin() * 3.0
+    found[elements] = x.flatten()[:8].cos()
+    found[rows] = x[2:3] * 0.5
+    return found.square().mean()
+
+
 @pytest.mark.parametrize(
     "function",
     [
+        writes_rows_where_a_mask_holds,
         puts_rows_to_places_of_data,
         has_the_mean_of_rows,
         has_losses_of_what_a_mask_takes,
@@ -251,6 +280,8 @@ def puts_rows_to_places_of_data(x: Tensor) -> Tensor:
         samples_a_grid,
         takes_at_a_place_of_data,
         attends_to_no_key,
+        attends_to_shared_keys,
+        clamps_what_is_not_finite,
         has_kernels_without_padding,
         draws_between,
         makes_as_many_as_a_tensor_says,

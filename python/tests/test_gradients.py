@@ -62,6 +62,35 @@ class Swish(Function):
         return gradients[0] * slope * (1 + x * (1 - slope))
 
 
+class Masked(Function):
+    """A softmax of what a mask of integers leaves, which writes to what it has computed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, mask: Tensor) -> Tensor:
+        found = x.masked_fill(mask == 0, -1e30).softmax(-1).masked_fill_(mask == 0, 0.0)
+        ctx.save_for_backward(found)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        (found,) = ctx.saved_tensors
+        return found * (gradients[0] - (gradients[0] * found).sum(-1, keepdim=True)), None
+
+
+class Halved(Function):
+    """A function whose gradient is half of its own where a mask of integers holds."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, mask: Tensor) -> Tensor:
+        ctx.save_for_backward(x, mask)
+        return x.square() * mask
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        x, mask = ctx.saved_tensors
+        return gradients[0] * x * mask, None
+
+
 class Clipped(Function):
     """A sign whose gradient passes where elements are small."""
 
@@ -85,6 +114,10 @@ def has_signs(x: Tensor) -> Tensor:
 
 def has_swish(x: Tensor) -> Tensor:
     return Swish.apply(Swish.apply(x * 3.0)).square().mean()
+
+
+def has_masked_scores(x: Tensor) -> Tensor:
+    return (Masked.apply(x * 3.0, torch.ones(4, 4, dtype=torch.int64).tril()) * torch.arange(4.0)).square().mean()
 
 
 def has_data(x: Tensor) -> Tensor:
@@ -117,13 +150,22 @@ def has_bags(x: Tensor) -> Tensor:
     return (means + sums + F.rrelu(F.bilinear(x, x, x[None] * 0.1))).square().mean()
 
 
-@pytest.mark.parametrize("function", [reverses, has_signs, has_swish, has_data, infers, has_checkpoints, has_sinc, has_middles, has_bags])
+GIVEN = [
+    reverses, has_signs, has_swish, has_masked_scores, has_data, infers, has_checkpoints, has_sinc, has_middles, has_bags,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", GIVEN)
 def test_gradients_are_those_of_pytorch(function: Callable[[Tensor], Tensor]) -> None:
     check_losses(begun(function))
 
 
 def clips(x: Tensor) -> Tensor:
     return Clipped.apply(x).square().mean() + x.mean()
+
+
+def halves(x: Tensor) -> Tensor:
+    return Halved.apply(x, torch.ones(4, 4, dtype=torch.int64)).mean()
 
 
 def hooks_a_tensor(x: Tensor) -> Tensor:
@@ -149,6 +191,7 @@ PLACE = r"\(.*test_gradients\.py, line \d+"
     ("function", "said"),
     [
         (clips, rf"the backward of Clipped is not the gradient of its forward, .*: write `f\(x\) .* {PLACE}\)"),
+        (halves, rf"the backward of Halved is not the gradient of its forward, .* {PLACE}\)"),
         (hooks_a_tensor, rf"a hook on a tensor changes gradients, and a plan derives gradients itself, of the ops: leave it out {PLACE}\)"),
         (casts, rf"the model enters torch.autocast, .*: leave it out, and give precision='bf16' {PLACE}\)"),
         (looks_up_by_frequency, r"aten.embedding.default \(.*, line \d+, .*\) has no translation, .*: leave out scale_grad_by_freq"),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from world import root, run
+from world import alone, root, run
 
 import graphc
 from graphc.parallel.recorded import Unknown, make, recorded
@@ -24,7 +24,10 @@ def trained(world: int, folder: Path, engine: str, **options: Any) -> Any:
     pytest.importorskip("lightning")
     from lightning_job import fit
 
-    found = run(world, lambda rank: fit(folder, engine, world=world, **options))
+    if engine == "lightning":
+        found = alone(lambda: fit(folder, engine, world=world, **options))
+    else:
+        found = run(world, lambda rank: fit(folder, engine, world=world, **options))
     assert all(isinstance(one, list) for one in found), found[0]["error"]
     assert all(one[0] == found[0][0] for one in found)
     return found[0]
@@ -85,9 +88,10 @@ def check_evaluations(world: int, folder: Path, engine: str, **options: Any) -> 
     pytest.importorskip("lightning")
     from lightning_job import evaluate
 
-    expected = run(1, lambda rank: evaluate(folder, "lightning", 1, **options))[0][0]
+    own = alone(lambda: evaluate(folder, "lightning", 1, **options))
+    expected = own[0][0]
     assert [sorted(line) for line in expected] == [["val_loss"], ["val_loss"], ["test_accuracy", "test_loss"]]
-    found = run(world, lambda rank: evaluate(folder, engine, world, **options))
+    found = own if engine == "lightning" else run(world, lambda rank: evaluate(folder, engine, world, **options))
     assert [one["error"] for one in found if isinstance(one, dict)] == []
     for line, wanted in zip(found[0][0], expected, strict=True):
         assert line == pytest.approx(wanted, abs=1e-4)

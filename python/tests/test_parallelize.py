@@ -112,7 +112,7 @@ def branches(x: Tensor) -> Tensor:
 
 
 def in_loss(output: Tensor, batch: Tensor | None = None) -> Tensor:
-    return torch.atan(output).sum()
+    return torch.digamma(output).sum()
 
 
 def chosen(x: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ def no_number(x: Tensor) -> Tensor:
     ("function", "said"),
     [
         (nanmedian, r'aten\.nanmedian\.default \(.*cases\.py, line \d+, in forward: "return self\.function.*"\) has no translation'),
-        (in_loss, r'aten\.atan\.default \(.*test_parallelize\.py, line \d+, in the loss: "def in_loss'),
+        (in_loss, r'aten\.digamma\.default \(.*test_parallelize\.py, line \d+, in the loss: "def in_loss'),
         (branches, r"torch\.export cannot capture the model: .*test_parallelize\.py, line \d+"),
         (no_number, "float64, which graphc has not"),
         (lambda x: (x, x), "the loss is NoneType, of an output that is tuple: give parallelize a loss"),

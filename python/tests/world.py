@@ -37,6 +37,14 @@ def run(world: int, work: Callable[[int], Any]) -> list[Any]:
     return found
 
 
+def alone(work: Callable[[], Any]) -> list[Any]:
+    """What a world of one process makes, in this one, which is not forked: where gradients are PyTorch's own.
+
+    PyTorch computes none in a process that is forked from one that has computed some, as other tests do.
+    """
+    return [json.loads(json.dumps(work()))]
+
+
 def start(world: int, command: list[str], environment: dict[str, str]) -> list[str]:
     """Runs a program for each rank of a world, without torchrun, which not every build of PyTorch can start: what each that failed said."""
     port = _free_port()

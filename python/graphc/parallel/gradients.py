@@ -130,20 +130,22 @@ def _multiple(own: Any, apply: Any, given: tuple[Any, ...], more: dict[str, Any]
     return found[0]
 
 
-def _factor(own: Any, apply: Any, given: tuple[Any, ...], more: dict[str, Any], scale: float) -> float | None:
-    """The same for numbers of this size."""
+def _factor(own: Any, apply: Any, given: tuple[Any, ...], more: dict[str, Any], scale: float, integer: int = 0) -> float | None:
+    """The same for numbers of this size, and integers that are all the same: 0, as they may be places, or 1 where nothing is learned."""
     if sum(part.numel() for part in given if isinstance(part, Tensor)) > MOST_ELEMENTS:
         raise _refused(own, "has operands too large for it to be compared with the gradient of its forward")
-    leaves = [_drawn(part, scale) if isinstance(part, Tensor) else part for part in given]
+    leaves = [_drawn(part, scale, integer) if isinstance(part, Tensor) else part for part in given]
     learned = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.requires_grad]
     try:
         with torch.enable_grad():
             found = _floats(apply(own, *_fresh(leaves), **more))
-            expected = _floats(own.forward(*([] if _has_setup(own) else [_Context(len(leaves))]), *_fresh(leaves), **more))
             upstream = [torch.randn_like(part) for part in found]
-            gradients, derived = _gradients(found, learned, upstream), _gradients(expected, learned, upstream)
+            gradients, derived = _gradients(found, learned, upstream), _derived(own, leaves, more, upstream)
     except Exception as error:
         raise _refused(own, f"could not be compared with the gradient of its forward ({type(error).__name__}: {error})") from error
+    has_integers = any(isinstance(leaf, Tensor) and _is_integer(leaf) for leaf in leaves)
+    if integer == 0 and has_integers and not any(bool(part.any()) for part in (*gradients, *derived)):
+        return _factor(own, apply, given, more, scale, 1)
     if all(_is_near(a, b) for a, b in zip(gradients, derived, strict=True)):
         return None
     if len(learned) == len(found) == 1 and found[0].shape == learned[0].shape:
@@ -151,6 +153,20 @@ def _factor(own: Any, apply: Any, given: tuple[Any, ...], more: dict[str, Any], 
         if _is_near(gradients[0], upstream[0] * factor):
             return factor
     raise _refused(own, "is not the gradient of its forward")
+
+
+def _derived(own: Any, leaves: list[Any], more: dict[str, Any], upstream: list[Tensor]) -> list[Tensor]:
+    """The gradients of what a function's ``forward`` computes. It may write to what it has computed, as PyTorch lets it."""
+    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.requires_grad]
+
+    def compute(*learned: Tensor) -> list[Tensor]:
+        given = list(leaves)
+        for place, leaf in zip(places, learned, strict=True):
+            given[place] = leaf
+        return _floats(own.forward(*([] if _has_setup(own) else [_Context(len(leaves))]), *_fresh(given), **more))
+
+    pull: Any = torch.func.vjp(torch.func.functionalize(compute), *(leaves[place].detach() for place in places))[1]
+    return list(pull(upstream))
 
 
 class _Context:
@@ -167,11 +183,16 @@ def _has_setup(own: Any) -> bool:
     return own.setup_context is not Function.setup_context
 
 
-def _drawn(part: Tensor, scale: float) -> Tensor:
-    """Numbers of a tensor's type and shape; integers are 0, as they may be places."""
-    if part.is_floating_point():
-        return (torch.randn(part.shape) * scale).to(part.dtype).requires_grad_()
-    return torch.zeros(part.shape, dtype=part.dtype)
+def _drawn(part: Tensor, scale: float, integer: int) -> Tensor:
+    """Numbers of a tensor's type and shape."""
+    if _is_integer(part):
+        return torch.full(part.shape, integer, dtype=part.dtype)
+    drawn = torch.randn(part.shape) * scale
+    return drawn > 0 if part.dtype == torch.bool else drawn.to(part.dtype).requires_grad_()
+
+
+def _is_integer(part: Tensor) -> bool:
+    return not part.is_floating_point() and part.dtype != torch.bool
 
 
 def _fresh(leaves: list[Any]) -> list[Any]:

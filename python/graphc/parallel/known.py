@@ -6,7 +6,6 @@ probability of 0. These branches go the same way at each step, and so they are n
 
 from __future__ import annotations
 
-import math
 import operator
 import sys
 from collections.abc import Iterable, Mapping
@@ -21,8 +20,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ..command import Error
 from .checks import passed_check
-from .connectionist import ctc_loss
+from .finite import Finite
 from .gradients import DERIVED
+from .otherwise import OTHERWISE
 from .selected import Extent, Selected
 
 MOST_ELEMENTS = 1 << 16
@@ -84,7 +84,7 @@ class Known(TorchFunctionMode):
                 self._contents[buffer], self._of_buffers[buffer] = content.clone(), True
         self._random: Any = WeakIdKeyDictionary()
         """Random numbers; ``False`` stands at comparisons with them that may hold or not."""
-        self._selected = Selected()
+        self._selected, self._finite = Selected(), Finite()
 
     def __torch_function__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
         """Computes as PyTorch does, and beside it what is known of the result.
@@ -104,6 +104,8 @@ class Known(TorchFunctionMode):
             arguments = (*own, *(self._number(part) for part in arguments[len(own) :]))
         if _name(function) in ("__getitem__", "__setitem__") and not (_name(function) == "__setitem__" and _is_one(arguments[2])):
             arguments = (arguments[0], self._with_places(arguments[1]), *arguments[2:])
+        if _name(function) == "repeat_interleave":
+            function, arguments, options = self._by_places(function, arguments, options)
         loops = self._selected.loops
         loops.begin(pytree.tree_leaves((arguments, dict(options))))
         if function in READ:
@@ -178,6 +180,19 @@ class Known(TorchFunctionMode):
                 found.append(part)
         return index if len(found) == len(parts) and all(map(operator.is_, found, parts)) else tuple(found)
 
+    def _by_places(self, function: Any, arguments: Any, options: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+        """A call that takes each element as often as a tensor says, or where that is known one that takes places."""
+        given = dict(zip(("self", "repeats", "dim"), arguments, strict=False)) | dict(options)
+        repeats = given.get("repeats")
+        if not (isinstance(repeats, Tensor) and repeats in self._contents):
+            return function, arguments, options
+        x = given["self"] if given.get("dim") is not None else given["self"].reshape(-1)
+        dim, counts = given.get("dim") or 0, self._read(Tensor.tolist, (repeats,), {})
+        counts = counts * x.shape[dim] if isinstance(counts, list) and len(counts) == 1 else counts
+        counts = counts if isinstance(counts, list) else [counts] * x.shape[dim]
+        places = [place for place, count in enumerate(counts) for _ in range(count)]
+        return torch.index_select, (x, dim, torch.tensor(places, dtype=torch.int64, device=x.device)), {}
+
     def _numbers(self, given: Any) -> Any:
         """Numbers in a list, of which some may be tensors that are known."""
         if not isinstance(given, list | tuple):
@@ -190,6 +205,8 @@ class Known(TorchFunctionMode):
         if all(operand in self._contents for operand in operands):
             self._relies_on_buffers = self._relies_on_buffers or any(operand in self._of_buffers for operand in operands)
             return self._apart(function, arguments, options)
+        if self._finite.answers(operands):
+            return self._finite.read(function, operands)
         passed = passed_check(sys._getframe(2))
         if passed is not None and function in (Tensor.__bool__, Tensor.item):
             return passed
@@ -201,6 +218,7 @@ class Known(TorchFunctionMode):
 
     def _note(self, found: Any, function: Any, arguments: Any, options: Mapping[str, Any]) -> None:
         results, operands = _tensors(found), _tensors((arguments, options))
+        self._finite.note(found, function, arguments, options)
         if not results or any(result.numel() > MOST_ELEMENTS for result in results):
             return
         if function is torch.rand:
@@ -270,84 +288,9 @@ class Known(TorchFunctionMode):
         return torch.device("cpu") if is_device else leaf
 
 
-def _fill_diagonal(x: Tensor, value: float, wrap: bool = False) -> Tensor:
-    """PyTorch's own way takes places in memory, by which nothing may be written to a view while a model is captured."""
-    if x.dim() != 2 or (wrap and x.shape[0] > x.shape[1]):
-        return x.fill_diagonal_(value, wrap)
-    return x.masked_fill_(torch.eye(*x.shape, dtype=torch.bool, device=x.device), value)
-
-
-def _take(x: Tensor, index: Any) -> Any:
-    """PyTorch's own way reads the number that an index without dims holds."""
-    whole = index if isinstance(index, tuple) else (index,)
-    if sum(part is Ellipsis for part in whole) == 1:
-        place = next(place for place, part in enumerate(whole) if part is Ellipsis)
-        whole = (*whole[:place], *([slice(None)] * (x.dim() - len(whole) + 1)), *whole[place + 1 :])
-    at = next((place for place, part in enumerate(whole) if _is_number(part)), None)
-    # With others of the same kind beside it a number is broadcast, as PyTorch itself does.
-    if at is None or not all(isinstance(part, slice) for part in (*whole[:at], *whole[at + 1 :])):
-        return x[index]
-    return torch.index_select(x[(*whole[:at], slice(None), *whole[at + 1 :])], at, whole[at].reshape(1)).squeeze(at)
-
-
 def _is_one(value: Any) -> bool:
     """Whether this is one number, which stands wherever a mask holds."""
     return not isinstance(value, Tensor) or value.dim() == 0
-
-
-def _is_number(part: Any) -> bool:
-    return isinstance(part, Tensor) and part.dim() == 0 and part.dtype in (torch.int64, torch.int32)
-
-
-def _bags(x: Tensor, weight: Tensor, offsets: Tensor | None = None, max_norm: float | None = None, *given: Any, **options: Any) -> Any:
-    """Bags of as many rows each: PyTorch's own way has a list of where each begins."""
-    names = ("norm_type", "scale_grad_by_freq", "mode", "sparse", "per_sample_weights", "include_last_offset", "padding_idx")
-    own = dict(zip(names, given, strict=False)) | options
-    mode, padding, factors = own.get("mode", "mean"), own.get("padding_idx"), own.get("per_sample_weights")
-    if x.dim() != 2 or mode not in ("sum", "mean") or padding is not None or max_norm is not None or own.get("scale_grad_by_freq"):
-        return torch.nn.functional.embedding_bag(x, weight, offsets, max_norm, *given, **options)
-    rows = torch.nn.functional.embedding(x, weight)
-    rows = rows if factors is None else rows * factors.unsqueeze(-1)
-    return rows.sum(1) if mode == "sum" else rows.mean(1)
-
-
-def _scatter_masked(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    """Elements of a source, one after the other, where a mask holds. A mask that is the same for all of the last dims takes rows."""
-    if source.dtype != x.dtype or mask.dtype != torch.bool or x.shape != torch.broadcast_shapes(x.shape, mask.shape):
-        return x.masked_scatter(mask, source)
-    alike, dims = mask.expand(x.shape), x.dim()
-    while dims > 0 and (alike.stride(dims - 1) == 0 or x.shape[dims - 1] == 1) and source.numel() % x.shape[dims - 1 :].numel() == 0:
-        dims -= 1
-    held, rest = alike, x.shape[dims:]
-    for _ in rest:
-        held = held.select(-1, 0)
-    # Behind the last element that there is this is no place of the source, and taking it fails, as it does in PyTorch.
-    places = (held.reshape(-1).to(torch.int64).cumsum(0) - 1).clamp(min=0)
-    taken = torch.index_select(source.reshape(-1, rest.numel()), 0, places)
-    return torch.where(held.reshape(*held.shape, *([1] * len(rest))), taken.reshape(x.shape), x)
-
-
-def _gaussian(x: Tensor, target: Tensor, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> Tensor:
-    """The likelihood under normal distributions: PyTorch's own way looks whether a variance is below 0."""
-    if isinstance(var, float):
-        var = var * torch.ones_like(x)
-    if var.shape != x.shape and var.shape == x.shape[:-1]:
-        var = var.unsqueeze(-1)
-    # Gradients go to variances below the least one too.
-    var = var + (var.detach().clamp(min=eps) - var.detach())
-    found: Tensor = 0.5 * (torch.log(var) + (x - target).square() / var)
-    found = found + 0.5 * math.log(2.0 * math.pi) if full else found
-    if reduction == "none":
-        return found
-    return found.mean() if reduction == "mean" else found.sum()
-
-
-OTHERWISE: dict[Any, Any] = {
-    torch.nn.functional.embedding_bag: _bags,
-    Tensor.fill_diagonal_: _fill_diagonal, Tensor.__getitem__: _take, torch.nn.functional.ctc_loss: ctc_loss,
-    torch.nn.functional.gaussian_nll_loss: _gaussian, Tensor.masked_scatter: _scatter_masked, torch.masked_scatter: _scatter_masked,
-}  # fmt: skip
-"""What is written with other ops."""
 
 
 def _is_of_a_list(frame: Any) -> bool:

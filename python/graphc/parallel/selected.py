@@ -139,7 +139,8 @@ class Selected:
             return not is_known(arguments[0])
         if _name(function) == "masked_select":
             return not is_known(arguments[1])
-        if (_is_mask_taken(function, arguments) or _is_mask_filled(function, arguments)) and not is_known(arguments[1]):
+        by_mask = (_is_mask_taken, _is_mask_filled, _is_mask_spread)
+        if any(is_so(function, arguments) for is_so in by_mask) and not is_known(arguments[1]):
             return True
         if any(isinstance(leaf, Extent) for leaf in pytree.tree_leaves((arguments, dict(options)))):
             return True
@@ -165,6 +166,9 @@ class Selected:
             return Amount()
         if _is_mask_filled(function, arguments) and not marks:
             self._fill(arguments[0], arguments[1], arguments[2], run)
+            return None
+        if _is_mask_spread(function, arguments) and not marks:
+            self._spread(arguments[0], arguments[1], arguments[2], run)
             return None
         if name in SAID and _owner(function) != "shape":
             return function(*arguments, **options)
@@ -408,6 +412,12 @@ class Selected:
         mask = run(Tensor.reshape, mask, [*mask.shape, *([1] * (x.dim() - mask.dim()))])
         run(Tensor.copy_, x, run(torch.where, mask, run(Tensor.to, value, x.dtype), x))
 
+    def _spread(self, x: Tensor, mask: Tensor, rows: Tensor, run: Run) -> None:
+        """Writes rows to the places at which a mask holds, in their order: there are as many, or PyTorch would not do it."""
+        self.loops.check_write(x)
+        whole = run(Tensor.expand, run(Tensor.reshape, mask, [*mask.shape, *([1] * (x.dim() - mask.dim()))]), list(x.shape))
+        run(Tensor.copy_, x, run(torch.masked_scatter, x, whole, run(Tensor.to, rows, x.dtype)))
+
     def _check_rounds(self, selection: Selection) -> None:
         """Checks that what is written in a round of a loop is so only where the round's place is there.
 
@@ -496,11 +506,26 @@ def _is_mask_taken(function: Any, arguments: Any) -> bool:
 
 def _is_mask_filled(function: Any, arguments: Any) -> bool:
     """Whether one row is written to all places at which a mask holds."""
-    if _name(function) != "__setitem__" or not isinstance(arguments[1], Tensor) or not isinstance(arguments[2], Tensor):
+    if not _is_put_by_mask(function, arguments):
         return False
     x, mask, value = arguments
-    covers = bool(mask.dtype == torch.bool and 0 < mask.dim() <= x.dim() and x.shape[: mask.dim()] == mask.shape)
-    return covers and 0 < value.dim() <= x.dim() - mask.dim()
+    rest = x.dim() - mask.dim()
+    return bool(0 < value.dim() <= rest or (value.dim() == rest + 1 and value.shape[0] == 1 and x.dim() > 1))
+
+
+def _is_mask_spread(function: Any, arguments: Any) -> bool:
+    """Whether rows are written to the places at which a mask holds, a row to each."""
+    if not _is_put_by_mask(function, arguments) or _is_mask_filled(function, arguments):
+        return False
+    x, mask, value = arguments
+    return bool(value.dim() > 0 and value.shape[1:] == x.shape[mask.dim() :])
+
+
+def _is_put_by_mask(function: Any, arguments: Any) -> bool:
+    if _name(function) != "__setitem__" or not isinstance(arguments[1], Tensor) or not isinstance(arguments[2], Tensor):
+        return False
+    x, mask, _ = arguments
+    return bool(mask.dtype == torch.bool and 0 < mask.dim() <= x.dim() and x.shape[: mask.dim()] == mask.shape)
 
 
 def _is_in(leaf: Any, kept: Any) -> bool:

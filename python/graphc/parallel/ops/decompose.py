@@ -14,6 +14,8 @@ from torch import Tensor
 from torch._decomp import decomposition_table
 from torch.nn import functional
 
+from . import angles, scans, volumes
+
 ATEN: Any = torch.ops.aten
 
 NEAR = 0.1
@@ -29,7 +31,7 @@ STEPS_UP = 6
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """What each overload of an op is in terms of others; it may leave a call as it is by giving ``NotImplemented``."""
-    return dict(_TABLE)
+    return _TABLE | angles.TABLE | scans.TABLE | volumes.TABLE
 
 
 def log1p(x: Tensor) -> Tensor:
@@ -272,9 +274,11 @@ def clamp(x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> T
 
 def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, *how: Any) -> Any:
     """Correlation of volumes, as the sum of those of images for each place in the depth of the kernels; all else is left as it is."""
-    stride, padding, dilation, transposed, _, groups = how
-    if x.dim() != 5 or transposed:
+    stride, padding, dilation, transposed, more, groups = how
+    if x.dim() != 5:
         return NotImplemented
+    if transposed:
+        return volumes.transposed(x, weight, bias, stride, padding, dilation, more, groups)
     depth, total = weight.shape[2], None
     x = functional.pad(x, (0, 0, 0, 0, padding[0], padding[0]))
     places = (x.shape[2] - dilation[0] * (depth - 1) - 1) // stride[0] + 1
@@ -363,6 +367,71 @@ def bucketize(x: Tensor, boundaries: Tensor, *, out_int32: bool = False, right: 
     return below.sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
 
 
+def searched(boundaries: Tensor, x: Tensor, *, out_int32: bool = False, right: bool = False, side: Any = None, sorter: Any = None) -> Any:
+    """How many boundaries lie below each element: one row of them for all, or for each row its own."""
+    if sorter is not None:
+        return NotImplemented
+    return bucketize(
+        x, boundaries.unsqueeze(-2) if boundaries.dim() > 1 else boundaries, out_int32=out_int32, right=right or side == "right"
+    )
+
+
+def slice_scatter(x: Tensor, part: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Any:
+    """Every so many elements of a dim in the place of what was there; a range is left as it is."""
+    if step == 1:
+        return NotImplemented
+    first, last, _ = slice(start, end).indices(x.shape[dim])
+    places = torch.arange(x.shape[dim], device=x.device) - first
+    taken = torch.index_select(part, dim, torch.div(places, step, rounding_mode="floor").clamp(0, part.shape[dim] - 1))
+    is_taken = (places >= 0) & (places < last - first) & (torch.remainder(places, step) == 0)
+    return torch.where(is_taken.reshape([-1 if at == dim % x.dim() else 1 for at in range(x.dim())]), taken.to(x.dtype), x)
+
+
+def margins_of_labels(x: Tensor, target: Tensor, reduction: int) -> tuple[Tensor, Tensor]:
+    """By how much less than 1 each label is above what is no label; labels end at -1. PyTorch's own way counts those behind, too."""
+    rows, labels = torch.atleast_2d(x), torch.atleast_2d(target)
+    classes = torch.arange(rows.shape[1], device=x.device)
+    is_label = torch.cumsum((labels < 0).to(torch.int64), -1) == 0
+    own = torch.gather(rows, 1, labels.clamp(min=0))
+    is_target = torch.any((labels.unsqueeze(-1) == classes) & is_label.unsqueeze(-1), 1)
+    missing = torch.clamp(1.0 - own.unsqueeze(-1) + rows.unsqueeze(1), min=0.0)
+    counted = is_label.unsqueeze(-1) & torch.logical_not(is_target).unsqueeze(1)
+    losses = torch.where(counted, missing, 0.0).sum([1, 2]) / rows.shape[1]
+    found = losses.mean() if reduction == 1 else losses.sum() if reduction == 2 else losses.reshape(x.shape[:-1])
+    return found, is_target.to(x.dtype).reshape(target.shape)
+
+
+def pair_distances(x: Tensor, order: float = 2.0) -> Tensor:
+    """The distance of each row to each that is behind it."""
+    pairs = [(row, column) for row in range(x.shape[0]) for column in range(row + 1, x.shape[0])]
+    first, second = (torch.cat([torch.arange(pair[at], pair[at] + 1, device=x.device) for pair in pairs]) for at in (0, 1))
+    return norm(torch.index_select(x, 0, first) - torch.index_select(x, 0, second), order, [-1])
+
+
+def exponential(x: Tensor, rate: float = 1.0, generator: Any = None) -> Tensor:
+    """Random waiting times."""
+    return -torch.log(1.0 - torch.rand(x.shape, dtype=x.dtype, device=x.device)) / rate
+
+
+def normal(mean: Tensor | float, deviation: Tensor | float, generator: Any = None) -> Tensor:
+    """Random numbers around a mean, with a standard deviation."""
+    like = mean + deviation * 0.0
+    assert isinstance(like, Tensor), "one of both is a tensor"
+    return mean + deviation * torch.randn(like.shape, dtype=like.dtype, device=like.device)
+
+
+def permutation(count: int, **options: Any) -> Tensor:
+    """Numbers in a random order."""
+    return torch.rand(count, device=options.get("device")).argsort().to(options.get("dtype") or torch.int64)
+
+
+def drawn(weights: Tensor, count: int, replacement: bool = False, generator: Any = None) -> Tensor:
+    """Random places, each as likely as its weight says, by the first of waiting times."""
+    rates = weights.unsqueeze(-2).expand(*weights.shape[:-1], count, weights.shape[-1]) if replacement else weights
+    times = exponential(rates) / torch.where(rates > 0, rates, 1e-30)
+    return torch.argmax(-times, -1) if replacement else torch.topk(-times, count, -1).indices
+
+
 def trilinear(
     a: Tensor, b: Tensor, c: Tensor, expand1: Sequence[int], expand2: Sequence[int], expand3: Sequence[int], sumdim: Sequence[int],
     unroll_dim: int = 1,
@@ -392,6 +461,18 @@ _TABLE: dict[Any, Callable[..., Any]] = {
     ATEN.median.default: lambda x: median(x.reshape(-1))[0],
     ATEN.kthvalue.default: lambda x, k, dim=-1, keepdim=False: in_order(x, k - 1, dim, keepdim),
     ATEN.bucketize.Tensor: bucketize,
+    ATEN.searchsorted.Tensor: searched,
+    ATEN.slice_scatter.default: slice_scatter,
+    ATEN.multilabel_margin_loss_forward.default: margins_of_labels,
+    ATEN._pdist_forward.default: pair_distances,
+    ATEN.exponential.default: exponential,
+    **{getattr(ATEN.normal, name): normal for name in ("Tensor_Tensor", "Tensor_float", "float_Tensor")},
+    ATEN.randperm.default: permutation,
+    ATEN.multinomial.default: drawn,
+    ATEN.copysign.Tensor: lambda x, y: torch.where(y < 0, -x.abs(), x.abs()),
+    **{overload: lambda x, y: (x | y) - (x & y) for overload in (ATEN.bitwise_xor.Scalar, ATEN.bitwise_xor.Tensor)},
+    ATEN.__lshift__.Scalar: lambda x, places: x * 2**places,
+    ATEN.__rshift__.Scalar: lambda x, places: torch.div(x, 2**places, rounding_mode="floor"),
     ATEN._trilinear.default: trilinear,
     ATEN.rrelu_with_noise_functional.default: leaky,
     ATEN.log1p.default: log1p,

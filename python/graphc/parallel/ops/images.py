@@ -70,16 +70,33 @@ def _of_cut_windows(call: Call, x: Value, kernel: Sequence[int], window: dict[st
 
 def adaptive_average_pool(call: Call) -> Value:
     """Means of as many windows as are asked for."""
-    writer, x = call.writer, call.tensor("self")
+    x = call.tensor("self")
     inside, outside = x.shape[-2:], call.shape[-2:]
     if any(extent % count for extent, count in zip(inside, outside, strict=True)):
         # Windows that differ, or overlap, are products with what each takes of whom.
-        rows, columns = (writer.content(_shares(extent, count)) for extent, count in zip(inside, outside, strict=True))
-        across = writer.matmul(x, writer.cast(columns, x.dtype), transpose_b=True)
-        return writer.matmul(writer.expand(writer.cast(rows, x.dtype), (*x.shape[:-2], *rows.shape)), across)
+        return _mixed(call, x, [_shares(extent, count) for extent, count in zip(inside, outside, strict=True)])
     kernel = [extent // count for extent, count in zip(inside, outside, strict=True)]
     window = _window(kernel, [0] * 4, [1, 1])
     return call.writer.node("average_pool", [x], x.dtype, call.shape, kernel=kernel, window=window, count_border=True)
+
+
+def smoothed(resize: Any, call: Call) -> Value:
+    """Images of another size, of which each element is a mean of more than its neighbours where they get smaller."""
+    x, shares = call.tensor("self"), list[Tensor]()
+    call.arguments.get("output_size")
+    scales = _scales(call, x)
+    for extent, count, scale in zip(x.shape[-2:], call.shape[-2:], scales, strict=True):
+        whole = resize(torch.eye(extent)[None, None], [count, extent], bool(call["align_corners"]), scale, None)
+        shares.append(whole[0, 0].contiguous())
+    return _mixed(call, x, shares)
+
+
+def _mixed(call: Call, x: Value, shares: Sequence[Tensor]) -> Value:
+    """Products of images with what each row of a result takes of whom, and each column."""
+    writer = call.writer
+    rows, columns = (writer.cast(writer.content(part), x.dtype) for part in shares)
+    across = writer.matmul(x, columns, transpose_b=True)
+    return writer.matmul(writer.expand(rows, (*x.shape[:-2], *rows.shape)), across)
 
 
 def _shares(extent: int, count: int) -> Tensor:
@@ -136,6 +153,7 @@ TABLE: dict[str, Callable[[Call], Result]] = {
     "avg_pool2d": average_pool,
     "_adaptive_avg_pool2d": adaptive_average_pool,
     "upsample_bilinear2d": partial(interpolation, "linear"),
+    **{name: partial(smoothed, getattr(torch.ops.aten, name)) for name in ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")},
     "upsample_linear1d": partial(interpolation, "linear"),
     **{name: partial(interpolation, "floor") for name in ("upsample_nearest1d", "upsample_nearest2d")},
 }

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 
 from ..text import Value
-from .call import Call, Result, Unsupported
+from .call import Call, Result
 from .movement import exchanged
 from .sources import dropped
 
@@ -42,7 +42,7 @@ def added_product(call: Call) -> Value:
 
 
 def attention(call: Call) -> Value:
-    """Attention of ``[.., heads, time, width]``: one op, or with a mask or dropout in parts."""
+    """Attention of ``[.., heads, time, width]``: one op, or with a mask or dropout, or values of another width, in parts."""
     queries, keys, values = (call.tensor(name) for name in ("query", "key", "value"))
     mask, probability = call.optional("attn_mask"), float(call["dropout_p"])
     scale = 1.0 / math.sqrt(queries.shape[-1]) if call["scale"] is None else float(call["scale"])
@@ -51,7 +51,7 @@ def attention(call: Call) -> Value:
     if mask is None and probability == 0.0 and _is_whole(queries, keys, values, causal, shared):
         return _whole(call, (queries, keys, values), causal, scale)
     if shared:
-        raise Unsupported("graphc has attention of shared keys without a mask, and as causal only of as many keys as queries")
+        keys, values = (_repeated(call, operand, queries.shape[-3]) for operand in (keys, values))
     scores = call.writer.matmul(call.writer.scale(queries, scale), keys, transpose_b=True)
     if causal:
         mask = call.writer.content(torch.ones(scores.shape[-2:], dtype=torch.bool).tril())
@@ -78,6 +78,14 @@ def _whole(call: Call, operands: tuple[Value, Value, Value], causal: bool, scale
     results = [(query.dtype, query.shape), (torch.float32, query.shape[:3])]
     found, _ = call.writer.nodes("attention", turned, results, causal=causal, scale=scale)
     return exchanged(call, found, 1, 2)
+
+
+def _repeated(call: Call, x: Value, heads: int) -> Value:
+    """Keys or values of fewer heads, so often one after the other that each query's head has its own."""
+    *samples, own, time, width = x.shape
+    apart = call.writer.reshape(x, (*samples, own, 1, time, width))
+    grown = call.writer.expand(apart, (*samples, own, heads // own, time, width))
+    return call.writer.reshape(grown, (*samples, heads, time, width))
 
 
 def _masked(call: Call, scores: Value, mask: Value) -> Value:
