@@ -165,7 +165,8 @@ def _derived(own: Any, leaves: list[Any], more: dict[str, Any], upstream: list[T
             given[place] = leaf
         return _floats(own.forward(*([] if _has_setup(own) else [_Context(len(leaves))]), *_fresh(given), **more))
 
-    pull: Any = torch.func.vjp(torch.func.functionalize(compute), *(leaves[place].detach() for place in places))[1]
+    functions: Any = torch.func
+    pull = functions.vjp(functions.functionalize(compute), *(leaves[place].detach() for place in places))[1]
     return list(pull(upstream))
 
 
