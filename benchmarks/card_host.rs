@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use graphc::ir::mesh::DeviceKind;
-use graphc::ir::nn::Module;
+use graphc::nn::Module;
 use graphc::prelude::*;
 
 /// Layers of the model.

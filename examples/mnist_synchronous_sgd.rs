@@ -14,8 +14,8 @@ use anyhow::{Result, ensure};
 use clap::Parser;
 use graphc::data::{DatasetError, DistributedSampler, Field, ImageSet, Remainder, mnist};
 use graphc::dist;
-use graphc::ir::nn::{BatchNorm2d, Conv2d, ConvConfig, Linear, MaxPool2d, Module, PoolConfig};
-use graphc::ir::plan::SAMPLES;
+use graphc::nn::{BatchNorm2d, Conv2d, ConvConfig, Linear, MaxPool2d, Module, PoolConfig};
+use graphc::plan::SAMPLES;
 use graphc::prelude::*;
 
 /// Trains on MNIST with gradients averaged by hand.

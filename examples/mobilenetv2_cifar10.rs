@@ -11,8 +11,8 @@ mod cifar;
 use anyhow::Result;
 use cifar::{Options, Recipe, sbp};
 use clap::Parser;
-use graphc::ir::models::{MobileNetConfig, MobileNetV2};
-use graphc::ir::nn::Module;
+use graphc::nn::Module;
+use graphc::nn::models::{MobileNetConfig, MobileNetV2};
 use graphc::prelude::*;
 
 /// Trains MobileNetV2 on CIFAR-10.

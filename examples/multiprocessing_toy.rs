@@ -5,7 +5,7 @@
 //!     graphc launch --standalone --nproc-per-node 4 -- target/release/examples/multiprocessing_toy
 
 use graphc::dist;
-use graphc::ir::nn::{Linear, Module};
+use graphc::nn::{Linear, Module};
 use graphc::prelude::*;
 
 type Failure = Box<dyn std::error::Error>;

@@ -3,7 +3,7 @@
 //!
 //!     cargo run --release --example parallelism
 
-use graphc::ir::nn::Module;
+use graphc::nn::Module;
 use graphc::prelude::*;
 use graphc::report;
 

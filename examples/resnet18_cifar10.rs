@@ -18,8 +18,8 @@ mod ddp;
 use anyhow::Result;
 use cifar::{Options, Recipe, sbp};
 use clap::Parser;
-use graphc::ir::models::{ResNet, ResNetConfig};
-use graphc::ir::nn::Module;
+use graphc::nn::Module;
+use graphc::nn::models::{ResNet, ResNetConfig};
 use graphc::prelude::*;
 
 /// Trains ResNet-18 on CIFAR-10.

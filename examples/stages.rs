@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use graphc::ir::nn::{Linear, Module};
+use graphc::nn::{Linear, Module};
 use graphc::prelude::*;
 use graphc::report;
 

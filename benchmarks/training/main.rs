@@ -235,7 +235,7 @@ fn options(args: &Args, optimizer: Option<Optimizer>) -> Result<CompileOptions> 
     })
 }
 
-fn cluster(args: &Args) -> Result<graphc::ir::plan::Cluster> {
+fn cluster(args: &Args) -> Result<graphc::plan::Cluster> {
     match &args.cluster {
         Some(path) => {
             let text = std::fs::read_to_string(path);
@@ -266,7 +266,7 @@ fn precision(name: &str) -> Result<DType> {
     }
 }
 
-fn cpu() -> Result<graphc::ir::plan::Cluster> {
+fn cpu() -> Result<graphc::plan::Cluster> {
     preset("cpu").context("the preset `cpu` exists")
 }
 

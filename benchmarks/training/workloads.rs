@@ -1,12 +1,12 @@
 //! Workloads to train: the models of `peers/torch_models.py`, with its batches and optimizers.
 
 use anyhow::{Result, bail};
-use graphc::ir::models::{MobileNetConfig, MobileNetV2, resnet18, resnet50};
-use graphc::ir::nn::{
+use graphc::ir::random::RandomStream;
+use graphc::nn::models::{MobileNetConfig, MobileNetV2, resnet18, resnet50};
+use graphc::nn::{
     BatchNorm2d, Conv2d, ConvConfig, ConvTranspose2d, Gpt, GptConfig, Linear, MaxPool2d, Module,
     PoolConfig,
 };
-use graphc::ir::random::RandomStream;
 use graphc::prelude::*;
 
 /// A graph with what it is trained with.

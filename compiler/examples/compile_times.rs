@@ -12,11 +12,11 @@ use graphc_compiler::compile::{Header, assemble_plan};
 use graphc_compiler::pipeline::prepare_graph;
 use graphc_compiler::planner::plan_signatures;
 use graphc_ir::builder::GraphBuilder;
-use graphc_ir::check::VerifiedPlan;
 use graphc_ir::graph::Graph;
-use graphc_ir::nn::{Gpt, GptConfig, Module};
-use graphc_ir::plan::{AdamOptions, CompileOptions, Loss, Optimizer};
 use graphc_ir::types::DType;
+use graphc_nn::{Gpt, GptConfig, Module};
+use graphc_plan::check::VerifiedPlan;
+use graphc_plan::{AdamOptions, CompileOptions, Loss, Optimizer};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

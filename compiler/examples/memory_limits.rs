@@ -16,9 +16,9 @@ use graphc_compiler::planner::{PlannerError, UNLIMITED, plan_signatures};
 use graphc_import::{ImportOptions, load_model};
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
-use graphc_ir::nn::{Gpt, GptConfig, Module};
-use graphc_ir::plan::{AdamOptions, CompileOptions, Loss, Optimizer, Recompute};
 use graphc_ir::types::DType;
+use graphc_nn::{Gpt, GptConfig, Module};
+use graphc_plan::{AdamOptions, CompileOptions, Loss, Optimizer, Recompute};
 
 /// A model to plan: a file in `examples/models` or the layers of a GPT of width 256, with the batch.
 struct Case {

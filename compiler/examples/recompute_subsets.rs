@@ -19,8 +19,8 @@ use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::graph::Graph;
 use graphc_ir::mesh::format_mesh;
 use graphc_ir::ops::Init;
-use graphc_ir::plan::{Cluster, CompileOptions, Loss, Optimizer, Recompute};
 use graphc_ir::types::DType;
+use graphc_plan::{Cluster, CompileOptions, Loss, Optimizer, Recompute};
 
 const WIDTH: usize = 1024;
 

@@ -7,9 +7,9 @@ use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::mesh::Placement;
 use graphc_ir::op::{Movement, Op};
-use graphc_ir::plan::{Layout, TensorKind};
 use graphc_ir::rule::Choice;
 use graphc_ir::sbp::NdSbp;
+use graphc_plan::{Layout, TensorKind};
 
 /// The part of a step that a node belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

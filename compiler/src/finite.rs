@@ -11,15 +11,15 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use graphc_ir::builder::{GraphBuilder, Tensor};
-use graphc_ir::check::VerifiedPlan;
 use graphc_ir::graph::{Graph, Source};
 use graphc_ir::ids::ValueId;
 use graphc_ir::learning_rate::LrSchedule;
 use graphc_ir::op::Op;
 use graphc_ir::ops::NonFinite;
-use graphc_ir::plan::{CompileOptions, Plan, Strategy};
 use graphc_ir::text;
 use graphc_ir::types::TensorType;
+use graphc_plan::check::VerifiedPlan;
+use graphc_plan::{CompileOptions, Plan, Strategy};
 
 use crate::compile::compile;
 use crate::error::CompileError;

@@ -61,7 +61,7 @@ graphc_ir::readable_debug!(LoraError);
 /// ```
 /// use graphc_compiler::lora;
 /// use graphc_ir::builder::GraphBuilder;
-/// use graphc_ir::nn::{Linear, Module};
+/// use graphc_nn::{Linear, Module};
 /// use graphc_ir::types::DType;
 ///
 /// let g = GraphBuilder::new("model");

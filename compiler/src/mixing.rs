@@ -4,8 +4,8 @@
 //! sample by itself; the rule by which a training is cut ([`crate::passes::rates`]) tells.
 
 use graphc_ir::op::Op;
-use graphc_ir::plan::{CompileOptions, Plan};
 use graphc_ir::text;
+use graphc_plan::{CompileOptions, Plan};
 
 use crate::passes::error::PassError;
 use crate::passes::samples::common_batch;

@@ -12,8 +12,8 @@
 use graphc_ir::enter_span;
 use graphc_ir::graph::{Graph, Part};
 use graphc_ir::ids::LayerId;
-use graphc_ir::plan::{Cluster, CompileOptions, CrossEntropyForm};
 use graphc_ir::verify::verify_graph;
+use graphc_plan::{Cluster, CompileOptions, CrossEntropyForm};
 
 use crate::decisions::{Decisions, Rated, TrainingGraph};
 use crate::passes::attention::{Attentions, count_attentions, fuse_attention};
@@ -232,7 +232,7 @@ pub const PASSES: &[Pass] = &[
 ];
 
 /// Runs every pass, which makes a graph with gradients and updates, stages, placements and rates. If memory decides what is recomputed
-/// ([`Auto`](graphc_ir::plan::Recompute::Auto)), nothing is recomputed here: see [`decide_recomputed`].
+/// ([`Auto`](graphc_plan::Recompute::Auto)), nothing is recomputed here: see [`decide_recomputed`].
 ///
 /// # Errors
 /// Returns an error if the graph or the options do not allow a pass.

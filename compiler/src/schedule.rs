@@ -10,7 +10,7 @@
 //!   other. Stage `s` begins with `2 (S-1-s) + (V-1) S` forwards of chunks, then takes one forward and one backward
 //!   in turn. The bubble is `(S-1) / (V M)` of the work, which is that of 1F1B divided by `V`.
 
-use graphc_ir::plan::Schedule;
+use graphc_plan::Schedule;
 
 /// The most microbatches of a step. Each is an entry in the order of every rank, and no step needs more.
 pub(crate) const MOST_MICROBATCHES: usize = 1 << 16;

@@ -4,8 +4,8 @@
 use std::borrow::Borrow;
 use std::ops;
 
-use graphc_ir::plan::Layout;
 use graphc_ir::sbp::NdSbp;
+use graphc_plan::Layout;
 
 use crate::calls::call_operation;
 use crate::create::scalar_element;

@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use graphc_ir::mesh::{DeviceKind, Placement};
-use graphc_ir::plan::Layout;
 use graphc_ir::sbp::NdSbp;
 use graphc_ir::types::{DType, TensorType};
+use graphc_plan::Layout;
 use graphc_runtime::dist::Group;
 use graphc_runtime::{Routines, TensorError, laid_out};
 

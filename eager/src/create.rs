@@ -2,10 +2,10 @@
 //! in the whole tensor.
 
 use graphc_ir::mesh::Placement;
-use graphc_ir::plan::Layout;
 use graphc_ir::random::{RandomStream, key_of};
 use graphc_ir::sbp::{NdSbp, Sbp};
 use graphc_ir::types::{DType, TensorType};
+use graphc_plan::Layout;
 use graphc_runtime::{HostTensor, RoutineCall, RuntimeError, cut_shard, generate_shard};
 
 use crate::context::Eager;

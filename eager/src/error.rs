@@ -2,8 +2,8 @@
 
 use graphc_compiler::error::CompileError;
 use graphc_ir::mesh::Placement;
-use graphc_ir::plan::Layout;
 use graphc_ir::types::{DType, TensorType};
+use graphc_plan::Layout;
 use graphc_runtime::{RuntimeError, TensorError};
 
 /// An error of an operation that cannot be done. All ranks find by themselves, from what all of them know, that operands do not fit, so nothing is

@@ -15,11 +15,11 @@ use graphc_compiler::error::CompileError;
 use graphc_compiler::pipeline::prepare_graph;
 use graphc_compiler::planner::{self, plan_signatures};
 use graphc_ir::builder::GraphBuilder;
-use graphc_ir::check::VerifiedPlan;
 use graphc_ir::graph::Graph;
 use graphc_ir::ids::NodeId;
 use graphc_ir::op::Op;
-use graphc_ir::plan::{Action, CompileOptions, Layout, Plan};
+use graphc_plan::check::VerifiedPlan;
+use graphc_plan::{Action, CompileOptions, Layout, Plan};
 
 use crate::error::EagerError;
 use crate::operation::EagerOperation;

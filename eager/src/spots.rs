@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use graphc_ir::mesh::{DeviceKind, Placement};
-use graphc_ir::plan::Layout;
+use graphc_plan::Layout;
 
 /// A tensor type in a layout on a placement.
 #[derive(Debug)]

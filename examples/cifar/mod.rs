@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use graphc::data::{ImageSet, cifar10};
-use graphc::ir::plan::SAMPLES;
+use graphc::plan::SAMPLES;
 use graphc::prelude::*;
 use serde_json::json;
 

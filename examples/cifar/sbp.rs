@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use graphc::ir::plan::TensorKind;
+use graphc::plan::TensorKind;
 use graphc::prelude::*;
 
 use super::{Options, Recipe, Sums, Tensors, Trainer, evaluation, run};

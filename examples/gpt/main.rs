@@ -117,7 +117,7 @@ fn write_plan(args: &Args, plan: &VerifiedPlan) -> Result<PathBuf> {
     Ok(path)
 }
 
-fn cpu() -> Result<graphc::ir::plan::Cluster> {
+fn cpu() -> Result<graphc::plan::Cluster> {
     preset("cpu").context("the preset `cpu` exists")
 }
 

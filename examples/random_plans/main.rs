@@ -11,8 +11,8 @@ use std::path::Path;
 use graphc::ir::array::Array;
 use graphc::ir::evaluate::evaluate_graph;
 use graphc::ir::op::Op;
-use graphc::ir::plan::{Action, BoxingKind, Pin, Plan};
 use graphc::ir::sbp::{NdSbp, Sbp};
+use graphc::plan::{Action, BoxingKind, Pin, Plan};
 use graphc::prelude::*;
 use graphc::runtime::data::save_safetensors;
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use graphc::ir::plan::{
+use graphc::plan::{
     AdamOptions, Loss, Metric, Optimizer, Plan, Recompute, RmspropOptions, Schedule, Strategy,
     TensorKind,
 };
@@ -27,7 +27,9 @@ pub fn write(folder: &str, first: usize) -> anyhow::Result<Vec<Plan>> {
 }
 
 /// Trains, and returns the feeds, the last loss and the trained parameters.
-fn trained(plan: &graphc::ir::check::VerifiedPlan) -> anyhow::Result<BTreeMap<String, HostTensor>> {
+fn trained(
+    plan: &graphc::plan::check::VerifiedPlan,
+) -> anyhow::Result<BTreeMap<String, HostTensor>> {
     let device = Some(graphc::ir::mesh::DeviceKind::Cpu);
     let options =
         SessionOptions { seed: 11, first_step: FIRST_STEP, device, ..SessionOptions::default() };

@@ -12,7 +12,7 @@ use anyhow::Result;
 use graphc_compiler::cluster::{Fitted, FittedConstant};
 use graphc_compiler::cost::on_cluster;
 use graphc_compiler::null_device::step_seconds;
-use graphc_ir::plan::{Cluster, Plan};
+use graphc_plan::{Cluster, Plan};
 
 use crate::row::Row;
 use crate::{judge, plan};

@@ -4,8 +4,8 @@ use anyhow::Result;
 use graphc::prelude::*;
 use graphc_ir::builder::BuildErrors;
 use graphc_ir::ops::Init;
-use graphc_ir::plan::Recompute;
 use graphc_ir::scalar::Scalar;
+use graphc_plan::Recompute;
 
 use crate::row::{Fsdp, Row};
 

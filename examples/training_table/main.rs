@@ -34,7 +34,7 @@ use graphc_compiler::cluster::{
 };
 use graphc_compiler::compile::{predict_step_seconds as predict_step, sketch_plan};
 use graphc_compiler::planner::UNLIMITED;
-use graphc_ir::plan::{Cluster, Plan};
+use graphc_plan::{Cluster, Plan};
 
 use fit::Measured;
 use row::{Layout, Row, Table};

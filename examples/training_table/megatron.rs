@@ -3,7 +3,7 @@
 use anyhow::Result;
 use graphc::prelude::*;
 use graphc_ir::builder::BuildErrors;
-use graphc_ir::plan::{Accumulation, Recompute};
+use graphc_plan::{Accumulation, Recompute};
 use nn::{Embedding, LayerNorm, Linear, Module};
 
 use crate::row::{Megatron, Row};

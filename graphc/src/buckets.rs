@@ -10,8 +10,8 @@ use std::sync::Arc;
 use graphc_compiler::compile::compile;
 use graphc_compiler::error::CompileError;
 use graphc_ir::graph::Graph;
-use graphc_ir::plan::{Cluster, CompileOptions, TensorKind};
 use graphc_ir::types::TensorType;
+use graphc_plan::{Cluster, CompileOptions, TensorKind};
 use graphc_runtime::job::Job;
 use graphc_runtime::{HostTensor, RuntimeError, Session, SessionOptions, known_weights};
 

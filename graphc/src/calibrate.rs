@@ -221,8 +221,8 @@ mod tests {
     use graphc_compiler::compile::compile;
     use graphc_ir::builder::GraphBuilder;
     use graphc_ir::ops::Init;
-    use graphc_ir::plan::{CompileOptions, ConvolutionShares};
     use graphc_ir::types::DType;
+    use graphc_plan::{CompileOptions, ConvolutionShares};
 
     use super::*;
 
@@ -352,7 +352,7 @@ mod tests {
     /// Rates that follow the cost model's formula give its constants again.
     #[test]
     fn attention_is_described_by_what_it_reached() {
-        let known = graphc_ir::plan::AttentionShares {
+        let known = graphc_plan::AttentionShares {
             forward: 0.8,
             backward: 0.6,
             half_width: 30.0,
@@ -368,7 +368,7 @@ mod tests {
         let measured = Measured { attention, ..measured(1e-6, Vec::new()) };
         let text = measured.toml();
         let read = parse_cluster(&text).expect("read").device.attention.expect("it is there");
-        let all = |of: graphc_ir::plan::AttentionShares| {
+        let all = |of: graphc_plan::AttentionShares| {
             [of.forward, of.backward, of.half_width, of.half_keys]
         };
         check_near(&all(read), &all(known), &text);

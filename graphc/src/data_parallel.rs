@@ -33,8 +33,8 @@ use graphc_compiler::passes::GRADIENT;
 use graphc_compiler::passes::autocast::scales_loss;
 use graphc_ir::graph::Graph;
 use graphc_ir::ops::Variable;
-use graphc_ir::plan::CompileOptions;
 use graphc_ir::types::TensorType;
+use graphc_plan::CompileOptions;
 use graphc_runtime::dist::Group;
 use graphc_runtime::{HostTensor, Session, SessionOptions, known_weights};
 
@@ -84,7 +84,7 @@ pub struct Gradients {
 ///
 /// ```
 /// use graphc::dist::{self, DataParallelError};
-/// use graphc::ir::nn::{Linear, Module};
+/// use graphc::nn::{Linear, Module};
 /// use graphc::prelude::*;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,7 +1,7 @@
 //! graphc: a static-graph compiler for distributed deep learning.
 //!
 //! A network is written once, as if for one device. [`compile`] chooses how every tensor lies over the ranks, inserts
-//! the communication and the pipeline stages, and gives a [`VerifiedPlan`](graphc_ir::check::VerifiedPlan), which a
+//! the communication and the pipeline stages, and gives a [`VerifiedPlan`](graphc_plan::check::VerifiedPlan), which a
 //! [`Session`](graphc_runtime::Session) executes.
 //!
 //! ```
@@ -66,8 +66,9 @@ pub use graphc_compiler::lora;
 pub use graphc_data as data;
 pub use graphc_eager as eager;
 pub use graphc_ir as ir;
-pub use graphc_ir::nn;
 pub use graphc_kernels as kernels;
+pub use graphc_nn as nn;
+pub use graphc_plan as plan;
 pub use graphc_runtime as runtime;
 
 /// The names that a program needs to build, compile and run a graph.
@@ -85,18 +86,19 @@ pub mod prelude {
     pub use graphc_eager::{Eager, EagerError, GlobalTensor};
     pub use graphc_import::{ImportOptions, choose_trained};
     pub use graphc_ir::builder::{GraphBuilder, Tensor};
-    pub use graphc_ir::check::VerifiedPlan;
     pub use graphc_ir::graph::Graph;
     pub use graphc_ir::learning_rate::{Curve, LrSchedule, Warmup};
     pub use graphc_ir::mesh::Placement;
-    pub use graphc_ir::nn::{self, Module};
     pub use graphc_ir::ops::{Init, Window};
-    pub use graphc_ir::plan::{
+    pub use graphc_ir::sbp::{NdSbp, Sbp};
+    pub use graphc_ir::types::{DType, TensorType};
+    pub use graphc_nn as nn;
+    pub use graphc_nn::Module;
+    pub use graphc_plan::check::VerifiedPlan;
+    pub use graphc_plan::{
         Accumulation, AdamOptions, CompileOptions, Float8Recipe, Loss, Metric, Optimizer,
         ParameterGroup, Pin, Plan, Recompute, RmspropOptions, Schedule, Strategy,
     };
-    pub use graphc_ir::sbp::{NdSbp, Sbp};
-    pub use graphc_ir::types::{DType, TensorType};
     pub use graphc_runtime::data::{load_safetensors, save_safetensors};
     pub use graphc_runtime::dist::{Group, ReduceOp};
     pub use graphc_runtime::job::Job;

@@ -6,8 +6,8 @@ use std::path::Path;
 use graphc_import::weights::{WeightTensor, WeightsError};
 use graphc_import::{ImportError, ImportOptions, load_model};
 use graphc_ir::graph::{Graph, Node};
-pub use graphc_ir::models::*;
 use graphc_ir::op::Op;
+pub use graphc_nn::models::*;
 use graphc_runtime::{HostTensor, TensorError};
 
 /// A model with its weights.

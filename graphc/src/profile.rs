@@ -9,8 +9,8 @@ use std::path::Path;
 use graphc_compiler::cost::ActorWork;
 use graphc_compiler::null_device::{NullDeviceError, trace};
 use graphc_ir::mesh::DeviceKind;
-use graphc_ir::plan::{Actor, Cluster, Plan, Rate};
 use graphc_ir::types::DType;
+use graphc_plan::{Actor, Cluster, Plan, Rate};
 use serde::{Deserialize, Serialize};
 
 use crate::calibrate::{Disturbance, Measured};

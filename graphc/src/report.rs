@@ -11,11 +11,11 @@ use graphc_compiler::passes::loss_scale::has_loss_scale;
 use graphc_compiler::passes::padding::PADDED;
 use graphc_compiler::planner::{WaitingWay, Waits};
 use graphc_ir::mesh::format_mesh;
-use graphc_ir::plan::{
-    BoxingKind, Plan, PlannerStatus, Rate, Recompute, RecomputedOps, TensorEntry, TensorKind,
-};
 use graphc_ir::sbp::NdSbp;
 use graphc_ir::types::{DType, format_bytes_briefly};
+use graphc_plan::{
+    BoxingKind, Plan, PlannerStatus, Rate, Recompute, RecomputedOps, TensorEntry, TensorKind,
+};
 
 mod alternatives;
 mod attentions;

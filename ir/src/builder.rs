@@ -248,7 +248,7 @@ impl GraphBuilder {
     ///
     /// ```
     /// use graphc_ir::builder::GraphBuilder;
-    /// use graphc_ir::nn::{Linear, Module};
+    /// use graphc_nn::{Linear, Module};
     /// use graphc_ir::types::DType;
     ///
     /// let g = GraphBuilder::new("example");
@@ -282,7 +282,7 @@ impl GraphBuilder {
     ///
     /// ```
     /// use graphc_ir::builder::GraphBuilder;
-    /// use graphc_ir::nn::{Linear, Module};
+    /// use graphc_nn::{Linear, Module};
     /// use graphc_ir::types::DType;
     ///
     /// let g = GraphBuilder::new("example");

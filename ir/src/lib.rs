@@ -1,15 +1,13 @@
-//! The intermediate representation of graphc: types, meshes and SBP, ops, graphs, the builder, the text format, the
-//! verifier, the plan's schema with the proof that a plan is sound, and the actor state machine that the null device and the
-//! runtime drive.
+//! The intermediate representation of graphc: types, meshes and SBP, ops, graphs, the builder, the text format and the
+//! verifier. Layers and models stand on the builder, in `graphc-nn`. What is made of a graph is a plan, in `graphc-plan`.
 //!
 //! Here is no clock, no network, no environment, no file and no thread. Start reading with [`op::Operation`] and
-//! [`graph::Graph`], then [`plan::Plan`] and [`check::VerifiedPlan`].
+//! [`graph::Graph`].
 
 #![warn(unreachable_pub)]
 
 pub mod array;
 pub mod builder;
-pub mod check;
 pub mod cycle;
 pub mod decompose;
 pub mod evaluate;
@@ -18,25 +16,19 @@ pub mod gradients;
 pub mod graph;
 pub mod hex;
 pub mod ids;
-pub mod in_place;
 pub mod learning_rate;
-pub mod machine;
 pub mod math;
 pub mod mesh;
-pub mod models;
-pub mod nn;
 pub mod op;
 mod operation;
 pub mod ops;
 pub mod pattern;
-pub mod plan;
 pub mod random;
 pub mod readable;
 pub mod rule;
 pub mod sbp;
 pub mod scalar;
 pub mod shard;
-pub mod streams;
 pub mod table;
 pub mod text;
 pub mod trace;

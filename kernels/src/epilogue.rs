@@ -2,14 +2,14 @@
 //!
 //! The convolution computes a few images at a time, or a band of rows. It writes them where one of the chain's results will be.
 //! The chain reads them there and writes over them. So no operand may share the memory of such an actor's results
-//! ([`graphc_ir::in_place`]).
+//! ([`graphc_plan::in_place`]).
 //!
 //! The convolution's result is never in memory as a whole, so this is done only where the chain alone reads it, as in inference,
 //! and sums nothing.
 
 use graphc_ir::op::Op;
-use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
 use graphc_ir::types::TensorType;
+use graphc_plan::{FusedArg, FusedOp, FusedStep};
 
 use crate::context::KernelContext;
 use crate::convolution;

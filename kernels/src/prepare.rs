@@ -7,8 +7,8 @@
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::op::Op;
 use graphc_ir::ops::{Custom, MatMul};
-use graphc_ir::plan::FusedOp;
 use graphc_ir::types::{DType, TensorType};
+use graphc_plan::FusedOp;
 
 use crate::context::{Kernel, KernelContext};
 use crate::custom::{CustomKernels, FoundKernel};

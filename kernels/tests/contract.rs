@@ -8,13 +8,13 @@ use graphc_ir::array::Array;
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::op::{EvalContext, Op, Operand, Region};
 use graphc_ir::ops::*;
-use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 use graphc_kernels::{
     KernelContext, KernelError, Prepared, Scratch, View, ViewMut, accumulate_into, prepare_fused,
     prepare_op,
 };
+use graphc_plan::{FusedArg, FusedOp, FusedStep};
 
 fn f32s(shape: &[usize]) -> TensorType {
     TensorType::new(DType::F32, shape)

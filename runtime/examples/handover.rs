@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use common::{Builder, layout};
 use graphc_ir::ops::Init;
-use graphc_ir::plan::{Action, BoxingKind, Rate};
 use graphc_ir::types::DType;
+use graphc_plan::{Action, BoxingKind, Rate};
 use graphc_runtime::{HostTensor, RuntimeError, Session, SessionOptions};
 
 fn main() -> Result<(), RuntimeError> {

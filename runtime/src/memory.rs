@@ -2,7 +2,7 @@
 //!
 //! An arena is shared by the workers of a rank. Who may touch which bytes when is said by the plan: registers that are
 //! alive at one time do not overlap, and a worker reads or fills a register only while the machine's credits let it
-//! ([`graphc_ir::machine::Machine::find_blocker`]). News of credits travel through channels and so order the accesses.
+//! ([`graphc_plan::machine::Machine::find_blocker`]). News of credits travel through channels and so order the accesses.
 //!
 //! The `unsafe` of this file lends bytes of arenas. Every access is checked to be inside the arena, and
 //! every address to fit its element type.

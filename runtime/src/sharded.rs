@@ -2,11 +2,11 @@
 
 use graphc_host::tensor::{HostTensor, TensorError, write_element};
 use graphc_ir::mesh::Placement;
-use graphc_ir::plan::Layout;
 use graphc_ir::sbp::NdSbp;
 use graphc_ir::shard::Rect;
 use graphc_ir::types::{DType, TensorType, row_major_strides};
 use graphc_kernels::narrow_to_halves;
+use graphc_plan::Layout;
 
 use crate::rectangles::{
     Move, fill_identity, list_contributions, masked_kind, partial_kind, sums_wide,

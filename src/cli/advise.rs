@@ -11,8 +11,8 @@ use graphc_compiler::compile::advise::{
 };
 use graphc_ir::graph::Graph;
 use graphc_ir::mesh::format_mesh;
-use graphc_ir::plan::{Cluster, CompileOptions, Loss, Recompute};
 use graphc_ir::types::format_bytes_briefly;
+use graphc_plan::{Cluster, CompileOptions, Loss, Recompute};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 

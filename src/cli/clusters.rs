@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use graphc::prelude::*;
 use graphc_compiler::cluster::{PRESETS, parse_cluster};
-use graphc_ir::plan::{Cluster, Framework, Level};
+use graphc_plan::{Cluster, Framework, Level};
 use serde_json::{Value, json};
 
 use super::args::{ClustersArgs, DeviceName, Format, SharedArgs};

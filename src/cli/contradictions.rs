@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use graphc_ir::graph::Graph;
 use graphc_ir::mesh::format_mesh;
 use graphc_ir::pattern::matches_pattern;
-use graphc_ir::plan::{
+use graphc_plan::{
     Action, AdamOptions, CompileOptions, Optimizer, ParameterGroup, Plan, RmspropOptions,
 };
 

@@ -6,8 +6,8 @@ use std::path::Path;
 use anyhow::{Context, Result, anyhow, bail};
 use graphc_import::Symbols;
 use graphc_import::weights::Weights;
-use graphc_ir::plan::Plan;
 use graphc_ir::types::TensorType;
+use graphc_plan::Plan;
 use graphc_runtime::HostTensor;
 use graphc_runtime::data::{TensorFile, load_safetensors, read_file};
 

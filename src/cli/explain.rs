@@ -6,9 +6,9 @@ use anyhow::Result;
 use graphc::report::{self, Alternative, Backward, Explained, LayoutChoice, MemoryPeak};
 use graphc_compiler::compile::prepare_again;
 use graphc_compiler::planner::{Waiting, WaitingWay, Waits};
-use graphc_ir::plan::Plan;
 use graphc_ir::sbp::NdSbp;
 use graphc_ir::types::format_bytes_briefly;
+use graphc_plan::Plan;
 use serde_json::json;
 
 use super::args::{ExplainArgs, Format};

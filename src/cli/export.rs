@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use graphc_compiler::passes::averages::AVERAGE;
 use graphc_import::model_with_weights;
 use graphc_import::weights::{WeightData, WeightTensor, Weights};
-use graphc_ir::plan::TensorKind;
+use graphc_plan::TensorKind;
 use graphc_runtime::data::{load_safetensors, save_safetensors, write_file};
 use graphc_runtime::{Checkpoint, HostTensor, is_table};
 

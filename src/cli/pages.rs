@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use graphc::report::page::{Page, PageOptions, build_page, write_html};
-use graphc_ir::check::VerifiedPlan;
+use graphc_plan::check::VerifiedPlan;
 
 /// The time in which a page's alternatives are begun where nobody says how many there are to be.
 pub(super) const WHY_WITHIN: Duration = Duration::from_secs(10);

@@ -9,8 +9,8 @@ use graphc::report;
 use graphc_compiler::compile::{Milestone, compile_observed};
 use graphc_import::Imported;
 use graphc_import::weights::Weights;
-use graphc_ir::check::VerifiedPlan;
-use graphc_ir::plan::{Cluster, Plan};
+use graphc_plan::check::VerifiedPlan;
+use graphc_plan::{Cluster, Plan};
 
 use super::args::{DeviceName, SharedArgs, compile_options, default_rate};
 use super::clusters::shared_cluster;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use graphc::profile::{MeasureSchedule, MeasuredPart, Profile, Times};
 use graphc_ir::mesh::DeviceKind;
-use graphc_ir::plan::Plan;
+use graphc_plan::Plan;
 use graphc_runtime::Session;
 
 use super::args::{RuntimeArgs, TrainArgs};

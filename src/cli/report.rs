@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 use graphc::profile::Profile;
 use graphc::report::page::PageOptions;
-use graphc_ir::check::VerifiedPlan;
+use graphc_plan::check::VerifiedPlan;
 
 use super::args::ReportArgs;
 use super::data_files::read_text;

@@ -6,8 +6,8 @@ use anyhow::{Context, Result, bail, ensure};
 use graphc::profile::measure_session;
 use graphc_compiler::passes::LOSS;
 use graphc_import::weights::Weights;
-use graphc_ir::check::VerifiedPlan;
 use graphc_ir::types::TensorType;
+use graphc_plan::check::VerifiedPlan;
 use graphc_runtime::data::{Batches, Pieces, save_safetensors};
 use graphc_runtime::{HostTensor, Session};
 

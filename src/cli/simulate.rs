@@ -9,8 +9,8 @@ use graphc::report;
 use graphc_compiler::compile::prepare_again;
 use graphc_compiler::cost::{model_flops_utilization, on_cluster};
 use graphc_compiler::null_device::{Simulation, simulate, trace};
-use graphc_ir::plan::Plan;
 use graphc_ir::types::format_bytes_briefly;
+use graphc_plan::Plan;
 use serde_json::{Value, json};
 
 use super::args::{Format, SimulateArgs};

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use graphc_import::weights::Weights;
-use graphc_ir::check::VerifiedPlan;
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::op::Op;
 use graphc_ir::ops::Init;
-use graphc_ir::plan::{Plan, RegisterKind, TensorKind};
 use graphc_ir::types::TensorType;
+use graphc_plan::check::VerifiedPlan;
+use graphc_plan::{Plan, RegisterKind, TensorKind};
 use graphc_runtime::data::{DataError, TensorFile};
 use graphc_runtime::{Checkpoint, HostTensor, Session, SessionOptions, is_table};
 

@@ -6,7 +6,7 @@
 use std::io::{Result, Write};
 
 use graphc_compiler::null_device::{ClassReport, Simulation, TraceEvent};
-use graphc_ir::plan::Plan;
+use graphc_plan::Plan;
 use serde::Serialize;
 use serde_json::{Value, json};
 

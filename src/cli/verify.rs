@@ -10,13 +10,13 @@ use graphc_compiler::passes::loss::loss_first;
 use graphc_compiler::planner::UNLIMITED;
 use graphc_import::weights::Weights;
 use graphc_import::{ImportOptions, Imported, document_path, load_model};
-use graphc_ir::check::VerifiedPlan;
 use graphc_ir::graph::Graph;
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::op::Op;
-use graphc_ir::plan::{CompileOptions, Schedule, Strategy};
 use graphc_ir::random::RandomStream;
 use graphc_ir::types::{DType, TensorType};
+use graphc_plan::check::VerifiedPlan;
+use graphc_plan::{CompileOptions, Schedule, Strategy};
 use graphc_runtime::{HostTensor, Session, SessionOptions};
 use serde_json::json;
 

@@ -15,9 +15,9 @@ use graphc::models::{Gpt2Config, gpt2, resnet50};
 use graphc::nn::Module;
 use graphc::prelude::*;
 use graphc_compiler::cost::ActorWork;
-use graphc_ir::plan::{Action, Actor, Program};
 use graphc_ir::types::TensorType;
 use graphc_kernels::cuda::{Call, Kernel, Launch, Shard, prepare_fused, prepare_op};
+use graphc_plan::{Action, Actor, Program};
 
 const ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90a", "sm_100", "sm_120"];
 const OPTIONS: [&str; 4] = ["--fmad=false", "--std=c++17", "-default-device", "-minimal"];

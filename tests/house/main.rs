@@ -12,8 +12,10 @@ mod support;
 mod workspace;
 
 /// The folders of the product's libraries. The command lies in `src`, beside them.
-const LIBRARIES: [&str; 10] = [
+const LIBRARIES: [&str; 12] = [
     "ir",
+    "ir/plan",
+    "ir/nn",
     "compiler",
     "compiler/solver",
     "compiler/import",

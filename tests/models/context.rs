@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use graphc::ir::nn::{Embedding, Linear, Llama, LlamaConfig};
 use graphc::ir::op::Op;
-use graphc::ir::plan::{Action, Actor};
+use graphc::nn::{Embedding, Linear, Llama, LlamaConfig};
+use graphc::plan::{Action, Actor};
 use graphc::prelude::*;
 
 use super::{Feeds, begin, number, step};

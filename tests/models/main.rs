@@ -13,7 +13,7 @@ mod running;
 
 use std::path::Path;
 
-use graphc::ir::plan::TensorKind;
+use graphc::plan::TensorKind;
 use graphc::prelude::*;
 use serde_json::Value;
 

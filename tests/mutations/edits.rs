@@ -1,7 +1,7 @@
 //! Random edits of plans: such as a hand would make, and any value of the file.
 
 use graphc::ir::ids::{ActorId, LayoutId, RegisterId};
-use graphc::ir::plan::{Action, Plan, Program, read_plan};
+use graphc::plan::{Action, Plan, Program, read_plan};
 use proptest::prelude::*;
 use serde_json::Value;
 

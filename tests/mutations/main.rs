@@ -6,9 +6,9 @@ mod models;
 
 use std::time::Duration;
 
-use graphc::ir::check::VerifiedPlan;
-use graphc::ir::plan::{Plan, write_plan};
 use graphc::ir::types::TensorType;
+use graphc::plan::check::VerifiedPlan;
+use graphc::plan::{Plan, write_plan};
 use graphc::prelude::*;
 use graphc::runtime::{Cause, RuntimeError};
 use proptest::prelude::*;

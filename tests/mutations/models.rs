@@ -1,6 +1,6 @@
 //! The plans that are edited.
 
-use graphc::ir::check::VerifiedPlan;
+use graphc::plan::check::VerifiedPlan;
 use graphc::prelude::nn::{
     BatchNorm2d, Conv2d, ConvConfig, Gpt, GptConfig, Linear, Module, SwitchConfig,
     SwitchFeedForward,

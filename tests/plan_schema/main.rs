@@ -8,15 +8,14 @@ mod source;
 use std::path::Path;
 
 use expect_test::expect_file;
-use graphc::ir::check::Seal;
-use graphc::ir::plan::{PLAN_VERSION, read_plan};
+use graphc::plan::check::Seal;
+use graphc::plan::{PLAN_VERSION, read_plan};
 use graphc::prelude::*;
 use serde_json::Value;
 
 /// The files whose types plans consist of.
-const SOURCES: [&str; 7] = [
-    "ir/src/plan.rs",
-    "ir/src/plan",
+const SOURCES: [&str; 6] = [
+    "ir/plan/src",
     "ir/src/op.rs",
     "ir/src/ops",
     "ir/src/ops/update",
@@ -47,8 +46,8 @@ fn plan() -> VerifiedPlan {
         mesh: vec![2, 2],
         stages: 2,
         microbatches: 2,
-        loss: Some(graphc::ir::plan::Loss::CrossEntropy),
-        optimizer: Some(graphc::ir::plan::Optimizer::Sgd {
+        loss: Some(graphc::plan::Loss::CrossEntropy),
+        optimizer: Some(graphc::plan::Optimizer::Sgd {
             lr: 0.1,
             momentum: 0.9,
             nesterov: false,

@@ -11,7 +11,7 @@ const INTRODUCTION: &str = "\
 
 A plan is what `graphc compile -o plan.json` writes: all that engines need to execute, simulate or show a compiled job. This page names
 every field of version VERSION; [plan.schema.json](plan.schema.json) says the same to programs. Both are written from the doc comments
-of the types (`ir/src/plan.rs` and what it refers to) by `UPDATE_EXPECT=1 cargo test --test plan_schema`, and that test holds them to
+of the types (`ir/plan/src/lib.rs` and what it refers to) by `UPDATE_EXPECT=1 cargo test --test plan_schema`, and that test holds them to
 the source. `graphc_torch` (`python/`) is a second engine that reads it.
 
 Numbers of payloads may be `\"inf\"`, `\"-inf\"` or `\"nan\"`. A field that is marked *optional* is left out where it has its default. A

@@ -9,10 +9,10 @@ use graphc::prelude::*;
 use graphc_compiler::compile::sketch_plan;
 use graphc_compiler::cost::on_cluster;
 use graphc_compiler::null_device::step_seconds;
-use graphc_ir::models::{Gpt2Config, gpt2};
-use graphc_ir::nn::Module;
-use graphc_ir::plan::Cluster;
 use graphc_ir::text::print_graph;
+use graphc_nn::Module;
+use graphc_nn::models::{Gpt2Config, gpt2};
+use graphc_plan::Cluster;
 use graphc_runtime::data::{load_safetensors, save_safetensors};
 use serde_json::Value;
 

@@ -4,8 +4,8 @@ use graphc::compiler::check;
 use graphc::compiler::null_device::simulate;
 use graphc::ir::graph::Part;
 use graphc::ir::ids::StageId;
-use graphc::ir::plan::{Action, Channel, Rate, RegisterKind};
 use graphc::ir::types::TensorType;
+use graphc::plan::{Action, Channel, Rate, RegisterKind};
 use graphc::prelude::*;
 
 /// A stack of equal layers, one stage each, with the mean of squares as loss.

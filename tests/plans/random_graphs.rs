@@ -217,7 +217,7 @@ fn train(
     let cluster = preset("cpu").expect("a preset");
     let plan = compile(graph, options, &cluster, None).expect("a plan").plan;
     // As a file has it.
-    let read = graphc::ir::plan::read_plan(&graphc::ir::plan::write_plan(&plan));
+    let read = graphc::plan::read_plan(&graphc::plan::write_plan(&plan));
     let plan = VerifiedPlan::check(read.expect("its own text")).expect("it is sound");
     let options = SessionOptions { custom, ..SessionOptions::default() };
     let mut session = Session::new(&plan, &BTreeMap::new(), options)?;
@@ -244,9 +244,9 @@ fn an_op_of_ones_own_computes_and_learns_as_others_do() {
             assert!((found - expected).abs() < 1e-6, "{found} is not {expected} on {mesh:?}");
         }
     }
-    let parts = CompileOptions { strategy: graphc::ir::plan::Strategy::Data, ..trains_on(&[2], 1) };
+    let parts = CompileOptions { strategy: graphc::plan::Strategy::Data, ..trains_on(&[2], 1) };
     let plan = compile(squares(true), &parts, &preset("cpu").expect("a preset"), None);
-    let text = graphc::ir::plan::write_plan(&plan.expect("a plan").plan);
+    let text = graphc::plan::write_plan(&plan.expect("a plan").plan);
     assert!(text.contains("scaled_square.backward"), "{text}");
     let whole = train(squares(true), &parts, kernels()).expect("it trains");
     assert!((whole[0] - expected[0]).abs() < 1e-6);

@@ -12,7 +12,7 @@ use graphc_compiler::cluster::PRESETS;
 use graphc_compiler::compile::prepare_again;
 use graphc_compiler::cost::{model_flops_utilization, on_cluster};
 use graphc_compiler::null_device::step_seconds;
-use graphc_ir::plan::read_plan;
+use graphc_plan::read_plan;
 use serde_json::Value;
 
 fn plan(folder: &Path, extra: &[&str]) -> PathBuf {

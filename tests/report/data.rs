@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use graphc::ir::check::VerifiedPlan;
-use graphc::ir::plan::read_plan;
+use graphc::plan::check::VerifiedPlan;
+use graphc::plan::read_plan;
 use graphc::report::page::{PageOptions, build_page as page_of};
 use serde_json::{Value, json};
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use graphc::ir::plan::{Action, read_plan};
+use graphc::plan::{Action, read_plan};
 use graphc::prelude::*;
 use graphc::report::page::{
     MeasuredCosts, Page, PageOptions, RunPace, Went, build_page, write_html,

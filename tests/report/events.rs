@@ -1,6 +1,6 @@
 //! Tests that each event of a page's timeline names what it makes, reads and changes, and what streams wait for.
 
-use graphc::ir::plan::{Action, Plan, read_plan};
+use graphc::plan::{Action, Plan, read_plan};
 use serde_json::{Value, json};
 
 use super::support::reference;

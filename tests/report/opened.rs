@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use graphc::compiler::null_device::{Simulation, simulate};
-use graphc::ir::plan::{TensorEntry, read_plan};
+use graphc::plan::{TensorEntry, read_plan};
 use graphc::prelude::*;
 use graphc::report::page::{PageOptions, build_page as page_of, write_html};
 

@@ -114,8 +114,8 @@ struct Trained {
 fn train(options: &CompileOptions, steps: u64) -> Trained {
     let cluster = preset("cpu").expect("a preset");
     let plan = compile(network(), options, &cluster, None).expect("a plan").plan;
-    let text = graphc::ir::plan::write_plan(&plan);
-    let read = graphc::ir::plan::read_plan(&text).expect("its own text");
+    let text = graphc::plan::write_plan(&plan);
+    let read = graphc::plan::read_plan(&text).expect("its own text");
     assert_eq!(*plan, read, "a plan is its text");
     let mut session =
         Session::new(&plan, &weights(), SessionOptions::default()).expect("a session");

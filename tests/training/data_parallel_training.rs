@@ -5,9 +5,9 @@ use std::path::Path;
 
 use crate::support::succeeds;
 use graphc::dist::{self, DataParallelError};
-use graphc::ir::nn::{LayerNorm, Linear, Module};
-use graphc::ir::plan::ParameterGroup;
 use graphc::ir::text;
+use graphc::nn::{LayerNorm, Linear, Module};
+use graphc::plan::ParameterGroup;
 use graphc::prelude::*;
 use graphc::runtime::data::{load_safetensors, save_safetensors};
 
@@ -136,7 +136,7 @@ fn close(found: &Tensors, expected: &Tensors, what: &str) {
 
 #[test]
 fn every_optimizer_steps_as_in_one_plan() {
-    use graphc::ir::plan::{AdamOptions, RmspropOptions};
+    use graphc::plan::{AdamOptions, RmspropOptions};
     let adam = AdamOptions { lr: 0.02, beta1: 0.9, beta2: 0.99, eps: 1e-6, weight_decay: 0.1 };
     let rmsprop = RmspropOptions {
         lr: 0.01,

@@ -2,7 +2,7 @@
 
 use graphc::prelude::*;
 use graphc_ir::op::Op;
-use graphc_ir::plan::{Action, Actor};
+use graphc_plan::{Action, Actor};
 
 const WIDTH: usize = 8;
 const HEADS: usize = 2;

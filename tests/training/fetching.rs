@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::support::{Reference, Scratch, fails, graphc, reference, succeeds, training};
-use graphc::ir::plan::{Action, Plan, read_plan};
+use graphc::plan::{Action, Plan, read_plan};
 use graphc::prelude::*;
 use graphc::runtime::data::load_safetensors;
 

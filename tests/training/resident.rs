@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use crate::support::succeeds;
 use graphc::ir::ids::ProgramId;
-use graphc::ir::models::{Gpt2Config, gpt2};
 use graphc::ir::op::Op;
 use graphc::ir::ops::Init;
-use graphc::ir::plan::read_plan;
 use graphc::ir::text::print_graph;
 use graphc::nn::Module;
+use graphc::nn::models::{Gpt2Config, gpt2};
+use graphc::plan::read_plan;
 use graphc::prelude::*;
 use graphc::runtime::data::save_safetensors;
 

@@ -165,7 +165,7 @@ fn the_scale_of_a_half_precision_loss_stays_too() {
 fn who_asks_for_nothing_pays_nothing() {
     let plain = CompileOptions { skip_non_finite: false, ..options() };
     let plan = compile(network(), &plain, &preset("cpu").expect("a preset"), None);
-    let text = graphc::ir::plan::write_plan(&plan.expect("a plan").plan);
+    let text = graphc::plan::write_plan(&plan.expect("a plan").plan);
     for trace in ["skip", "non_finite"] {
         assert!(!text.contains(trace), "{trace}");
     }

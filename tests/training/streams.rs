@@ -91,7 +91,7 @@ fn weights_that_are_exchanged_for_each_microbatch_train_as_on_one_rank() {
     };
     let (one, four) = (planned(&[1]), planned(&[2, 2]));
     assert!(!four.channels.is_empty(), "nothing is exchanged");
-    assert!(four.channels.iter().all(|channel| channel.rate == graphc_ir::plan::Rate::Microbatch));
+    assert!(four.channels.iter().all(|channel| channel.rate == graphc_plan::Rate::Microbatch));
     let [expected, found] = [&one, &four].map(|plan| losses_of(plan, [12, 64], None));
     for (expected, found) in expected.into_iter().zip(found) {
         let [expected, found] = [expected, found].map(f32::from_bits);

@@ -2,7 +2,7 @@
 
 use graphc::ir::ids::RegisterId;
 use graphc::ir::op::Op;
-use graphc::ir::plan::{Action, Actor, Program};
+use graphc::plan::{Action, Actor, Program};
 use graphc::prelude::*;
 
 const BATCH: usize = 64;

@@ -1,9 +1,9 @@
 //! A call that a card is to execute, and how near its results are to the right ones.
 
 use graphc_ir::op::{EvalContext, InPlace, Region};
-use graphc_ir::plan::FusedOp;
 use graphc_ir::types::{DType, TensorType};
 use graphc_kernels::cuda::{self, Call, Launch};
+use graphc_plan::FusedOp;
 use graphc_runtime::cards::{Content, Workbench, WorkbenchError};
 
 use crate::calls::{self, Executed};

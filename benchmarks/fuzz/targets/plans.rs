@@ -4,9 +4,9 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use graphc::compiler::null_device::simulate;
-use graphc::ir::check::VerifiedPlan;
-use graphc::ir::plan::{Plan, Program, read_plan, write_plan};
 use graphc::ir::types::DType;
+use graphc::plan::check::VerifiedPlan;
+use graphc::plan::{Plan, Program, read_plan, write_plan};
 use graphc::profile::{ActorProfile, Profile, ProgramProfile};
 use graphc::report::{self, page};
 

@@ -3,10 +3,10 @@
 //!     cargo run --release -p graphc-overhead
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use graphc::ir::nn::Module;
+use graphc::nn::Module;
 use graphc::prelude::*;
 
-fn cpu() -> graphc::ir::plan::Cluster {
+fn cpu() -> graphc::plan::Cluster {
     preset("cpu").expect("a preset")
 }
 

@@ -24,10 +24,8 @@ use graphc_compiler::planner::reference::ilp::{SOLVER, solve_ilp};
 use graphc_compiler::planner::{Planned, plan_signatures, reprice_sharding};
 use graphc_ir::graph::Graph;
 use graphc_ir::mesh::format_mesh;
-use graphc_ir::plan::{
-    AdamOptions, Cluster, CompileOptions, Loss, Optimizer, PlannerStatus, Strategy,
-};
 use graphc_ir::sbp::NdSbp;
+use graphc_plan::{AdamOptions, Cluster, CompileOptions, Loss, Optimizer, PlannerStatus, Strategy};
 
 /// The most by which two objectives may differ.
 const TOLERANCE: f64 = 1e-6;

@@ -7,13 +7,13 @@ use std::path::Path;
 use graphc_import::{ImportOptions, load_model};
 use graphc_ir::builder::{BuildErrors, GraphBuilder, Tensor};
 use graphc_ir::graph::Graph;
-use graphc_ir::nn::{
-    Gpt, GptConfig, GroupedQueryAttention, LayerNorm, Linear, Llama, LlamaConfig, Mlp, Module,
-    RmsNorm, SwiGlu, SwitchConfig, SwitchFeedForward,
-};
 use graphc_ir::ops::{Init, Window};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::DType;
+use graphc_nn::{
+    Gpt, GptConfig, GroupedQueryAttention, LayerNorm, Linear, Llama, LlamaConfig, Mlp, Module,
+    RmsNorm, SwiGlu, SwitchConfig, SwitchFeedForward,
+};
 
 /// A model as PyTorch exports it, from tests/refs.
 pub fn reference(name: &str, batch: usize) -> Result<Graph, Box<dyn Error>> {

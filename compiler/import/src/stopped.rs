@@ -14,7 +14,7 @@ use super::ImportError;
 /// ```
 /// use graphc_import::stop_gradients;
 /// use graphc_ir::builder::GraphBuilder;
-/// use graphc_ir::nn::{Linear, Module};
+/// use graphc_nn::{Linear, Module};
 /// use graphc_ir::types::DType;
 ///
 /// let g = GraphBuilder::new("a body that learns nothing");

@@ -23,7 +23,7 @@ pub(super) struct TrainedPatterns {
 /// ```
 /// use graphc_import::{ImportOptions, choose_trained};
 /// use graphc_ir::builder::GraphBuilder;
-/// use graphc_ir::nn::{Linear, Module};
+/// use graphc_nn::{Linear, Module};
 /// use graphc_ir::types::DType;
 ///
 /// let g = GraphBuilder::new("a new head on old layers");

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use graphc_ir::plan::Layout;
+use graphc_plan::Layout;
 
 use super::Prices;
 use super::exchange::{Traffic, are_very_many, exchange_traffic, price_traffic};

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use graphc_ir::mesh::unravel_position;
-use graphc_ir::plan::Layout;
 use graphc_ir::sbp::Sbp;
 use graphc_ir::shard::{overlapping_parts, split_range};
+use graphc_plan::Layout;
 
 use super::Prices;
 use crate::cluster::AlphaBeta;

@@ -9,9 +9,9 @@
 
 use std::ops::Range;
 
-use graphc_ir::plan::Layout;
 use graphc_ir::sbp::Sbp;
 use graphc_ir::shard::split_range;
+use graphc_plan::Layout;
 
 use super::exchange::Traffic;
 

@@ -25,7 +25,7 @@
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Movement, Op};
-use graphc_ir::plan::Cluster;
+use graphc_plan::Cluster;
 
 use crate::cost::{matmul_efficiency, peak_flops};
 use crate::decisions::{Decisions, Phase};

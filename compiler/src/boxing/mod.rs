@@ -20,8 +20,8 @@ mod steps;
 #[cfg(test)]
 mod tests;
 
-use graphc_ir::plan::{BoxingKind, Cluster, Layout};
 use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};
+use graphc_plan::{BoxingKind, Cluster, Layout};
 
 pub use exchange::{Senders, Traffic};
 pub(crate) use fusion::{BUCKET_BYTES, Fusion, SCATTERED_BYTES, is_fused};

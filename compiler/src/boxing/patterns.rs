@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use graphc_ir::plan::Layout;
+use graphc_plan::Layout;
 
 use super::Code;
 use super::exchange::Traffic;

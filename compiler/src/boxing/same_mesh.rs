@@ -199,8 +199,8 @@ fn least_common_multiple(a: usize, b: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use graphc_ir::plan::Layout;
     use graphc_ir::types::DType;
+    use graphc_plan::Layout;
 
     use super::super::exchange::exchange_traffic;
     use super::*;

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use graphc_ir::plan::{Cluster, Layout};
 use graphc_ir::sbp::{NdSbp, Sbp};
+use graphc_plan::{Cluster, Layout};
 
 use super::apart::ApartExchanges;
 use super::patterns::ExchangePatterns;

@@ -7,9 +7,9 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-use graphc_ir::plan::Layout;
 use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};
 use graphc_ir::shard::split_range;
+use graphc_plan::Layout;
 
 use super::exchange::{self, Traffic, are_very_many, exchange_traffic, received_first};
 use super::patterns::ExchangePatterns;

@@ -1,7 +1,7 @@
 //! Single-axis steps of boxing: lists the legal ones, their results and their prices.
 
-use graphc_ir::plan::{Cluster, Layout};
 use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};
+use graphc_plan::{Cluster, Layout};
 
 use super::BoxingStep;
 use crate::cluster::{AlphaBeta, Link, alpha_beta, find_link};

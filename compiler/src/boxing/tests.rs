@@ -2,10 +2,10 @@
 
 use graphc_ir::array::Array;
 use graphc_ir::mesh::unravel_position;
-use graphc_ir::plan::Layout;
 use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};
 use graphc_ir::shard::Rect;
 use graphc_ir::types::DType;
+use graphc_plan::Layout;
 
 use super::exchange::{exchange_traffic, holds_value};
 use super::{BoxingStep, Router};

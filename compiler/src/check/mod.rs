@@ -1,13 +1,13 @@
-//! Checks that a plan is what its graph compiles to. The proof that a plan is sound, whatever it computes, is in [`graphc_ir::check`]. Start reading
+//! Checks that a plan is what its graph compiles to. The proof that a plan is sound, whatever it computes, is in [`graphc_plan::check`]. Start reading
 //! with [`verify_plan`].
 
-use graphc_ir::check::{Errors, VerifiedPlan, verify_structure};
-use graphc_ir::plan::Plan;
+use graphc_plan::Plan;
+use graphc_plan::check::{Errors, VerifiedPlan, verify_structure};
 
 mod recompile;
 
-pub use graphc_ir::check::{PlanError, PlanErrors, verify_invariants};
-pub use graphc_ir::plan::{ReadError, read_plan, write_plan};
+pub use graphc_plan::check::{PlanError, PlanErrors, verify_invariants};
+pub use graphc_plan::{ReadError, read_plan, write_plan};
 
 /// Checks every invariant of a plan, and that the graph, options and cluster in it compile to it. A plan that they compile to is proven sound by
 /// that, so it is not proven a second time.

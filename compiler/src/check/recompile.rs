@@ -1,8 +1,8 @@
 //! Compiles the graph in a plan again, and compares the result with the plan.
 
-use graphc_ir::check::{Errors, VerifiedPlan};
-use graphc_ir::plan::Plan;
 use graphc_ir::text;
+use graphc_plan::Plan;
+use graphc_plan::check::{Errors, VerifiedPlan};
 use serde_json::Value;
 
 use crate::compile::{Compiled, compile};

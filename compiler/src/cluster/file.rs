@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use graphc_ir::mesh::DeviceKind;
-use graphc_ir::plan::{
+use graphc_ir::types::DType;
+use graphc_plan::{
     AttentionShares, AxisLink, Cluster, ConvolutionShares, Device, Framework, Level,
 };
-use graphc_ir::types::DType;
 use serde::Deserialize;
 
 use super::frameworks::find_framework as profile;

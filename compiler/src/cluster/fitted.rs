@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use graphc_ir::plan::Cluster;
+use graphc_plan::Cluster;
 use serde::{Deserialize, Serialize};
 
 use super::ClusterError;

@@ -16,7 +16,7 @@
 //! It exists because measured trainings are of frameworks. With it predictions can be held against them
 //! (`examples/training_table`), and the losses of frameworks stay out of the prices by which graphc plans.
 
-use graphc_ir::plan::Framework;
+use graphc_plan::Framework;
 
 use super::Fitted;
 

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use graphc_ir::plan::Cluster;
+use graphc_plan::Cluster;
 
 use super::{AlphaBeta, alpha_beta, of_level};
 

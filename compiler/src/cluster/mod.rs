@@ -13,7 +13,7 @@ mod frameworks;
 mod link;
 mod presets;
 
-use graphc_ir::plan::Cluster;
+use graphc_plan::Cluster;
 
 pub use file::{ClusterError, parse_bytes, parse_cluster};
 pub use fitted::{
@@ -92,7 +92,7 @@ fn memory_link(cluster: &Cluster) -> AlphaBeta {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use graphc_ir::plan::AxisLink;
+    use graphc_plan::AxisLink;
 
     #[test]
     fn the_level_is_that_which_joins_the_ranks() {

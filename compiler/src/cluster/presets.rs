@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 
 use graphc_ir::mesh::DeviceKind;
-use graphc_ir::plan::{AttentionShares, Cluster, Device, Framework, Level};
+use graphc_plan::{AttentionShares, Cluster, Device, Framework, Level};
 
 use super::Fitted;
 

@@ -11,7 +11,7 @@
 use graphc_ir::graph::Graph;
 use graphc_ir::mesh::MOST_RANKS;
 use graphc_ir::op::Op;
-use graphc_ir::plan::{Cluster, CompileOptions, PipelineReport};
+use graphc_plan::{Cluster, CompileOptions, PipelineReport};
 
 use super::Compiled;
 use super::choice::{Choice, CompileRequest};
@@ -351,8 +351,8 @@ fn count_variable_bytes(graph: &Graph, options: &CompileOptions) -> Result<u64, 
 mod tests {
     use graphc_ir::builder::GraphBuilder;
     use graphc_ir::ops::Init;
-    use graphc_ir::plan::{Loss, Optimizer, Recompute};
     use graphc_ir::types::DType;
+    use graphc_plan::{Loss, Optimizer, Recompute};
 
     use super::*;
     use crate::cluster::preset;

@@ -1,7 +1,7 @@
 //! Restores the decisions of an existing plan, from its graph, its options and the choices that it names.
 
-use graphc_ir::plan::{Plan, Recompute};
 use graphc_ir::text;
+use graphc_plan::{Plan, Recompute};
 
 use super::amounts::find_op_places;
 use super::choice::Choice;

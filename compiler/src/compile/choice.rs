@@ -2,7 +2,7 @@
 
 use graphc_ir::graph::{Graph, Part};
 use graphc_ir::ids::StageId;
-use graphc_ir::plan::{
+use graphc_plan::{
     Cluster, CompileOptions, CrossEntropyForm, PipelineReport, Recompute, Strategy, WeightsSource,
 };
 

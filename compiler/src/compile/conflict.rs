@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use graphc_ir::graph::Graph;
 use graphc_ir::ids::ValueId;
-use graphc_ir::plan::{Cluster, CompileOptions, Recompute, Strategy};
+use graphc_plan::{Cluster, CompileOptions, Recompute, Strategy};
 
 use super::choice::{Choice, CompileRequest};
 use super::limits;

@@ -19,9 +19,7 @@ use std::sync::mpsc::channel;
 
 use graphc_ir::graph::Graph;
 use graphc_ir::op::Op;
-use graphc_ir::plan::{
-    Cluster, CompileOptions, CrossEntropyForm, Loss, PlannerReport, PlannerStatus,
-};
+use graphc_plan::{Cluster, CompileOptions, CrossEntropyForm, Loss, PlannerReport, PlannerStatus};
 
 use super::choice::Choice;
 use super::once::Draft;
@@ -475,8 +473,8 @@ pub(super) fn form_decisions<T>(forms: &[Form<T>]) -> Vec<&Decisions> {
 mod tests {
     use graphc_ir::builder::GraphBuilder;
     use graphc_ir::ops::Init;
-    use graphc_ir::plan::Optimizer;
     use graphc_ir::types::DType;
+    use graphc_plan::Optimizer;
 
     use super::*;
     use crate::cluster::preset;

@@ -2,7 +2,7 @@
 //! beside it that it comes from, where there is one. The planner has limits of its own, in which its steps are counted.
 
 use graphc_ir::graph::Graph;
-use graphc_ir::plan::CompileOptions;
+use graphc_plan::CompileOptions;
 
 /// The number of times that a plan is made again, each time with less memory for the planner.
 pub(super) const LESS_MEMORY: usize = 2;

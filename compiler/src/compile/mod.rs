@@ -16,11 +16,11 @@
 //! All of them share one error type (`error::CompileError`). Passes have an error of their own, which is one of its
 //! variants.
 
-use graphc_ir::check::VerifiedPlan;
 use graphc_ir::enter_span;
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::op::Op;
-use graphc_ir::plan::{Cluster, CompileOptions, Plan, Recompute, WeightsSource};
+use graphc_plan::check::VerifiedPlan;
+use graphc_plan::{Cluster, CompileOptions, Plan, Recompute, WeightsSource};
 
 use crate::decisions::{Decisions, Sharding};
 use crate::error::CompileError;

@@ -1,13 +1,13 @@
 //! Makes one plan from given decisions: it lowers them, places registers in memory, and asks the null device for the
 //! seconds of a step.
 
-use graphc_ir::check::VerifiedPlan;
 use graphc_ir::graph::Graph;
-use graphc_ir::plan::{
+use graphc_ir::text;
+use graphc_plan::check::VerifiedPlan;
+use graphc_plan::{
     Cluster, CompileOptions, CrossEntropyForm, PLAN_VERSION, Plan, PlannerReport, Predicted,
     Program, WeightsSource,
 };
-use graphc_ir::text;
 
 use super::Compiled;
 use crate::decisions::{Decisions, Sharding};

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use graphc_ir::plan::PipelineReport;
+use graphc_plan::PipelineReport;
 
 use super::Milestone;
 use super::choice::{Choice, CompileRequest};

@@ -24,7 +24,7 @@
 
 use std::collections::BTreeSet;
 
-use graphc_ir::plan::{CompileOptions, CrossEntropyForm, RecomputedOps};
+use graphc_plan::{CompileOptions, CrossEntropyForm, RecomputedOps};
 
 use super::amounts::{Costs, FullRecompute, KnownPlans, Row, plan_least_amount, with_names};
 use super::choice::{Choice, CompileRequest};

@@ -15,7 +15,7 @@
 //! way. On some small models, fixed strategies that cost up to 5 % more were predicted 1 to 3 % faster. But then the
 //! objective of the emitted plan would no longer be the least one, which the report says is proven.
 
-use graphc_ir::plan::{CompileOptions, PipelineReport, Recompute, Strategy};
+use graphc_plan::{CompileOptions, PipelineReport, Recompute, Strategy};
 
 use super::choice::{Choice, CompileRequest};
 use super::forms::{

@@ -25,9 +25,9 @@
 //!   of the bandwidth.
 
 use graphc_ir::op::{Arithmetic, Op};
-use graphc_ir::plan::{Cluster, Device};
 use graphc_ir::rule::{Choice, DimRule, Rule};
 use graphc_ir::types::{DType, TensorType};
+use graphc_plan::{Cluster, Device};
 
 /// The work of one application of an op on the busiest rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

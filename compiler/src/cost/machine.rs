@@ -11,10 +11,10 @@ use std::collections::BTreeMap;
 
 use graphc_ir::ids::RegisterId;
 use graphc_ir::op::{Arithmetic, Op};
-use graphc_ir::plan::{
+use graphc_ir::types::{DType, TensorType};
+use graphc_plan::{
     Action, Actor, Cluster, FusedArg, FusedStep, Layout, OperandSource, Plan, Program,
 };
-use graphc_ir::types::{DType, TensorType};
 
 use super::{
     LeastSeconds, NodeWork, add_sums_in_products, chain_seconds, has_odd_rows, least_seconds,

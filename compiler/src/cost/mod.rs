@@ -7,7 +7,7 @@ mod compute;
 mod machine;
 mod sums;
 
-use graphc_ir::plan::{BoxingKind, Cluster};
+use graphc_plan::{BoxingKind, Cluster};
 
 use crate::cluster::{AlphaBeta, Link};
 

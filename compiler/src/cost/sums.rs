@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use graphc_ir::ids::RegisterId;
 use graphc_ir::op::Op;
-use graphc_ir::plan::{Action, Cluster, Layout, Program};
+use graphc_plan::{Action, Cluster, Layout, Program};
 
 use super::ActorWork;
 
@@ -86,9 +86,9 @@ impl Producers {
 #[cfg(test)]
 mod tests {
     use graphc_ir::builder::GraphBuilder;
-    use graphc_ir::nn::{Linear, Module};
-    use graphc_ir::plan::{CompileOptions, Loss, Optimizer, Plan};
     use graphc_ir::types::DType;
+    use graphc_nn::{Linear, Module};
+    use graphc_plan::{CompileOptions, Loss, Optimizer, Plan};
 
     use super::*;
     use crate::cluster::{find_framework, preset};

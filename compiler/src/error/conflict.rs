@@ -3,9 +3,9 @@
 use std::fmt;
 
 use graphc_ir::ids::ValueId;
-use graphc_ir::plan::{Pin, Strategy};
 use graphc_ir::sbp::NdSbp;
 use graphc_ir::types::format_bytes;
+use graphc_plan::{Pin, Strategy};
 
 /// Something that the user asks for.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,7 +1,7 @@
 //! The errors of a compilation: those of all its parts, as one type.
 
-use graphc_ir::check::PlanErrors;
 use graphc_ir::types::format_bytes;
+use graphc_plan::check::PlanErrors;
 
 use crate::lower::LowerError;
 use crate::null_device::NullDeviceError;

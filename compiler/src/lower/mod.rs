@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 use graphc_ir::cycle::format_cycle;
 use graphc_ir::enter_span;
 use graphc_ir::ids::ProgramId;
-use graphc_ir::plan::{
+use graphc_plan::{
     BoxingEntry, Channel, Cluster, CompileOptions, Layout, Program, RankEntry, TensorEntry,
 };
 

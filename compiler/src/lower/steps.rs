@@ -5,7 +5,7 @@
 
 use graphc_ir::enter_span;
 use graphc_ir::mesh::DeviceKind;
-use graphc_ir::plan::Cluster;
+use graphc_plan::Cluster;
 
 use super::fuse::{buckets, elementwise};
 use super::order::{background, before_updates, casts, early_updates, second_stream};

@@ -8,13 +8,13 @@ use graphc_ir::ids::{ActorId, LayoutId, ProgramId, ValueId};
 use graphc_ir::mesh::Placement;
 use graphc_ir::op::Op;
 use graphc_ir::ops::{Accumulate, Init, SgdUpdate};
-use graphc_ir::plan::{
-    Action, BoxingKind, CompileOptions, Layout, OperandSource, Plan, PlannerReport, PlannerStatus,
-    Program, Rate, RegisterKind, Schedule, TensorKind,
-};
 use graphc_ir::rule::{Choice, Signature};
 use graphc_ir::sbp::{NdSbp, Sbp};
 use graphc_ir::types::DType;
+use graphc_plan::{
+    Action, BoxingKind, CompileOptions, Layout, OperandSource, Plan, PlannerReport, PlannerStatus,
+    Program, Rate, RegisterKind, Schedule, TensorKind,
+};
 
 use super::collective_counts;
 use crate::check::{verify_invariants, write_plan};

@@ -1,6 +1,6 @@
 //! Channels in modelled time: the times when each content was sent and received, by class of ranks.
 
-use graphc_ir::plan::Channel;
+use graphc_plan::Channel;
 
 use super::classes::Classes;
 use super::exchanges::Exchange;

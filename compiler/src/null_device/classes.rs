@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use graphc_ir::plan::{Action, Layout, Plan};
+use graphc_plan::{Action, Layout, Plan};
 
 use super::exchanges::Exchanges;
 use crate::cluster::find_link;

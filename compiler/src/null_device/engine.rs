@@ -8,8 +8,8 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
 use graphc_ir::ids::ActorId;
-use graphc_ir::machine::{ActionId, Blocked, Machine};
-use graphc_ir::plan::{Action, Plan, Program, Rate};
+use graphc_plan::machine::{ActionId, Blocked, Machine};
+use graphc_plan::{Action, Plan, Program, Rate};
 
 use super::channels::ChannelState;
 use super::classes::Classes;
@@ -20,7 +20,7 @@ use super::rendezvous::{Arrival, Meeting, Rendezvous, moved_bytes};
 use super::{Detail, NullDeviceError, Run, TraceEvent};
 
 mod waits;
-use graphc_ir::streams::Known;
+use graphc_plan::streams::Known;
 
 /// The outcome of an execution.
 pub(super) struct Outcome {
@@ -170,7 +170,7 @@ impl<'a> Engine<'a> {
             let cuts = known.as_ref().map(|known| pace::find_cuts(program, known));
             // A host that takes its time leaves gaps between kernels.
             let dense = quick && (known.is_none() || plan.cluster.dispatch_seconds() == 0.0);
-            let stream = |(index, stream): (usize, &graphc_ir::plan::Stream)| {
+            let stream = |(index, stream): (usize, &graphc_plan::Stream)| {
                 let cuts = match &cuts {
                     _ if !dense => Cuts::Actions,
                     Some(cuts) => Cuts::Behind(&cuts[index]),

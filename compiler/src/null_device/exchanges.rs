@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use graphc_ir::ids::LayoutId;
-use graphc_ir::plan::{Layout, Plan};
+use graphc_plan::{Layout, Plan};
 
 use crate::boxing::Senders;
 use crate::cluster::alpha_beta;

@@ -3,7 +3,7 @@
 //! Between two meetings a stream that is alone on its rank does not wait. So the local actions of a leg are one sum of seconds.
 
 use graphc_ir::ids::ActorId;
-use graphc_ir::plan::{Action, Actor, Plan, Program};
+use graphc_plan::{Action, Actor, Plan, Program};
 
 use super::classes::Classes;
 use super::rendezvous::{self, Party, Rendezvous};

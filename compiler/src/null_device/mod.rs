@@ -16,7 +16,7 @@
 //! Start reading with [`simulate`], then `engine`.
 
 use graphc_ir::enter_span;
-use graphc_ir::plan::{Plan, Rate};
+use graphc_plan::{Plan, Rate};
 
 mod channels;
 mod classes;

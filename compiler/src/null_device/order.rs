@@ -1,14 +1,14 @@
 //! Runs the state machine once for each program with one or two streams, without time.
 //!
 //! On a rank with one stream, whether its actors may act does not depend on time, because only the order of the stream fills and frees its registers.
-//! With two streams the machine follows one of the orders that the streams' knowledge of each other allows ([`graphc_ir::streams`]). If the machine
+//! With two streams the machine follows one of the orders that the streams' knowledge of each other allows ([`graphc_plan::streams`]). If the machine
 //! holds back no action in that order, it holds back none in any.
 
 use graphc_ir::ids::RegisterId;
-use graphc_ir::machine::{ActionId, Machine};
-use graphc_ir::plan::{Plan, Program, Rate};
+use graphc_plan::machine::{ActionId, Machine};
+use graphc_plan::{Plan, Program, Rate};
 
-use graphc_ir::streams::Known;
+use graphc_plan::streams::Known;
 
 /// Executes the order of each program with one or two streams for some steps, and returns its greatest number of contents of a microbatch-rate
 /// register; 0 for programs with more streams. `None` if an actor of any program may not act in its turn.

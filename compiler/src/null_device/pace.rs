@@ -1,13 +1,13 @@
 //! Follows the two streams of a rank leg by leg, without a state machine.
 //!
-//! The actions of the other stream for which a stream waits follow from the program ([`graphc_ir::streams`]). So blocks are also cut into legs at
+//! The actions of the other stream for which a stream waits follow from the program ([`graphc_plan::streams`]). So blocks are also cut into legs at
 //! these waits. A leg begins when a certain number of the other's legs has ended. A stream continues without an event until it needs something that
 //! has not happened yet.
 
-use graphc_ir::plan::Program;
+use graphc_plan::Program;
 
 use super::legs::Leg;
-use graphc_ir::streams::Known;
+use graphc_plan::streams::Known;
 
 /// Whether a leg ends behind an action, by stream, block and position.
 pub(super) type Cuts = [Vec<Vec<bool>>; 2];

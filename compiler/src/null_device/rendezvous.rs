@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use graphc_ir::ids::{LayoutId, RegisterId};
-use graphc_ir::plan::{Actor, BoxingKind, Layout, Plan, Program};
+use graphc_plan::{Actor, BoxingKind, Layout, Plan, Program};
 
 use super::classes::Classes;
 use crate::cluster::{Link, find_link};

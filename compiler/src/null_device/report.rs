@@ -3,7 +3,7 @@
 //! *Overlap* is the time in which both a collective of the second stream and a kernel of the first run, over all time of communication.
 
 use graphc_ir::ids::ActorId;
-use graphc_ir::plan::{Action, Actor, Plan};
+use graphc_plan::{Action, Actor, Plan};
 
 use super::classes::Classes;
 use super::engine::{Outcome, Spent};

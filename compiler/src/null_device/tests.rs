@@ -2,11 +2,11 @@
 
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
-use graphc_ir::nn::{Gpt, GptConfig, Module};
-use graphc_ir::plan::{
+use graphc_ir::types::DType;
+use graphc_nn::{Gpt, GptConfig, Module};
+use graphc_plan::{
     Action, AdamOptions, Cluster, CompileOptions, Loss, Optimizer, Plan, Schedule, Strategy,
 };
-use graphc_ir::types::DType;
 
 use super::classes::Classes;
 use super::exchanges::Exchanges;

@@ -4,9 +4,9 @@ use graphc_ir::graph::Source;
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Op, OpError};
 use graphc_ir::ops::{Init, Variable};
-use graphc_ir::plan::TensorKind;
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::TensorType;
+use graphc_plan::TensorKind;
 
 use crate::decisions::{Phase, TrainingGraph};
 

@@ -21,8 +21,8 @@ use graphc_ir::graph::{Graph, Node, Output};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::{Movement, Op, OpError};
 use graphc_ir::ops::{BinaryFunction, Cast, Constant, Full, ReduceFunction, UnaryFunction};
-use graphc_ir::plan::CompileOptions;
 use graphc_ir::types::{DType, TensorType};
+use graphc_plan::CompileOptions;
 
 use crate::passes::error::PassError;
 

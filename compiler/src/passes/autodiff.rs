@@ -12,7 +12,7 @@ use graphc_ir::graph::{Graph, Node, Output};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
 use graphc_ir::ops::Init;
-use graphc_ir::plan::{CompileOptions, TensorKind};
+use graphc_plan::{CompileOptions, TensorKind};
 
 use super::loss_scale::{LOSS_SCALE, SKIPPED, add_scale_variable};
 use super::wanted::{WantedGradient, find_wanted, is_trained};
@@ -280,8 +280,8 @@ impl Reverse {
 #[cfg(test)]
 mod tests {
     use graphc_ir::ops::{Custom, UnaryFunction};
-    use graphc_ir::plan::Loss;
     use graphc_ir::types::DType;
+    use graphc_plan::Loss;
 
     use super::*;
 

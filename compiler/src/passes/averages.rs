@@ -10,8 +10,8 @@
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::{Op, OpError};
 use graphc_ir::ops::Blend;
-use graphc_ir::plan::TensorKind;
 use graphc_ir::types::{DType, TensorType};
+use graphc_plan::TensorKind;
 
 use super::append::{push_node, push_state};
 use super::skipping::guard_of;

@@ -11,7 +11,7 @@ use graphc_ir::graph::Output;
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::{Op, OpError};
 use graphc_ir::ops::{ClipFactor, SquareSum};
-use graphc_ir::plan::TensorKind;
+use graphc_plan::TensorKind;
 
 use super::append::push_node;
 use super::loss_scale::over_gradients;

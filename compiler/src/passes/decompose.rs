@@ -16,8 +16,8 @@ use graphc_ir::decompose::{decompose_values, is_decomposable};
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::{Op, OpError};
-use graphc_ir::plan::{CompileOptions, CrossEntropyForm, TensorKind};
 use graphc_ir::sbp::Sbp;
+use graphc_plan::{CompileOptions, CrossEntropyForm, TensorKind};
 
 use super::pins::pin_of;
 use crate::decisions::TrainingGraph;

@@ -5,10 +5,10 @@ use graphc_ir::graph::Source;
 use graphc_ir::learning_rate::LrScheduleError;
 use graphc_ir::mesh::{Placement, PlacementError, format_mesh};
 use graphc_ir::op::OpError;
-use graphc_ir::plan::Schedule;
 use graphc_ir::text::suggest_name;
 use graphc_ir::types::{DType, TensorType};
 use graphc_ir::verify::VerifyErrors;
+use graphc_plan::Schedule;
 
 use super::LOSS;
 use crate::schedule::MOST_MICROBATCHES;

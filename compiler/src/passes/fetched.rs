@@ -9,7 +9,7 @@
 
 use graphc_ir::graph::Graph;
 use graphc_ir::pattern::matches_pattern;
-use graphc_ir::plan::CompileOptions;
+use graphc_plan::CompileOptions;
 
 use super::LOSS;
 use crate::passes::error::PassError;

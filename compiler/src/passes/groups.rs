@@ -4,7 +4,7 @@ use graphc_ir::graph::Graph;
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
 use graphc_ir::pattern::{matches_pattern, nearest_pattern};
-use graphc_ir::plan::{CompileOptions, ParameterGroup};
+use graphc_plan::{CompileOptions, ParameterGroup};
 
 use crate::decisions::TrainingGraph;
 use crate::passes::error::PassError;

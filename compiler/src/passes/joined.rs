@@ -6,7 +6,7 @@ use graphc_ir::graph::{Graph, Node, Output};
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Op, OpError};
 use graphc_ir::ops::{Init, Reshape};
-use graphc_ir::plan::CompileOptions;
+use graphc_plan::CompileOptions;
 
 use super::pins::pin_of;
 

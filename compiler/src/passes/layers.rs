@@ -184,9 +184,9 @@ fn longest_run(segments: &[LayerSegment]) -> (usize, Range<usize>) {
 #[cfg(test)]
 mod tests {
     use graphc_ir::builder::{GraphBuilder, Tensor};
-    use graphc_ir::nn::{Gpt, GptConfig, Module};
     use graphc_ir::ops::Init;
     use graphc_ir::types::DType;
+    use graphc_nn::{Gpt, GptConfig, Module};
 
     use super::*;
 

@@ -3,8 +3,8 @@
 use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::graph::{Graph, Output};
 use graphc_ir::ops::Input;
-use graphc_ir::plan::{CompileOptions, Loss, Metric, ROW_LOSSES, SAMPLES};
 use graphc_ir::types::{DType, Samples, TensorType};
+use graphc_plan::{CompileOptions, Loss, Metric, ROW_LOSSES, SAMPLES};
 
 use super::fetched::keep_fetched;
 use super::samples::{rows_of_sample, samples_of};

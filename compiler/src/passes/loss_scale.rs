@@ -16,9 +16,9 @@ use graphc_ir::graph::Output;
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Op, OpError};
 use graphc_ir::ops::{Binary, BinaryFunction, Init, LossScale, NonFinite};
-use graphc_ir::plan::{Action, Plan, TensorKind};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
+use graphc_plan::{Action, Plan, TensorKind};
 
 use super::append::{push_node, push_state, push_value};
 use super::skipping::StepGuard;

@@ -10,9 +10,9 @@ use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::learning_rate::LearningRate;
 use graphc_ir::op::{Op, OpError};
 use graphc_ir::ops::{AdamUpdate, LambDirection, LambUpdate, RmspropUpdate, SgdUpdate, SquareSum};
-use graphc_ir::plan::{AdamOptions, CompileOptions, Optimizer, RmspropOptions, TensorKind};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
+use graphc_plan::{AdamOptions, CompileOptions, Optimizer, RmspropOptions, TensorKind};
 
 use super::append::{push_node, push_state, push_value};
 use super::clipping::{GRAD_NORM, clip_norm};

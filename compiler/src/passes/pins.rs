@@ -3,9 +3,9 @@
 use graphc_ir::graph::Graph;
 use graphc_ir::ids::ValueId;
 use graphc_ir::pattern::matches_pattern;
-use graphc_ir::plan::{CompileOptions, Pin};
 use graphc_ir::sbp::NdSbp;
 use graphc_ir::text::nearest_name;
+use graphc_plan::{CompileOptions, Pin};
 
 use crate::passes::GRADIENT;
 use crate::passes::error::PassError;

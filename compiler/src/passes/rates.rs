@@ -20,10 +20,10 @@ use std::ops::Range;
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Movement, Op, OpError};
 use graphc_ir::ops::{Accumulate, Cast, Input, ReduceFunction};
-use graphc_ir::plan::Accumulation;
 use graphc_ir::rule::{Choice, Signature};
 use graphc_ir::sbp::Sbp;
 use graphc_ir::types::DType;
+use graphc_plan::Accumulation;
 
 use super::rebuild::{Rebuild, live_nodes};
 use crate::decisions::{Rated, Rates, TrainingGraph, ValueRate};

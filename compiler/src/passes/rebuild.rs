@@ -3,7 +3,7 @@
 use graphc_ir::graph::{Graph, Output};
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Op, OpError};
-use graphc_ir::plan::TensorKind;
+use graphc_plan::TensorKind;
 
 use crate::decisions::{Phase, TrainingGraph};
 

@@ -25,9 +25,9 @@ use std::collections::BTreeMap;
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Movement, Op, OpError};
 use graphc_ir::ops::Regather;
-use graphc_ir::plan::{Strategy, TensorKind};
 use graphc_ir::rule::Choice;
 use graphc_ir::sbp::Sbp;
+use graphc_plan::{Strategy, TensorKind};
 
 use super::rebuild::Rebuild;
 use crate::decisions::{Phase, Rated, Rates, TrainingGraph, ValueRate};

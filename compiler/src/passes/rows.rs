@@ -13,7 +13,7 @@
 
 use graphc_ir::graph::Graph;
 use graphc_ir::op::Op;
-use graphc_ir::plan::CompileOptions;
+use graphc_plan::CompileOptions;
 
 use crate::passes::error::PassError;
 use crate::passes::views::{Purpose, rewrite_views};

@@ -141,8 +141,8 @@ fn read_backward(training: &TrainingGraph) -> Vec<bool> {
 mod tests {
     use graphc_ir::builder::{GraphBuilder, Tensor};
     use graphc_ir::ops::Init;
-    use graphc_ir::plan::TensorKind;
     use graphc_ir::types::DType;
+    use graphc_plan::TensorKind;
 
     use super::*;
     use crate::draw::Draw;

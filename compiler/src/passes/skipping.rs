@@ -11,8 +11,8 @@
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Op, OpError};
 use graphc_ir::ops::{NonFinite, SkipStep};
-use graphc_ir::plan::{CompileOptions, SKIPPED_STEPS, TensorKind};
 use graphc_ir::types::{DType, TensorType};
+use graphc_plan::{CompileOptions, SKIPPED_STEPS, TensorKind};
 
 use super::append::{push_node, push_state, push_value};
 use super::rebuild::Rebuild;

@@ -10,7 +10,7 @@ use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
 use graphc_ir::ops::BatchNorm;
 use graphc_ir::pattern::{matches_pattern, nearest_pattern};
-use graphc_ir::plan::CompileOptions;
+use graphc_plan::CompileOptions;
 
 use crate::passes::error::PassError;
 

@@ -8,8 +8,8 @@ use graphc_ir::graph::{Graph, Node, Output};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::{Op, OpError};
 use graphc_ir::ops::DropoutOp;
-use graphc_ir::plan::CompileOptions;
 use graphc_ir::scalar::Scalar;
+use graphc_plan::CompileOptions;
 
 use super::statistics::{check_statistics, keeps_statistics};
 use crate::passes::error::PassError;

@@ -12,7 +12,7 @@ use graphc_ir::graph::{Graph, Node, Output};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
 use graphc_ir::pattern::matches_pattern;
-use graphc_ir::plan::CompileOptions;
+use graphc_plan::CompileOptions;
 
 use super::pins::find_close_name;
 use super::{GRADIENT, LOSS, name_is_free};

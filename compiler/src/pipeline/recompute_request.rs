@@ -1,6 +1,6 @@
 //! What is recomputed and gathered again, as options ask for it.
 
-use graphc_ir::plan::{CompileOptions, Recompute};
+use graphc_plan::{CompileOptions, Recompute};
 
 use super::count_ranks;
 use crate::passes::recompute::Extent;

@@ -1,7 +1,7 @@
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::ops::Init;
-use graphc_ir::plan::{Loss, Optimizer};
 use graphc_ir::types::DType;
+use graphc_plan::{Loss, Optimizer};
 
 use super::*;
 use crate::cluster::preset;

@@ -3,8 +3,8 @@
 use graphc_ir::graph::Node;
 use graphc_ir::mesh::Placement;
 use graphc_ir::op::Op;
-use graphc_ir::plan::{AxisStrategy, Strategy, TensorKind};
 use graphc_ir::sbp::{NdSbp, Sbp};
+use graphc_plan::{AxisStrategy, Strategy, TensorKind};
 
 use super::error::PlannerError;
 

@@ -48,8 +48,8 @@ mod waiting;
 use graphc_ir::enter_span;
 use graphc_ir::ids::ValueId;
 use graphc_ir::mesh::Placement;
-use graphc_ir::plan::{Cluster, CompileOptions, PlannerReport, PlannerStatus, Strategy};
 use graphc_ir::sbp::NdSbp;
+use graphc_plan::{Cluster, CompileOptions, PlannerReport, PlannerStatus, Strategy};
 
 use crate::decisions::{Decisions, NodeSharding, Sharding};
 

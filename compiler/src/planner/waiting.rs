@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::Op;
-use graphc_ir::plan::{Cluster, CompileOptions};
 use graphc_ir::sbp::{NdSbp, Sbp};
+use graphc_plan::{Cluster, CompileOptions};
 
 use super::error::PlannerError;
 use super::problem::Problem;

@@ -4,8 +4,8 @@ use graphc_compiler::passes::loss::attach_loss;
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
 use graphc_ir::ops::Init;
-use graphc_ir::plan::{CompileOptions, Loss, Metric, Optimizer};
 use graphc_ir::types::DType;
+use graphc_plan::{CompileOptions, Loss, Metric, Optimizer};
 
 /// Two outputs of a product: scores, and their squares.
 fn graph() -> Graph {

@@ -6,10 +6,10 @@ use std::path::Path;
 use expect_test::expect_file;
 use graphc_compiler::pipeline::{prepare_graph, prepare_until};
 use graphc_ir::graph::Graph;
-use graphc_ir::plan::{
+use graphc_ir::text::{parse_graph, print_graph};
+use graphc_plan::{
     Accumulation, AdamOptions, CompileOptions, Loss, Metric, Optimizer, Pin, Recompute,
 };
-use graphc_ir::text::{parse_graph, print_graph};
 
 /// Reads `key=value` pairs of the first line, `# loss=mse mesh=2x2`.
 fn options(line: &str) -> CompileOptions {

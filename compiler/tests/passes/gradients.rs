@@ -4,7 +4,7 @@ use graphc_compiler::pipeline::{prepare_graph, prepare_until};
 use graphc_ir::evaluate::evaluate_graph;
 use graphc_ir::graph::Graph;
 use graphc_ir::op::EvalContext;
-use graphc_ir::plan::{CompileOptions, CrossEntropyForm, Loss, Pin, Strategy};
+use graphc_plan::{CompileOptions, CrossEntropyForm, Loss, Pin, Strategy};
 
 use super::models::{Feeds, attention, feeds, mlp, tied, training};
 

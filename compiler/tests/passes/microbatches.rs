@@ -11,9 +11,9 @@ use graphc_ir::graph::Graph;
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::{EvalContext, Op, Operand, Region};
 use graphc_ir::ops::{Init, ReduceFunction};
-use graphc_ir::plan::{CompileOptions, Float8Recipe, Loss};
 use graphc_ir::shard::{Rect, split_range};
 use graphc_ir::types::DType;
+use graphc_plan::{CompileOptions, Float8Recipe, Loss};
 
 use super::models::{Feeds, attention, feeds, mlp, tied, training};
 

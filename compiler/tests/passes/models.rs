@@ -7,8 +7,8 @@ use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::graph::Graph;
 use graphc_ir::op::Op;
 use graphc_ir::ops::Init;
-use graphc_ir::plan::{CompileOptions, Loss, Optimizer};
 use graphc_ir::types::{DType, TensorType};
+use graphc_plan::{CompileOptions, Loss, Optimizer};
 
 /// Feeds by name.
 pub type Feeds = BTreeMap<String, Array>;

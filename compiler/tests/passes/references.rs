@@ -9,8 +9,8 @@ use graphc_ir::array::Array;
 use graphc_ir::evaluate::evaluate_graph;
 use graphc_ir::graph::Graph;
 use graphc_ir::op::{EvalContext, Op};
-use graphc_ir::plan::{AdamOptions, CompileOptions, Loss, Optimizer};
 use graphc_ir::types::DType;
+use graphc_plan::{AdamOptions, CompileOptions, Loss, Optimizer};
 use serde_json::Value;
 
 use super::models::Feeds;

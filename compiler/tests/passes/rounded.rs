@@ -7,8 +7,8 @@ use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
 use graphc_ir::op::{EvalContext, Op, Operand, Region};
 use graphc_ir::ops::Init;
-use graphc_ir::plan::{AdamOptions, CompileOptions, Loss, Optimizer};
 use graphc_ir::types::DType;
+use graphc_plan::{AdamOptions, CompileOptions, Loss, Optimizer};
 
 use super::models::Feeds;
 

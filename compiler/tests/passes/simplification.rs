@@ -8,8 +8,8 @@ use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::evaluate::{evaluate_graph, evaluate_outputs};
 use graphc_ir::graph::Graph;
 use graphc_ir::op::{EvalContext, Op};
-use graphc_ir::plan::{CompileOptions, Loss};
 use graphc_ir::types::DType;
+use graphc_plan::{CompileOptions, Loss};
 use proptest::prelude::*;
 
 use super::models::{attention, feeds, mlp, tied, training};

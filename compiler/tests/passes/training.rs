@@ -8,10 +8,10 @@ use graphc_ir::evaluate::evaluate_graph;
 use graphc_ir::graph::Graph;
 use graphc_ir::op::{EvalContext, Op};
 use graphc_ir::ops::Init;
-use graphc_ir::plan::{
+use graphc_ir::types::DType;
+use graphc_plan::{
     AdamOptions, CompileOptions, Loss, Metric, Optimizer, ParameterGroup, Pin, RmspropOptions,
 };
-use graphc_ir::types::DType;
 
 use super::models::{Feeds, attention, feeds, mlp, tied, training};
 

@@ -15,9 +15,9 @@ use graphc_ir::ids::ValueId;
 use graphc_ir::mesh::Placement;
 use graphc_ir::op::Op;
 use graphc_ir::ops::Init;
-use graphc_ir::plan::{Cluster, CompileOptions, Layout, TensorKind};
 use graphc_ir::sbp::NdSbp;
 use graphc_ir::types::DType;
+use graphc_plan::{Cluster, CompileOptions, Layout, TensorKind};
 
 /// Decisions about a forward graph: one stage on one mesh, everything once per step.
 pub fn decisions(graph: Graph, mesh: &[usize]) -> Decisions {

@@ -4,15 +4,15 @@ use graphc_compiler::cluster::preset;
 use graphc_compiler::compile::sketch_plan;
 use graphc_compiler::cost::{compute_work, on_cluster};
 use graphc_ir::builder::GraphBuilder;
-use graphc_ir::nn::{Gpt, GptConfig, Llama, LlamaConfig, Module};
 use graphc_ir::op::Op;
 use graphc_ir::ops::Attention;
-use graphc_ir::plan::{
-    Action, Actor, AdamOptions, Cluster, CompileOptions, Loss, Optimizer, Plan, Strategy,
-};
 use graphc_ir::rule::Choice;
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
+use graphc_nn::{Gpt, GptConfig, Llama, LlamaConfig, Module};
+use graphc_plan::{
+    Action, Actor, AdamOptions, Cluster, CompileOptions, Loss, Optimizer, Plan, Strategy,
+};
 
 const ADAM: AdamOptions =
     AdamOptions { lr: 1e-4, beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 };

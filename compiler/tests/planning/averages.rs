@@ -6,8 +6,8 @@ use graphc_compiler::planner::reprice_sharding;
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
 use graphc_ir::ops::Init;
-use graphc_ir::plan::{CompileOptions, Loss, Optimizer, Strategy};
 use graphc_ir::types::DType;
+use graphc_plan::{CompileOptions, Loss, Optimizer, Strategy};
 
 const WIDTH: usize = 256;
 const LAYERS: usize = 4;

@@ -12,12 +12,12 @@ use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
 use graphc_ir::ids::RegisterId;
 use graphc_ir::mesh::Placement;
-use graphc_ir::models::{Gpt2Config, ResNet, ResNetConfig, gpt2};
-use graphc_ir::nn::{Linear, Module};
-use graphc_ir::plan::{
+use graphc_ir::types::DType;
+use graphc_nn::models::{Gpt2Config, ResNet, ResNetConfig, gpt2};
+use graphc_nn::{Linear, Module};
+use graphc_plan::{
     Action, Actor, BoxingKind, CompileOptions, Loss, PLAN_VERSION, Program, Schedule, Strategy,
 };
-use graphc_ir::types::DType;
 
 fn mlp() -> Graph {
     let g = GraphBuilder::new("mlp");

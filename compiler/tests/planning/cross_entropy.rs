@@ -7,8 +7,8 @@ use graphc_compiler::compile::{Compiled, compile, emit_after};
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
 use graphc_ir::ops::Init;
-use graphc_ir::plan::{CompileOptions, CrossEntropyForm, Loss, Optimizer, Recompute};
 use graphc_ir::types::DType;
+use graphc_plan::{CompileOptions, CrossEntropyForm, Loss, Optimizer, Recompute};
 
 /// Scores of classes from one matrix.
 fn classifier(samples: usize, width: usize, classes: usize) -> Graph {

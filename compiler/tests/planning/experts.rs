@@ -7,9 +7,9 @@ use graphc_compiler::compile::{Compiled, compile};
 use graphc_compiler::lower::collective_counts;
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
-use graphc_ir::nn::{Embedding, Linear, MixtureConfig, MixtureFeedForward, Module, Routing};
-use graphc_ir::plan::{BoxingKind, CompileOptions, Pin, TensorKind};
 use graphc_ir::types::DType;
+use graphc_nn::{Embedding, Linear, MixtureConfig, MixtureFeedForward, Module, Routing};
+use graphc_plan::{BoxingKind, CompileOptions, Pin, TensorKind};
 
 /// Tokens, embedded; eight experts in four blocks beside a residual; the next token.
 fn mixture(routing: Routing) -> Graph {

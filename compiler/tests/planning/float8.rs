@@ -6,11 +6,11 @@ use crate::trained;
 use graphc_compiler::check::verify_invariants;
 use graphc_compiler::cluster::preset;
 use graphc_compiler::compile::compile;
-use graphc_ir::check::VerifiedPlan;
 use graphc_ir::graph::Graph;
-use graphc_ir::nn::LlamaConfig;
-use graphc_ir::plan::{Action, BoxingKind, CompileOptions, TensorKind};
 use graphc_ir::types::DType;
+use graphc_nn::LlamaConfig;
+use graphc_plan::check::VerifiedPlan;
+use graphc_plan::{Action, BoxingKind, CompileOptions, TensorKind};
 
 fn llama() -> Graph {
     let config = LlamaConfig {

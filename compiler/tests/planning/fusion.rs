@@ -4,12 +4,12 @@ use graphc_compiler::check::verify_invariants;
 use graphc_compiler::cluster::preset;
 use graphc_compiler::compile::compile;
 use graphc_ir::builder::{GraphBuilder, Tensor};
-use graphc_ir::check::VerifiedPlan;
-use graphc_ir::nn::{BatchNorm2d, Conv2d, ConvConfig, Module};
 use graphc_ir::op::Op;
 use graphc_ir::ops::Init;
-use graphc_ir::plan::{Action, Actor, CompileOptions, Loss, Optimizer, Plan, RegisterKind};
 use graphc_ir::types::DType;
+use graphc_nn::{BatchNorm2d, Conv2d, ConvConfig, Module};
+use graphc_plan::check::VerifiedPlan;
+use graphc_plan::{Action, Actor, CompileOptions, Loss, Optimizer, Plan, RegisterKind};
 
 /// The shape of an image tensor, with channels last.
 const IMAGE: [usize; 4] = [8, 6, 6, 16];

@@ -7,9 +7,9 @@ use graphc_compiler::pipeline::prepare_graph;
 use graphc_compiler::planner::{Planned, plan_signatures};
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
-use graphc_ir::nn::{Gpt, GptConfig, Module};
-use graphc_ir::plan::{AdamOptions, CompileOptions, Loss, Optimizer, PlannerStatus};
 use graphc_ir::types::DType;
+use graphc_nn::{Gpt, GptConfig, Module};
+use graphc_plan::{AdamOptions, CompileOptions, Loss, Optimizer, PlannerStatus};
 
 fn gpt(layers: usize, batch: usize) -> Graph {
     let g = GraphBuilder::new("gpt");

@@ -9,14 +9,14 @@ use graphc_compiler::pipeline::prepare_graph;
 use graphc_compiler::planner::{Planned, plan_signatures};
 use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::graph::Graph;
-use graphc_ir::nn::{LayerNorm, Linear, Module};
-use graphc_ir::plan::{
-    AdamOptions, BoxingKind, Cluster, CompileOptions, Loss, Optimizer, PlannerStatus, Strategy,
-    TensorKind,
-};
 use graphc_ir::sbp::NdSbp;
 use graphc_ir::text;
 use graphc_ir::types::DType;
+use graphc_nn::{LayerNorm, Linear, Module};
+use graphc_plan::{
+    AdamOptions, BoxingKind, Cluster, CompileOptions, Loss, Optimizer, PlannerStatus, Strategy,
+    TensorKind,
+};
 
 fn cluster(axes: usize) -> Cluster {
     let text = match axes {

@@ -7,10 +7,10 @@ use graphc_compiler::compile::{Compiled, compile};
 use graphc_compiler::error::CompileError;
 use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::graph::Graph;
-use graphc_ir::nn::{Gpt, GptConfig, Module};
 use graphc_ir::ops::Init;
-use graphc_ir::plan::{AdamOptions, CompileOptions, Loss, Optimizer, Plan, Strategy};
 use graphc_ir::types::DType;
+use graphc_nn::{Gpt, GptConfig, Module};
+use graphc_plan::{AdamOptions, CompileOptions, Loss, Optimizer, Plan, Strategy};
 
 /// Makes products with ReLU between them.
 fn products(weights: &[&str]) -> Graph {

@@ -11,12 +11,12 @@ use graphc_compiler::lower::collective_counts;
 use graphc_compiler::planner::reprice_sharding;
 use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::graph::Graph;
-use graphc_ir::nn::{Embedding, Gpt, GptConfig, Linear, Module, RmsNorm, TransformerBlock};
 use graphc_ir::op::Op;
 use graphc_ir::ops::Init;
-use graphc_ir::plan::{BoxingKind, CompileOptions, Loss, Pin, Recompute, Strategy};
 use graphc_ir::sbp::NdSbp;
 use graphc_ir::types::DType;
+use graphc_nn::{Embedding, Gpt, GptConfig, Linear, Module, RmsNorm, TransformerBlock};
+use graphc_plan::{BoxingKind, CompileOptions, Loss, Pin, Recompute, Strategy};
 
 fn options(mesh: &[usize], stages: usize, microbatches: usize) -> CompileOptions {
     CompileOptions { strategy: Strategy::Megatron, ..trained::options(mesh, stages, microbatches) }

@@ -7,9 +7,9 @@ use graphc_compiler::compile::{Compiled, compile};
 use graphc_compiler::lower::collective_counts;
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
-use graphc_ir::nn::{Gpt, GptConfig, Module};
-use graphc_ir::plan::{BoxingKind, CompileOptions, TensorKind};
 use graphc_ir::types::DType;
+use graphc_nn::{Gpt, GptConfig, Module};
+use graphc_plan::{BoxingKind, CompileOptions, TensorKind};
 
 fn gpt() -> Graph {
     let g = GraphBuilder::new("gpt");

@@ -8,9 +8,9 @@ use graphc_compiler::error::CompileError;
 use graphc_compiler::null_device::{simulate, trace};
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
-use graphc_ir::nn::{Gpt, GptConfig, Module};
-use graphc_ir::plan::{Action, Cluster, CompileOptions, Plan, Strategy};
 use graphc_ir::types::DType;
+use graphc_nn::{Gpt, GptConfig, Module};
+use graphc_plan::{Action, Cluster, CompileOptions, Plan, Strategy};
 
 fn gpt(batch: usize) -> Graph {
     let g = GraphBuilder::new("gpt");

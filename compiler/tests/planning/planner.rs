@@ -18,10 +18,10 @@ use graphc_ir::graph::{Graph, Node, Value};
 use graphc_ir::mesh::Placement;
 use graphc_ir::op::Op;
 use graphc_ir::ops::Init;
-use graphc_ir::plan::{Cluster, CompileOptions, Loss, Optimizer, Pin, PlannerStatus};
 use graphc_ir::rule::Choice;
 use graphc_ir::sbp::NdSbp;
 use graphc_ir::types::DType;
+use graphc_plan::{Cluster, CompileOptions, Loss, Optimizer, Pin, PlannerStatus};
 
 fn close(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-6 * a.abs().max(b.abs())

@@ -7,11 +7,11 @@ use graphc_compiler::pipeline::prepare_graph;
 use graphc_compiler::planner::{Planned, plan_signatures, reprice_sharding};
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::ids::ValueId;
-use graphc_ir::nn::{Gpt, GptConfig, Module};
 use graphc_ir::op::Op;
-use graphc_ir::plan::{Cluster, CompileOptions, PlannerStatus, Strategy, TensorKind};
 use graphc_ir::sbp::{NdSbp, Sbp};
 use graphc_ir::types::DType;
+use graphc_nn::{Gpt, GptConfig, Module};
+use graphc_plan::{Cluster, CompileOptions, PlannerStatus, Strategy, TensorKind};
 
 fn gpt(layers: usize, options: &CompileOptions) -> Decisions {
     let g = GraphBuilder::new("gpt");

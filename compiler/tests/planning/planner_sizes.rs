@@ -6,11 +6,11 @@ use graphc_compiler::decisions::Decisions;
 use graphc_compiler::pipeline::prepare_graph;
 use graphc_compiler::planner::{plan_signatures, reprice_sharding};
 use graphc_ir::builder::GraphBuilder;
-use graphc_ir::nn::{Gpt, GptConfig, Module};
 use graphc_ir::ops::Init;
-use graphc_ir::plan::{CompileOptions, Loss, Strategy};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::DType;
+use graphc_nn::{Gpt, GptConfig, Module};
+use graphc_plan::{CompileOptions, Loss, Strategy};
 
 fn gpt(layers: usize, batch: usize, options: &CompileOptions) -> Decisions {
     let g = GraphBuilder::new("gpt");

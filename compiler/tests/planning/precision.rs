@@ -6,16 +6,16 @@ use graphc_compiler::check::{verify_invariants, verify_plan};
 use graphc_compiler::cluster::preset;
 use graphc_compiler::compile::{Compiled, compile};
 use graphc_ir::builder::GraphBuilder;
-use graphc_ir::check::VerifiedPlan;
 use graphc_ir::graph::Graph;
-use graphc_ir::nn::{Linear, Module};
 use graphc_ir::op::Op;
 use graphc_ir::ops::Init;
-use graphc_ir::plan::{
+use graphc_ir::types::DType;
+use graphc_nn::{Linear, Module};
+use graphc_plan::check::VerifiedPlan;
+use graphc_plan::{
     Action, BoxingKind, CompileOptions, Layout, Loss, Pin, Plan, Program, Rate, RegisterKind,
     Strategy, TensorEntry,
 };
-use graphc_ir::types::DType;
 
 const WIDTH: usize = 64;
 const LAYERS: usize = 4;
@@ -75,7 +75,7 @@ fn layout<'a>(plan: &'a Plan, program: &Program, register: usize) -> &'a Layout 
 /// Returns the bytes of a program's variables.
 fn variables(plan: &Plan) -> u64 {
     let program = &plan.programs[0];
-    let bytes = |(index, register): (usize, &graphc_ir::plan::Register)| {
+    let bytes = |(index, register): (usize, &graphc_plan::Register)| {
         let elements = register.shape.iter().product::<usize>();
         (elements * layout(plan, program, index).dtype.size()) as u64
     };

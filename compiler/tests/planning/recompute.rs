@@ -15,11 +15,11 @@ use graphc_ir::builder::GraphBuilder;
 use graphc_ir::evaluate::evaluate_graph;
 use graphc_ir::graph::Graph;
 use graphc_ir::ids::ValueId;
-use graphc_ir::nn::{Gpt, GptConfig, Module, TransformerBlock};
 use graphc_ir::op::{EvalContext, Op};
 use graphc_ir::ops::Init;
-use graphc_ir::plan::{CompileOptions, Loss, Optimizer, Recompute, Strategy, TensorKind};
 use graphc_ir::types::DType;
+use graphc_nn::{Gpt, GptConfig, Module, TransformerBlock};
+use graphc_plan::{CompileOptions, Loss, Optimizer, Recompute, Strategy, TensorKind};
 
 fn options(mesh: &[usize], stages: usize, microbatches: usize) -> CompileOptions {
     CompileOptions { recompute: Recompute::Full, ..trained::options(mesh, stages, microbatches) }

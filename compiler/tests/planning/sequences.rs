@@ -4,11 +4,11 @@ use crate::trained;
 use graphc_compiler::check::verify_invariants;
 use graphc_compiler::cluster::preset;
 use graphc_compiler::compile::compile;
-use graphc_ir::check::VerifiedPlan;
 use graphc_ir::graph::Graph;
-use graphc_ir::nn::LlamaConfig;
 use graphc_ir::op::Op;
-use graphc_ir::plan::{Action, CompileOptions, Pin};
+use graphc_nn::LlamaConfig;
+use graphc_plan::check::VerifiedPlan;
+use graphc_plan::{Action, CompileOptions, Pin};
 
 /// A decoder whose heads, of so many elements, have keys and values of their own.
 fn decoder(heads: usize, width: usize, sequence: usize) -> Graph {

@@ -9,12 +9,12 @@ use graphc_compiler::pipeline::prepare_graph;
 use graphc_compiler::planner::{PriorKnowledge, Purpose, plan_below, plan_signatures};
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
-use graphc_ir::nn::{Gpt, GptConfig, Module};
-use graphc_ir::plan::{
+use graphc_ir::types::DType;
+use graphc_nn::{Gpt, GptConfig, Module};
+use graphc_plan::{
     AdamOptions, Cluster, CompileOptions, Loss, Optimizer, PipelineReport, Recompute, Schedule,
     Strategy,
 };
-use graphc_ir::types::DType;
 
 const ADAM: AdamOptions =
     AdamOptions { lr: 1e-3, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 };
@@ -107,7 +107,7 @@ fn the_best_choice_is_the_first_of_all() {
     stages.sort_unstable();
     stages.dedup();
     assert_eq!(stages, [1, 2, 4]);
-    let simulated = |choice: &graphc_ir::plan::PipelineReport| {
+    let simulated = |choice: &graphc_plan::PipelineReport| {
         let given = CompileOptions {
             auto_stages: false,
             auto_microbatches: false,
@@ -140,7 +140,7 @@ fn memory_decides_too() {
     let cluster = slow_links();
     let data = CompileOptions { strategy: Strategy::Data, ..options(&[4]) };
     let free = compiled(gpt(6), &data, &cluster).plan;
-    let peak = |plan: &graphc_ir::plan::Plan| {
+    let peak = |plan: &graphc_plan::Plan| {
         plan.predicted.peak_memory_bytes.iter().copied().max().expect("a program")
     };
     let tight = CompileOptions { memory: Some(peak(&free) * 9 / 10), ..data.clone() };

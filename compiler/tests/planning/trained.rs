@@ -2,9 +2,9 @@
 
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
-use graphc_ir::nn::{Gpt, GptConfig, Llama, LlamaConfig, Module};
-use graphc_ir::plan::{AdamOptions, CompileOptions, Loss, Optimizer};
 use graphc_ir::types::DType;
+use graphc_nn::{Gpt, GptConfig, Llama, LlamaConfig, Module};
+use graphc_plan::{AdamOptions, CompileOptions, Loss, Optimizer};
 
 pub const ADAM: AdamOptions =
     AdamOptions { lr: 1e-3, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 };

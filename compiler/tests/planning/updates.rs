@@ -5,8 +5,8 @@ use graphc_compiler::compile::{Compiled, compile};
 use graphc_compiler::error::CompileError;
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::ops::Init;
-use graphc_ir::plan::{CompileOptions, Optimizer, TensorKind};
 use graphc_ir::types::DType;
+use graphc_plan::{CompileOptions, Optimizer, TensorKind};
 
 /// A variable, and an input of this name and extent that is to be its gradient.
 fn compiled(gradient: &str, extent: usize, mesh: usize) -> Result<Compiled, CompileError> {

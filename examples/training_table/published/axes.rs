@@ -1,8 +1,8 @@
 //! The axes of a row's mesh: the slowest links first, as Megatron-LM orders its groups.
 
 use anyhow::{Result, ensure};
-use graphc_ir::plan::Pin;
 use graphc_ir::sbp::{NdSbp, Sbp};
+use graphc_plan::Pin;
 
 use super::row::Published;
 

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail, ensure};
 use graphc::prelude::*;
-use graphc_ir::plan::{Accumulation, Float8Recipe, Recompute};
+use graphc_plan::{Accumulation, Float8Recipe, Recompute};
 
 use nn::{MixtureConfig, Routing};
 

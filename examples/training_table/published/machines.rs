@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use graphc::prelude::*;
-use graphc_ir::plan::Cluster;
+use graphc_plan::Cluster;
 
 use super::row::Published;
 

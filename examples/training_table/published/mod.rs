@@ -19,7 +19,7 @@ use graphc::prelude::*;
 use graphc_compiler::cluster::find_framework;
 use graphc_compiler::compile::predict_step_seconds;
 use graphc_compiler::planner::UNLIMITED;
-use graphc_ir::plan::{Cluster, Plan, write_plan};
+use graphc_plan::{Cluster, Plan, write_plan};
 
 use layout::Said;
 pub use row::{Published, is_published};

@@ -7,9 +7,9 @@ use anyhow::Result;
 use graphc::prelude::*;
 use graphc_ir::builder::BuildErrors;
 use graphc_ir::ops::Init;
-use graphc_ir::plan::Pin;
 use graphc_ir::sbp::{NdSbp, Sbp};
 use graphc_ir::scalar::Scalar;
+use graphc_plan::Pin;
 
 use crate::mixture_block::{Block, BlockConfig};
 

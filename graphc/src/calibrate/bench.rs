@@ -7,12 +7,12 @@ use graphc_compiler::cluster::preset;
 use graphc_compiler::compile::compile;
 use graphc_compiler::cost::ActorWork;
 use graphc_ir::builder::{BuildErrors, GraphBuilder, Tensor};
-use graphc_ir::check::VerifiedPlan;
 use graphc_ir::graph::Graph;
 use graphc_ir::ops::Init;
-use graphc_ir::plan::CompileOptions;
 use graphc_ir::sbp::{NdSbp, Sbp};
 use graphc_ir::types::DType;
+use graphc_plan::CompileOptions;
+use graphc_plan::check::VerifiedPlan;
 use graphc_runtime::{Session, SessionOptions};
 
 use super::disturbance::Observer;

@@ -5,9 +5,9 @@ use graphc_ir::graph::Graph;
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::op::{ConvolutionShape, Op};
 use graphc_ir::ops::{Convolution, ConvolutionInputGrad, ConvolutionKernelGrad, Init, Window};
-use graphc_ir::plan::CompileOptions;
 use graphc_ir::sbp::{NdSbp, Sbp};
 use graphc_ir::types::DType;
+use graphc_plan::CompileOptions;
 
 use super::bench::{Bench, split_rows};
 use super::{CalibrateError, ConvolutionRate, Rates};

@@ -18,8 +18,8 @@ use std::fmt::Write;
 use graphc_compiler::cluster::preset;
 use graphc_compiler::cost::gathered_efficiency;
 use graphc_ir::mesh::DeviceKind;
-use graphc_ir::plan::{AttentionShares, Cluster, ConvolutionShares, Device, Framework, Level};
 use graphc_ir::types::DType;
+use graphc_plan::{AttentionShares, Cluster, ConvolutionShares, Device, Framework, Level};
 
 use super::{AttentionRate, ConvolutionRate, Measured, ProductRate};
 use crate::median::median;

@@ -3,9 +3,9 @@
 use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::op::Op;
 use graphc_ir::ops::{CrossEntropy, Init};
-use graphc_ir::plan::{AdamOptions, CompileOptions, Loss, Optimizer};
 use graphc_ir::sbp::{NdSbp, Sbp};
 use graphc_ir::types::DType;
+use graphc_plan::{AdamOptions, CompileOptions, Loss, Optimizer};
 
 use super::CalibrateError;
 use super::bench::{Bench, TimedWork, broadcast_weight, split_rows};

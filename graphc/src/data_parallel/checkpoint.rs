@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use graphc_ir::ops::{Init, Variable};
-use graphc_ir::plan::{CompileOptions, TensorKind};
 use graphc_ir::types::TensorType;
+use graphc_plan::{CompileOptions, TensorKind};
 use graphc_runtime::dist::Group;
 use graphc_runtime::{Checkpoint, CheckpointError, CheckpointHeader, Checkpoints, HostTensor};
 

@@ -8,8 +8,8 @@ use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
 use graphc_ir::learning_rate::LrSchedule;
 use graphc_ir::ops::{Init, Variable};
-use graphc_ir::plan::{CompileOptions, TensorKind};
 use graphc_ir::types::TensorType;
+use graphc_plan::{CompileOptions, TensorKind};
 use graphc_runtime::{HostTensor, RuntimeError, Session, SessionOptions};
 
 use super::{DataParallelError, gradient_of, open_session};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::ops::{Init, Variable};
-use graphc_ir::plan::CompileOptions;
+use graphc_plan::CompileOptions;
 use graphc_runtime::{HostTensor, RuntimeError, Session};
 
 use super::{DataParallel, DataParallelError, DataParallelOptions, open_session};

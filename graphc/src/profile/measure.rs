@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use graphc_ir::mesh::DeviceKind;
-use graphc_ir::plan::{Action, Actor, Plan, Program};
 use graphc_ir::types::DType;
+use graphc_plan::{Action, Actor, Plan, Program};
 use graphc_runtime::{ActorStatistics, HostTensor, RuntimeError, Session};
 use serde::{Deserialize, Serialize};
 

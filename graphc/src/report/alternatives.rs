@@ -7,9 +7,9 @@ use graphc_compiler::planner::{
 };
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
-use graphc_ir::plan::Plan;
 use graphc_ir::sbp::NdSbp;
 use graphc_ir::text::nearest_name;
+use graphc_plan::Plan;
 
 /// A layout that the tensor may have.
 pub struct Alternative {

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use graphc_compiler::passes::attention::Attentions;
 use graphc_compiler::passes::functions::Functions;
 use graphc_compiler::pipeline::{attentions_of, functions_of};
-use graphc_ir::plan::Plan;
 use graphc_ir::text;
+use graphc_plan::Plan;
 
 /// Finds out how a plan's graph computes attention; `None` if it has none, or cannot be read.
 pub fn find_attentions(plan: &Plan) -> Option<Attentions> {

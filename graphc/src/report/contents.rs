@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use graphc_ir::plan::{Plan, Program, Rate, RegisterKind, TensorKind};
+use graphc_plan::{Plan, Program, Rate, RegisterKind, TensorKind};
 
 /// A content of a register: alive from the first to the last position of the order that touches it.
 pub(super) struct RegisterContent {
@@ -99,7 +99,7 @@ impl Use {
 pub(super) fn register_uses(plan: &Plan, program: &Program) -> Vec<Use> {
     let listed: BTreeMap<&str, TensorKind> =
         plan.tensors.iter().rev().map(|entry| (entry.name.as_str(), entry.kind)).collect();
-    let of = |register: &graphc_ir::plan::Register| match &register.kind {
+    let of = |register: &graphc_plan::Register| match &register.kind {
         RegisterKind::Variable { role, .. } => Use::Tensor(*role),
         RegisterKind::Activation => match listed.get(register.name.as_str()) {
             Some(TensorKind::Parameter | TensorKind::Table) => Use::Copy,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use graphc_compiler::lower::collective_counts;
 use graphc_ir::mesh::format_mesh;
-use graphc_ir::plan::{Plan, TensorEntry};
+use graphc_plan::{Plan, TensorEntry};
 use serde_json::{Value, json};
 
 /// The differences of two plans. Each pair is (before, after).

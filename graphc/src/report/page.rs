@@ -15,9 +15,9 @@ use graphc_compiler::decisions::Decisions;
 use graphc_compiler::error::CompileError;
 use graphc_compiler::null_device::{NullDeviceError, simulate, trace};
 use graphc_compiler::passes::error::PassError;
-use graphc_ir::check::VerifiedPlan;
 use graphc_ir::graph::Graph;
-use graphc_ir::plan::{Cluster, CompileOptions, Plan};
+use graphc_plan::check::VerifiedPlan;
+use graphc_plan::{Cluster, CompileOptions, Plan};
 use serde::Serialize;
 use serde_json::Value;
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use graphc_ir::plan::{Plan, Program};
-use graphc_ir::streams::one_order;
+use graphc_plan::streams::one_order;
+use graphc_plan::{Plan, Program};
 
 use super::contents::{OrderedAction, RegisterContent, list_contents, register_uses};
 

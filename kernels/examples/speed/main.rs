@@ -14,13 +14,13 @@ use std::time::Instant;
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::op::Op;
 use graphc_ir::ops::*;
-use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 use graphc_kernels::{
     KernelContext, KernelError, Prepared, Scratch, ThreadPool, View, ViewMut, prepare_fused,
     prepare_op,
 };
+use graphc_plan::{FusedArg, FusedOp, FusedStep};
 use half::{bf16, f16};
 
 struct Bench {

@@ -3,9 +3,9 @@
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::op::Op;
 use graphc_ir::ops::*;
-use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
 use graphc_ir::types::TensorType;
 use graphc_kernels::{Prepared, prepare_fused};
+use graphc_plan::{FusedArg, FusedOp, FusedStep};
 
 use super::{Bench, binary, f32s, unary};
 

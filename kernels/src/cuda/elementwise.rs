@@ -9,8 +9,8 @@ mod value;
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::Cast;
-use graphc_ir::plan::{FusedArg, FusedOp};
 use graphc_ir::types::DType;
+use graphc_plan::{FusedArg, FusedOp};
 
 use super::Shard;
 use super::call::{Argument, Call, Launch};

@@ -2,8 +2,8 @@
 //!
 //! If the convolution is no result of its own, its elements lie in the memory to work in.
 
-use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
 use graphc_ir::types::TensorType;
+use graphc_plan::{FusedArg, FusedOp, FusedStep};
 
 use super::call::{
     Argument, Call, CallRegister, Kernel, Launch, LaunchMemory, MatrixProduct, Operands,

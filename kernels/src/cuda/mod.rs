@@ -46,8 +46,8 @@ mod update;
 
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::op::Op;
-use graphc_ir::plan::FusedOp;
 use graphc_ir::types::{DType, TensorType};
+use graphc_plan::FusedOp;
 
 use crate::error::KernelError;
 

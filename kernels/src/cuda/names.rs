@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::Attention;
-use graphc_ir::plan::FusedOp;
+use graphc_plan::FusedOp;
 
 use super::Shard;
 use super::call::{Call, Kernel, Launch};

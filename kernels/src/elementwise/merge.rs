@@ -5,8 +5,8 @@
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::{BinaryFunction, UnaryFunction};
-use graphc_ir::plan::FusedArg;
 use graphc_ir::types::{DType, TensorType};
+use graphc_plan::FusedArg;
 
 use super::StepRef;
 use crate::error::KernelError;

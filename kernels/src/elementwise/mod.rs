@@ -34,9 +34,9 @@ use std::ops::Range;
 
 use graphc_ir::float8::{E4M3, E5M2};
 use graphc_ir::op::Op;
-use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
 use graphc_ir::shard::split_range;
 use graphc_ir::types::{DType, TensorType};
+use graphc_plan::{FusedArg, FusedOp, FusedStep};
 use half::{bf16, f16};
 
 use crate::context::KernelContext;

@@ -2,8 +2,8 @@
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::Reduce;
-use graphc_ir::plan::FusedArg;
 use graphc_ir::types::{DType, TensorType};
+use graphc_plan::FusedArg;
 
 use super::StepRef;
 use super::fold::StepFold;

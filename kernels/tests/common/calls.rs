@@ -4,13 +4,13 @@
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::op::{InPlace, Op, Region};
 use graphc_ir::ops::*;
-use graphc_ir::plan::FusedArg::{Operand as X, Step as S};
-use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 use graphc_kernels::cuda::{self, Call};
 use graphc_kernels::{KernelContext, Scratch, ThreadPool, View, ViewMut, prepare_fused};
+use graphc_plan::FusedArg::{Operand as X, Step as S};
+use graphc_plan::{FusedArg, FusedOp, FusedStep};
 
 use crate::common::{Case, Memory, Random, ordinary, shard};
 use crate::rectangles::{Part, join, joined};

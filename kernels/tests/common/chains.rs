@@ -2,8 +2,8 @@
 
 use graphc_ir::array::Array;
 use graphc_ir::op::{EvalContext, Op, Operand, Region};
-use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
 use graphc_ir::types::{DType, TensorType};
+use graphc_plan::{FusedArg, FusedOp, FusedStep};
 
 use crate::common::{Case, Memory};
 

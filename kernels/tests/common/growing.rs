@@ -3,10 +3,10 @@
 
 use graphc_ir::op::{Op, Region};
 use graphc_ir::ops::*;
-use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 use graphc_kernels::cuda::{Call, prepare_fused};
+use graphc_plan::{FusedArg, FusedOp, FusedStep};
 
 use crate::cases::FLOATS;
 use crate::chains::{evaluated, rounded};

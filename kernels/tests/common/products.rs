@@ -4,11 +4,11 @@
 
 use graphc_ir::op::{EvalContext, InPlace, Op, Region};
 use graphc_ir::ops::*;
-use graphc_ir::plan::FusedArg::{self, Operand as X, Step as S};
-use graphc_ir::plan::{FusedOp, FusedStep};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 use graphc_kernels::cuda::{Behind, Call, Sums, join_chain, join_sums};
+use graphc_plan::FusedArg::{self, Operand as X, Step as S};
+use graphc_plan::{FusedOp, FusedStep};
 
 use crate::chains::{evaluated, rounded};
 use crate::common::{Case, Memory, Random, ordinary, shard};

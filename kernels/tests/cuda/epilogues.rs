@@ -6,11 +6,11 @@ use crate::on_card::{Bench, bench};
 use crate::products::*;
 use graphc_ir::op::{EvalContext, Op, Region};
 use graphc_ir::ops::*;
-use graphc_ir::plan::FusedArg::{Operand as X, Step as S};
-use graphc_ir::plan::{FusedArg, FusedStep};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::DType;
 use graphc_kernels::cuda::{Call, Launch, product_end};
+use graphc_plan::FusedArg::{Operand as X, Step as S};
+use graphc_plan::{FusedArg, FusedStep};
 
 /// The call, and how far its results are from those of the ops; `None` where there is no call.
 fn error(chained: &Chained, bench: &mut Bench, dtype: DType) -> Option<(Call, f64)> {

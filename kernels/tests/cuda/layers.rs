@@ -11,10 +11,10 @@ use crate::on_card::{Bench, bench, check, prepare};
 use crate::rectangles::{ODD, WIDE};
 use graphc_ir::op::{EvalContext, InPlace, Op};
 use graphc_ir::ops::*;
-use graphc_ir::plan::{FusedArg, FusedOp};
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::types::{DType, TensorType};
 use graphc_kernels::cuda::{Call, Launch};
+use graphc_plan::{FusedArg, FusedOp};
 
 use FusedArg::{Operand as X, Step as S};
 

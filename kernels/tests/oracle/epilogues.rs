@@ -4,12 +4,12 @@ use crate::common::{Memory, Random, ordinary, pool};
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::op::{Op, Region};
 use graphc_ir::ops::{Binary, BinaryFunction, Cast, Convolution, Unary, UnaryFunction, Window};
-use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 use graphc_kernels::{
     KernelContext, Prepared, Scratch, ThreadPool, View, ViewMut, prepare_fused, prepare_op,
 };
+use graphc_plan::{FusedArg, FusedOp, FusedStep};
 
 use FusedArg::{Operand as X, Step as S};
 

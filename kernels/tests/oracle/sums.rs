@@ -5,10 +5,10 @@ use graphc_ir::array::Array;
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::op::{EvalContext, Op, Operand, Region};
 use graphc_ir::ops::*;
-use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
 use graphc_ir::shard::Rect;
 use graphc_ir::types::{DType, TensorType};
 use graphc_kernels::{KernelContext, Scratch, ThreadPool, View, ViewMut, prepare_fused};
+use graphc_plan::{FusedArg, FusedOp, FusedStep};
 
 type Value = (Region, Array);
 

@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use graphc_ir::plan::{SKIPPED_STEPS, TensorKind};
 use graphc_ir::types::TensorType;
+use graphc_plan::{SKIPPED_STEPS, TensorKind};
 
 use super::manifest::{Manifest, VariableRecord};
 use super::{Checkpoint, CheckpointError};

@@ -7,8 +7,8 @@ use graphc_host::data::{file_dtype, open_file};
 use graphc_host::tensor::HostTensor;
 use graphc_host::threads::side_by_side;
 use graphc_ir::hex::encode_hex;
-use graphc_ir::plan::TensorKind;
 use graphc_ir::shard::Rect;
+use graphc_plan::TensorKind;
 use memmap2::Mmap;
 use safetensors::SafeTensors;
 use sha2::{Digest, Sha256};
@@ -111,7 +111,7 @@ impl Checkpoint {
     ///
     /// ```no_run
     /// use graphc_runtime::{Checkpoint, Session, SessionOptions};
-    /// # fn inference(plan: &graphc_ir::check::VerifiedPlan) -> Result<(), Box<dyn std::error::Error>> {
+    /// # fn inference(plan: &graphc_plan::check::VerifiedPlan) -> Result<(), Box<dyn std::error::Error>> {
     /// let weights = Checkpoint::open("checkpoints".as_ref())?.weights()?;
     /// let session = Session::new(plan, &weights, SessionOptions::default())?;
     /// # Ok(())

@@ -9,10 +9,10 @@ use std::path::Path;
 
 use graphc_host::data::read_file;
 use graphc_ir::hex::encode_hex;
-use graphc_ir::plan::TensorKind;
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::shard::Rect;
 use graphc_ir::types::{DType, TensorType};
+use graphc_plan::TensorKind;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -286,7 +286,7 @@ impl Manifest {
 
 #[cfg(test)]
 mod tests {
-    use graphc_ir::plan::CompileOptions;
+    use graphc_plan::CompileOptions;
 
     use super::*;
 

@@ -43,8 +43,8 @@ pub(crate) use fit::ExpectedVariable;
 pub(crate) use save::ManifestHeader;
 pub(crate) use settings::TrainingSettings;
 
-use graphc_ir::plan::{Layout, TensorKind};
 use graphc_ir::shard::Rect;
+use graphc_plan::{Layout, TensorKind};
 
 use crate::device::DeviceMemory;
 use crate::memory::ArenaRange;

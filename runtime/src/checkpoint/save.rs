@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use graphc_host::data::{make_folder, read_file};
 use graphc_host::tensor::HostTensor;
 use graphc_host::threads::side_by_side;
-use graphc_ir::plan::TensorKind;
 use graphc_ir::sbp::{ReduceKind, Sbp};
+use graphc_plan::TensorKind;
 
 use super::manifest::{CheckpointPart, LONGEST_MANIFEST, Manifest};
 use super::stored::{StoredBytes, StoredRectangle, write_rank_part};
@@ -22,7 +22,7 @@ pub(crate) use super::manifest::ManifestHeader;
 /// ```
 /// # use std::{collections::BTreeMap, path::Path};
 /// use graphc_runtime::{Checkpoint, Checkpoints, Session, SessionOptions};
-/// # fn example(plan: graphc_ir::check::VerifiedPlan) -> Result<(), Box<dyn std::error::Error>> {
+/// # fn example(plan: graphc_plan::check::VerifiedPlan) -> Result<(), Box<dyn std::error::Error>> {
 /// # let (weights, feeds) = (BTreeMap::new(), BTreeMap::new());
 ///
 /// let folder = Path::new("checkpoints");

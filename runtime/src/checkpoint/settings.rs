@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::op::Op;
-use graphc_ir::plan::{CompileOptions, Plan};
 use graphc_ir::text;
 use graphc_ir::types::TensorType;
+use graphc_plan::{CompileOptions, Plan};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -126,8 +126,8 @@ fn other_weights(was: &[Value], now: &[Value]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use graphc_ir::plan::{Loss, Optimizer, ParameterGroup};
     use graphc_ir::types::DType;
+    use graphc_plan::{Loss, Optimizer, ParameterGroup};
 
     use super::*;
 

@@ -7,10 +7,10 @@ use std::path::Path;
 use graphc_host::data::{head_of_file, place_in_file};
 use graphc_host::tensor::{HostTensor, is_finite};
 use graphc_ir::hex::encode_hex;
-use graphc_ir::plan::TensorKind;
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::shard::Rect;
 use graphc_ir::types::DType;
+use graphc_plan::TensorKind;
 use sha2::{Digest, Sha256};
 
 use super::manifest::{CheckpointPart, FileRecord, VariablePiece, VariableRecord};

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use graphc_ir::plan::{CompileOptions, Layout, TensorKind};
 use graphc_ir::shard::Rect;
 use graphc_ir::types::{DType, TensorType};
+use graphc_plan::{CompileOptions, Layout, TensorKind};
 
 use super::save::CheckpointParts;
 use super::{

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use graphc_host::tensor::HostTensor;
-use graphc_ir::plan::{CompileOptions, TensorKind};
 use graphc_ir::types::TensorType;
+use graphc_plan::{CompileOptions, TensorKind};
 
 use super::fit::ExpectedVariable;
 use super::save::{CheckpointParts, ManifestHeader};

@@ -6,7 +6,7 @@
 //!
 //! Ranks of one host reach each other's memory, threads and processes alike. There all-reduce is one rendezvous: each
 //! rank reduces its part of the flat tensors and writes it into the memory of all ([`through`]), so every byte is read
-//! once and written once. The result takes the operand's place (`graphc_ir::in_place`). Where that makes each rank read
+//! once and written once. The result takes the operand's place (`graphc_plan::in_place`). Where that makes each rank read
 //! no more than 32 KiB in all, every rank reads all of the others in one stage instead.
 //!
 //! Where a group spans hosts messages are packed ([`crate::transport::Transport::is_direct`] says which). All-reduce is then

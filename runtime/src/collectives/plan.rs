@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use graphc_ir::plan::{BoxingKind, Layout};
 use graphc_ir::sbp::{ReduceKind, Sbp};
 use graphc_ir::shard::{Rect, split_range};
 use graphc_ir::types::DType;
+use graphc_plan::{BoxingKind, Layout};
 
 use super::stage::{
     CollectiveStage, ExchangePart, ExchangeStage, InputPack, PieceSource, Show, ShownBuffer,

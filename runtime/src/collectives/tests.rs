@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use graphc_host::tensor::HostTensor;
-use graphc_ir::plan::{BoxingKind, Layout};
 use graphc_ir::random::RandomStream;
 use graphc_ir::sbp::{ReduceKind, Sbp};
 use graphc_ir::types::DType;
+use graphc_plan::{BoxingKind, Layout};
 
 use super::{Buffers, CollectiveScope, LayoutChange, StageLists, group_of, plan_collective};
 use crate::memory::{ArenaRange, HostArena};

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use graphc_ir::ids::LayoutId;
-use graphc_ir::plan::{Channel, Plan};
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::shard::Rect;
 use graphc_kernels::narrow_to_halves;
+use graphc_plan::{Channel, Plan};
 
 use crate::device::{DeviceMemory, DeviceStream, Port, Turn};
 use crate::error::RuntimeError;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use graphc_ir::plan::BoxingKind;
+use graphc_plan::BoxingKind;
 
 use super::CollectiveCall;
 use crate::collectives::{

@@ -30,7 +30,7 @@ mod nccl;
 use std::sync::Arc;
 use std::time::Duration;
 
-use graphc_ir::plan::{BoxingKind, Channel, Layout, Plan};
+use graphc_plan::{BoxingKind, Channel, Layout, Plan};
 
 use crate::device::{Device, DeviceMemory, DeviceStream, Port, Turn};
 use crate::error::{Cause, RuntimeError};

@@ -2,8 +2,8 @@
 
 use graphc_ir::op::{InPlace, Op};
 use graphc_ir::ops::{MatMul, Reduce};
-use graphc_ir::plan::{FusedArg, FusedOp, Layout};
 use graphc_kernels::KernelError;
+use graphc_plan::{FusedArg, FusedOp, Layout};
 
 use super::port::Port;
 

@@ -1,8 +1,8 @@
 //! The part of its operand that a rank keeps where a layout changes without communication: a slice, or a mask.
 
-use graphc_ir::plan::Layout;
 use graphc_ir::sbp::{ReduceKind, Sbp};
 use graphc_ir::shard::Rect;
+use graphc_plan::Layout;
 
 use super::call::Unprepared;
 use super::port::Port;

@@ -1,9 +1,9 @@
 //! A register as an actor uses it: where its contents lie in the memory of a device.
 
 use graphc_ir::op::Region;
-use graphc_ir::plan::{Layout, Plan, Rate, Register, RegisterKind};
 use graphc_ir::shard::Rect;
 use graphc_ir::types::DType;
+use graphc_plan::{Layout, Plan, Rate, Register, RegisterKind};
 
 use crate::error::RuntimeError;
 use crate::memory::{ALIGNMENT, ArenaRange, ShardShape};

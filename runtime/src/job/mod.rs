@@ -31,7 +31,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use graphc_ir::enter_span;
-use graphc_ir::plan::PLAN_VERSION;
+use graphc_plan::PLAN_VERSION;
 
 use crate::control::{ControlMessage, JobLine, Member, read_message};
 use crate::error::RuntimeError;

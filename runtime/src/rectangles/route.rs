@@ -9,9 +9,9 @@
 //! identity.
 
 use graphc_ir::mesh::unravel_position;
-use graphc_ir::plan::Layout;
 use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};
 use graphc_ir::shard::Rect;
+use graphc_plan::Layout;
 
 /// A rectangle that a rank gets from another, or from itself.
 #[derive(Clone, Debug, PartialEq, Eq)]

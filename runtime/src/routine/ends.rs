@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use graphc_ir::plan::{Action, Plan};
+use graphc_plan::{Action, Plan};
 
 use crate::dist::{GroupLane, GroupMembers};
 use crate::error::RuntimeError;

@@ -16,9 +16,9 @@ mod run;
 use std::sync::Arc;
 
 use graphc_host::tensor::HostTensor;
-use graphc_ir::check::VerifiedPlan;
 use graphc_ir::mesh::DeviceKind;
-use graphc_ir::plan::Layout;
+use graphc_plan::Layout;
+use graphc_plan::check::VerifiedPlan;
 
 use crate::device::{Device, DeviceStream, Site, Threads};
 use crate::dist::{DistError, Group};

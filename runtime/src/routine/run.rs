@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use graphc_host::tensor::HostTensor;
-use graphc_ir::check::VerifiedPlan;
-use graphc_ir::plan::{Action, Actor, Layout};
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::types::TensorType;
+use graphc_plan::check::VerifiedPlan;
+use graphc_plan::{Action, Actor, Layout};
 
 use crate::communicator::{Collective, Receive, Send};
 use crate::device::{Device, DeviceLaunch, DeviceMemory, DeviceStream, Port, Turn};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use graphc_host::tensor::HostTensor;
 use graphc_ir::mesh::DeviceKind;
-use graphc_ir::plan::Plan;
+use graphc_plan::Plan;
 
 use super::SessionOptions;
 use crate::device::communicates_directly;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use graphc_ir::enter_span;
-use graphc_ir::plan::{RegisterKind, TensorKind};
+use graphc_plan::{RegisterKind, TensorKind};
 
 use super::Session;
 use crate::checkpoint::{

@@ -7,8 +7,8 @@
 use std::sync::{Arc, PoisonError};
 
 use crossbeam_channel::Receiver as Jobs;
-use graphc_ir::plan::Plan;
 use graphc_ir::shard::Rect;
+use graphc_plan::Plan;
 
 use crate::error::RuntimeError;
 use crate::rectangles::Move;

@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use graphc_host::tensor::HostTensor;
-use graphc_ir::plan::{Action, Layout, Plan, TensorKind};
 use graphc_ir::types::{Samples, TensorType};
+use graphc_plan::{Action, Layout, Plan, TensorKind};
 
 use crate::error::RuntimeError;
 use crate::worker::{Edges, Fed, OutputsAt, Rows};

@@ -2,7 +2,7 @@
 //! they have, and end those who take them at their word.
 
 use graphc_host::memory::memory_and_swap;
-use graphc_ir::plan::Plan;
+use graphc_plan::Plan;
 
 use crate::error::RuntimeError;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use graphc_ir::check::VerifiedPlan;
+use graphc_plan::check::VerifiedPlan;
 
 use super::edges::Sockets;
 use crate::device::Device;

@@ -21,9 +21,9 @@ use std::thread::JoinHandle;
 use crossbeam_channel::Sender;
 use graphc_host::FeedTypes;
 use graphc_host::tensor::HostTensor;
-use graphc_ir::check::VerifiedPlan;
-use graphc_ir::plan::TensorKind;
 use graphc_ir::types::{Samples, TensorType};
+use graphc_plan::TensorKind;
+use graphc_plan::check::VerifiedPlan;
 
 use crate::error::RuntimeError;
 use crate::transport::Transport;

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use graphc_ir::learning_rate::GivenRate;
-use graphc_ir::plan::Plan;
+use graphc_plan::Plan;
 
 use super::Session;
 use crate::error::RuntimeError;

@@ -7,11 +7,11 @@ use std::time::Duration;
 use crossbeam_channel::{Sender, bounded, unbounded};
 use graphc_host::tensor::HostTensor;
 use graphc_host::threads;
-use graphc_ir::check::VerifiedPlan;
 use graphc_ir::enter_span;
-use graphc_ir::machine::Machine;
 use graphc_ir::mesh::DeviceKind;
-use graphc_ir::plan::{Action, Actor, Plan, Program};
+use graphc_plan::check::VerifiedPlan;
+use graphc_plan::machine::Machine;
+use graphc_plan::{Action, Actor, Plan, Program};
 
 use super::agreement::agree_on_session;
 use super::collect::OutputCollector;

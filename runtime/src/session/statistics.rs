@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use graphc_ir::ids::ActorId;
-use graphc_ir::plan::{Actor, Plan, RankEntry, Register};
+use graphc_plan::{Actor, Plan, RankEntry, Register};
 
 use crate::worker::Report;
 

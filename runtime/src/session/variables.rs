@@ -6,11 +6,11 @@ use std::sync::Arc;
 use graphc_host::tensor::{HostTensor, TensorError, write_element};
 use graphc_host::threads::side_by_side;
 use graphc_ir::ops::{Distribution, Init};
-use graphc_ir::plan::{Layout, Plan, RegisterKind, TensorKind};
 use graphc_ir::random::RandomStream;
 use graphc_ir::shard::Rect;
 use graphc_ir::text::nearest_name;
 use graphc_ir::types::{TensorType, row_major_strides};
+use graphc_plan::{Layout, Plan, RegisterKind, TensorKind};
 
 use crate::checkpoint::HeldShard;
 use crate::device::{DeviceMemory, Port};

@@ -4,9 +4,9 @@ use std::ops::Range;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use graphc_ir::plan::Layout;
 use graphc_ir::sbp::Sbp;
 use graphc_ir::shard::Rect;
+use graphc_plan::Layout;
 
 use super::step::StepState;
 use crate::copy::copy_in_parts;

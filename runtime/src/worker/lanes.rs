@@ -2,12 +2,12 @@
 //!
 //! Where nothing that a rank does in a step needs its host but feeds and fetches, one worker launches on all of its
 //! streams, in one order: communication as soon as it may. Which action waits for which of the other stream is known
-//! beforehand ([`graphc_ir::streams`]). It becomes an event that is recorded behind the one and awaited before the other.
+//! beforehand ([`graphc_plan::streams`]). It becomes an event that is recorded behind the one and awaited before the other.
 //! Otherwise each stream has a worker of its own, which tells the others what it is done with.
 
 use graphc_ir::ids::ActorId;
-use graphc_ir::plan::Program;
-use graphc_ir::streams::Known;
+use graphc_plan::Program;
+use graphc_plan::streams::Known;
 
 /// The streams of a worker's actions, by their places in the worker's order.
 #[derive(Clone, Debug, Default)]

@@ -1,7 +1,7 @@
 //! Which ranks hold the parts of an output, and which want them.
 
-use graphc_ir::plan::{Action, Layout, Plan};
 use graphc_ir::sbp::Sbp;
+use graphc_plan::{Action, Layout, Plan};
 
 /// The processes that get a step's outputs; on the others they are zeros.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use graphc_ir::ids::{ActorId, RegisterId};
 use graphc_ir::op::Op;
-use graphc_ir::plan::{
+use graphc_plan::{
     Action, Actor, BoxingKind, Channel, Layout, OperandSource, Plan, Program, Stream,
 };
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use graphc_ir::ids::ActorId;
-use graphc_ir::machine::{ActionId, Blocked, Machine};
+use graphc_plan::machine::{ActionId, Blocked, Machine};
 
 use super::actor::PreparedWork;
 use super::apart::ActionStopwatches;

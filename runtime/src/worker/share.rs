@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use graphc_ir::ids::ActorId;
-use graphc_ir::plan::Program;
+use graphc_plan::Program;
 
 use super::actor::PreparedWork;
 use super::lanes::Lanes;

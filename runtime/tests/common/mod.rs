@@ -1,12 +1,12 @@
 //! Small plans, made by hand: every rank has a program of its own.
 
-use graphc_ir::check::VerifiedPlan;
 use graphc_ir::ids::{ActorId, ChannelId, LayoutId, ProgramId, RegisterId};
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::op::Op;
 use graphc_ir::ops::Init;
-use graphc_ir::plan::*;
 use graphc_ir::types::{DType, Samples};
+use graphc_plan::check::VerifiedPlan;
+use graphc_plan::*;
 
 /// A tensor of the plan under construction: one register on each rank of its layout.
 #[derive(Clone, Copy, Debug)]
@@ -121,7 +121,7 @@ impl Builder {
             microbatches,
             recomputed: Vec::new(),
             regathered: false,
-            cross_entropy: graphc_ir::plan::CrossEntropyForm::Auto,
+            cross_entropy: graphc_plan::CrossEntropyForm::Auto,
             padded: false,
             training: false,
             options: CompileOptions::default(),

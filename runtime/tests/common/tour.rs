@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use graphc_ir::check::VerifiedPlan;
-use graphc_ir::plan::BoxingKind;
+use graphc_plan::BoxingKind;
+use graphc_plan::check::VerifiedPlan;
 use graphc_runtime::HostTensor;
 
 use crate::common::{f32s, tour};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::common;
 use crate::tour::{feeds, grand_tour};
-use graphc_ir::plan::Rate;
+use graphc_plan::Rate;
 use graphc_runtime::job::{Job, JobError, JobOptions, TransportLinks, free_port};
 use graphc_runtime::{HostTensor, RuntimeError, Session, SessionOptions};
 

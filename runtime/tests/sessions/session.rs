@@ -10,9 +10,9 @@ use crate::common::{Builder, by_rows, f32s, layout, tour};
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::op::Op;
 use graphc_ir::ops::{Binary, BinaryFunction, EmbeddingOp, Init, Reduce, ReduceFunction};
-use graphc_ir::plan::{Action, BoxingKind, Plan, Rate};
 use graphc_ir::random::{RandomStream, key_of};
 use graphc_ir::types::DType;
+use graphc_plan::{Action, BoxingKind, Plan, Rate};
 use graphc_runtime::{HostTensor, RuntimeError, Session, SessionOptions};
 
 fn tensor(shape: &[usize], first: f32) -> HostTensor {
@@ -98,7 +98,7 @@ fn pipeline(microbatches: usize, slots: u32) -> Builder {
 fn interleave(plan: &mut Plan) {
     let programs = plan.programs.iter_mut();
     for stream in programs.flat_map(|program| &mut program.streams) {
-        let rate = |item: &graphc_ir::plan::StreamItem| {
+        let rate = |item: &graphc_plan::StreamItem| {
             stream.order.iter().filter(|other| other.block == item.block).count() == 1
         };
         let step_rate: Vec<bool> = stream.order.iter().map(rate).collect();

@@ -1,12 +1,12 @@
 //! Plans made by hand that would alias memory, crash or hang are refused before there is a session.
 
 use crate::common::{Builder, by_rows, f32s, tour};
-use graphc_ir::check::VerifiedPlan;
 use graphc_ir::ids::LayoutId;
 use graphc_ir::op::Op;
 use graphc_ir::ops::{Init, SgdUpdate};
-use graphc_ir::plan::{Action, BoxingKind, OperandSource, Plan, Rate, StreamItem};
 use graphc_ir::scalar::Scalar;
+use graphc_plan::check::VerifiedPlan;
+use graphc_plan::{Action, BoxingKind, OperandSource, Plan, Rate, StreamItem};
 
 /// Returns the faults of a plan; empty if it has none.
 fn errors(plan: Plan) -> String {

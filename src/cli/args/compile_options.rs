@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, bail, ensure};
 use graphc_compiler::passes::LOSS;
-use graphc_ir::plan::{
+use graphc_plan::{
     AdamOptions, CompileOptions, CrossEntropyForm, Optimizer, RmspropOptions, Schedule, Strategy,
 };
 

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use graphc_ir::learning_rate::{Curve, LrSchedule, LrScheduleError, Warmup};
-use graphc_ir::plan::{Accumulation, CompileOptions, Loss, Metric, ParameterGroup};
+use graphc_plan::{Accumulation, CompileOptions, Loss, Metric, ParameterGroup};
 
 use super::value_name;
 use super::values::{parse_above_zero, parse_whole_share};

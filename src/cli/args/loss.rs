@@ -6,7 +6,7 @@ use std::fmt;
 use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, Error, ValueEnum};
-use graphc_ir::plan::Loss;
+use graphc_plan::Loss;
 
 /// The text that comes before the name of an output.
 const OUTPUT: &str = "output:";

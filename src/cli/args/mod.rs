@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use graphc_ir::mesh::DeviceKind;
-use graphc_ir::plan::{Framework, Pin, Recompute, Schedule, Strategy};
+use graphc_plan::{Framework, Pin, Recompute, Schedule, Strategy};
 
 use super::numbers::{parse_positive, parse_whole};
 pub(crate) use advise::AdviseArgs;

@@ -6,10 +6,10 @@ use clap::ValueEnum;
 use graphc_compiler::cluster::FRAMEWORKS;
 use graphc_data::{DatasetError, Source};
 use graphc_ir::mesh::MOST_RANKS;
-use graphc_ir::plan::{
+use graphc_ir::types::DType;
+use graphc_plan::{
     Float8Recipe, Framework, Pin, Recompute, Schedule, ScheduleError, Strategy, StrategyError,
 };
-use graphc_ir::types::DType;
 
 use super::{Count, MOST_THREADS, Mesh};
 use crate::cli::numbers::parse_positive;

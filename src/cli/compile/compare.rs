@@ -7,8 +7,8 @@ use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use graphc::report;
 use graphc_compiler::lower::collective_counts;
-use graphc_ir::plan::{Plan, PlannerStatus, Strategy};
 use graphc_ir::types::format_bytes_briefly;
+use graphc_plan::{Plan, PlannerStatus, Strategy};
 use serde_json::json;
 
 use crate::cli::args::{CompileArgs, Format, SharedArgs};

@@ -11,8 +11,8 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use graphc_ir::mesh::DeviceKind;
-use graphc_ir::plan::{Strategy, Strategy::Auto};
 use graphc_ir::types::DType;
+use graphc_plan::{Strategy, Strategy::Auto};
 use graphc_runtime::cards::{Library, NotFound, list_cards};
 
 use super::args::{DeviceName, DoctorArgs, Format};

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, ensure};
 use graphc::prelude::*;
 use graphc_ir::mesh::DeviceKind;
-use graphc_ir::models::{InvertedResidual, LstmLm, LstmLmConfig, ResNet, ResNetConfig};
-use graphc_ir::nn::{
-    Dropout, Gpt, GptConfig, Linear, Llama, LlamaConfig, Module, SwitchConfig, SwitchFeedForward,
-};
 use graphc_ir::random::RandomStream;
 use graphc_ir::types::TensorType;
+use graphc_nn::models::{InvertedResidual, LstmLm, LstmLmConfig, ResNet, ResNetConfig};
+use graphc_nn::{
+    Dropout, Gpt, GptConfig, Linear, Llama, LlamaConfig, Module, SwitchConfig, SwitchFeedForward,
+};
 
 /// Steps of each training.
 const STEPS: usize = 3;

@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use graphc::prelude::*;
 use graphc_ir::mesh::DeviceKind;
-use graphc_ir::plan::{Cluster, Device};
+use graphc_plan::{Cluster, Device};
 use graphc_runtime::cards::list_cards;
 
 use super::{DoctorLine, examine_item};

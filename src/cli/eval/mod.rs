@@ -6,7 +6,7 @@ use anyhow::{Result, bail, ensure};
 use graphc_data::Kind;
 use graphc_import::Imported;
 use graphc_import::weights::Weights;
-use graphc_ir::check::VerifiedPlan;
+use graphc_plan::check::VerifiedPlan;
 use serde_json::Value;
 
 use crate::cli::args::{EvalArgs, Format, compile_options};

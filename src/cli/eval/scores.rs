@@ -15,10 +15,10 @@ use graphc_compiler::compile::compile;
 use graphc_compiler::passes::LOSS;
 use graphc_compiler::passes::loss::declare_loss;
 use graphc_data::{Dataset, LastBatch, Loader, Source, Split};
-use graphc_ir::check::VerifiedPlan;
 use graphc_ir::graph::Graph;
 use graphc_ir::learning_rate::LrSchedule;
-use graphc_ir::plan::{
+use graphc_plan::check::VerifiedPlan;
+use graphc_plan::{
     Accumulation, Cluster, CompileOptions, Loss, Metric, Plan, ROW_LOSSES, SAMPLES, WeightsSource,
 };
 use graphc_runtime::{HostTensor, Session, StepHandle};

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 use graphc_compiler::finite::{FiniteCheck, NotFinite};
 use graphc_import::weights::Weights;
-use graphc_ir::check::VerifiedPlan;
+use graphc_plan::check::VerifiedPlan;
 use graphc_runtime::{Checkpoint, HostTensor, Session, SessionOptions, known_weights};
 
 use super::checkpoints::resumed_options;

@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow, bail, ensure};
 use graphc::profile::MeasuredPart;
 use graphc_import::weights::Weights;
-use graphc_ir::check::VerifiedPlan;
-use graphc_ir::plan::{Plan, TensorKind};
 use graphc_ir::types::TensorType;
+use graphc_plan::check::VerifiedPlan;
+use graphc_plan::{Plan, TensorKind};
 use graphc_runtime::data::{order_in_file, save_each, save_safetensors};
 use graphc_runtime::{HostTensor, Session, is_finite, known_weights};
 

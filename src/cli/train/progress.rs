@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use graphc::report::number_of;
 use graphc_compiler::passes::clipping::GRAD_NORM;
 use graphc_compiler::passes::loss_scale::{LOSS_SCALE, SKIPPED, has_loss_scale};
-use graphc_ir::plan::{CompileOptions, Plan, SAMPLES};
+use graphc_plan::{CompileOptions, Plan, SAMPLES};
 use graphc_runtime::data::{EventWriter, MetricsWriter};
 use graphc_runtime::{HostTensor, Session, StepHandle};
 use indicatif::{ProgressBar, ProgressStyle};

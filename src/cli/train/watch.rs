@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use graphc_data::Source;
-use graphc_ir::plan::{Plan, TensorKind};
+use graphc_plan::{Plan, TensorKind};
 use graphc_runtime::Session;
 use serde_json::Value;
 

@@ -12,7 +12,7 @@ use graphc_ir::array::Array;
 use graphc_ir::evaluate::evaluate_outputs;
 use graphc_ir::graph::Graph;
 use graphc_ir::op::{EvalContext, Op};
-use graphc_ir::plan::{CompileOptions, Loss};
+use graphc_plan::{CompileOptions, Loss};
 use serde_json::Value as Json;
 
 /// The greatest difference, beside the size of a number: PyTorch computes in f32.

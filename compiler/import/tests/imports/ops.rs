@@ -12,8 +12,8 @@ use graphc_import::{ImportOptions, Imported};
 use graphc_ir::array::Array;
 use graphc_ir::evaluate::evaluate_outputs;
 use graphc_ir::op::Op;
-use graphc_ir::plan::CompileOptions;
 use graphc_ir::text::{parse_graph, print_graph};
+use graphc_plan::CompileOptions;
 use rten_onnx::onnx::{
     AttributeProto, AttributeType, DataType, Dimension, GraphProto, ModelProto, NodeProto,
     OperatorSetIdProto, TensorProto, TensorShapeProto, TypeProto, TypeProtoTensor, ValueInfoProto,

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use graphc_ir::graph::Node;
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::Op;
-use graphc_ir::plan::{RecomputedOp, RecomputedOps, Schedule};
+use graphc_plan::{RecomputedOp, RecomputedOps, Schedule};
 
 use super::frontier::{Corner, FrontierBlock, FrontierTensor, UNITS, find_frontier};
 use super::search::{Amounts, More};
@@ -288,8 +288,8 @@ pub(crate) fn find_op_places(all: &[RecomputedOps]) -> BTreeSet<OpPlace> {
 mod tests {
     use graphc_ir::builder::GraphBuilder;
     use graphc_ir::ops::Init;
-    use graphc_ir::plan::{CompileOptions, Loss};
     use graphc_ir::types::DType;
+    use graphc_plan::{CompileOptions, Loss};
 
     use super::*;
     use crate::pipeline::prepare_graph;

@@ -45,7 +45,7 @@ mod priced;
 mod short;
 
 use graphc_ir::graph::Graph;
-use graphc_ir::plan::{Cluster, CompileOptions, PipelineReport, Recompute};
+use graphc_plan::{Cluster, CompileOptions, PipelineReport, Recompute};
 
 use super::choice::Choice;
 use super::limits;

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use graphc_ir::ids::LayerId;
 use graphc_ir::mesh::Placement;
-use graphc_ir::plan::{Cluster, CompileOptions, Schedule};
+use graphc_plan::{Cluster, CompileOptions, Schedule};
 
 use super::cuts::LayerCost;
 use super::short::Short;

@@ -1,6 +1,6 @@
 //! Keeps the prices of choices of stages and microbatches, and ranks them.
 
-use graphc_ir::plan::{CompileOptions, PipelineReport};
+use graphc_plan::{CompileOptions, PipelineReport};
 
 use crate::compile::limits;
 use crate::error::CompileError;

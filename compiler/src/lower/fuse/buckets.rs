@@ -9,9 +9,9 @@
 
 use std::collections::BTreeMap;
 
-use graphc_ir::plan::{Action, BoxingKind, Rate};
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::types::DType;
+use graphc_plan::{Action, BoxingKind, Rate};
 
 use crate::boxing::BUCKET_BYTES;
 use crate::decisions::Phase;

@@ -1,9 +1,9 @@
 //! Determines whether tasks may be steps of one chain of elementwise ops.
 
 use graphc_ir::op::Op;
-use graphc_ir::plan::{Action, Layout, Rate};
 use graphc_ir::sbp::{NdSbp, Sbp};
 use graphc_ir::types::{DType, TensorType};
+use graphc_plan::{Action, Layout, Rate};
 
 use crate::decisions::Phase;
 use crate::lower::tasks::task_graph::{BufferId, Task, TaskGraph};

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use graphc_ir::plan::Action;
+use graphc_plan::Action;
 
 use super::chains::{ChainKey, begins_chain, chain_key, shard_layout};
 use crate::lower::tasks::task_graph::{BufferId, Task, TaskGraph, in_order};

@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use graphc_ir::op::Op;
-use graphc_ir::plan::{Action, Cluster, FusedArg, FusedOp, FusedStep};
+use graphc_plan::{Action, Cluster, FusedArg, FusedOp, FusedStep};
 
 use super::chains::{ChainKey, begins_chain, chain_key};
 use super::cheap::make_again;

@@ -1,8 +1,8 @@
 //! The order of all actions of a program, and what its streams know of each other at each place of it: when memory that
-//! one stream has read may be written by the other ([`graphc_ir::streams`]).
+//! one stream has read may be written by the other ([`graphc_plan::streams`]).
 
 use super::lifetimes::{Life, StepAction};
-use graphc_ir::streams::Known;
+use graphc_plan::streams::Known;
 
 /// The order of a program's actions as its streams see it.
 pub(in crate::lower) struct Flow {

@@ -2,14 +2,14 @@
 //! result is the operand's bytes under another shape.
 //!
 //! The last reader of the operand is the actor itself, or it is known to have ended when the actor begins. Each op
-//! says once which pairs these may be (`Operation::in_place`). Lowering, the proof in `ir/src/check/memory.rs` and
+//! says once which pairs these may be (`Operation::in_place`). Lowering, the proof in `ir/plan/src/check/memory.rs` and
 //! the tests of kernels read that.
 
 use std::cmp::Reverse;
 
 use graphc_ir::ids::RegisterId;
-use graphc_ir::in_place::{Pair, in_place_pairs};
-use graphc_ir::plan::{Action, Actor, Layout, Register, RegisterKind};
+use graphc_plan::in_place::{Pair, in_place_pairs};
+use graphc_plan::{Action, Actor, Layout, Register, RegisterKind};
 
 use super::flow::Flow;
 use super::lifetimes::{Life, StepAction as Step, count_slots};

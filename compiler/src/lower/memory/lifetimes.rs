@@ -4,7 +4,7 @@
 //! without overlap. A register has as many slots as contents of it are alive at once. Under 1F1B, stage `s` of `S`
 //! holds at most `S - s` contents of a microbatch-rate register.
 
-use graphc_ir::plan::{Actor, Rate, Register, RegisterKind};
+use graphc_plan::{Actor, Rate, Register, RegisterKind};
 
 /// One action of a step.
 #[derive(Clone, Copy, Debug)]

@@ -4,7 +4,7 @@
 //! ([`crate::lower::memory::reuse`]). The sooner it does, the less memory is needed and the more a stream waits. So the longest time
 //! that the memory suffices for is taken, by the clock of computing.
 
-use graphc_ir::plan::{Register, RegisterKind};
+use graphc_plan::{Register, RegisterKind};
 
 use super::arena::{self, Arena, Item, Span};
 use super::flow::Flow;

@@ -6,13 +6,13 @@
 //! Here places are given by the order of all actions alone, as if there were one stream. Something may then be written
 //! over what the other stream touched before it in that order, and of which its stream does not know that it has ended.
 //! Its actor then stands behind the last actor that touched it. Waits go back in one order of all actions, the same for
-//! all ranks, so there is no circle. The proof of plans (`graphc_ir::check`) sees these waits as it sees all others.
+//! all ranks, so there is no circle. The proof of plans (`graphc_plan::check`) sees these waits as it sees all others.
 //!
 //! With several microbatches an actor cannot say which microbatch it stands behind, so streams there take only what they
 //! know of ([`may_wait`]).
 
 use graphc_ir::ids::ActorId;
-use graphc_ir::plan::{Actor, Rate};
+use graphc_plan::{Actor, Rate};
 
 use super::flow::Flow;
 use super::lifetimes::{Life, StepAction};

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 use graphc_ir::ids::RegisterId;
 use graphc_ir::op::Op;
-use graphc_ir::plan::{Action, Actor, Rate, Register};
+use graphc_plan::{Action, Actor, Rate, Register};
 
 use super::in_place::RegisterGroup;
 use super::lifetimes::{Life, StepAction as Step};

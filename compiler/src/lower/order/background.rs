@@ -25,7 +25,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use graphc_ir::op::Op;
-use graphc_ir::plan::{Action, BoxingKind};
+use graphc_plan::{Action, BoxingKind};
 
 use super::block_clock::{BlockActors, BlockClock};
 use super::in_flight::{Hold, scatters_gradient};

@@ -6,7 +6,7 @@
 //! memory for it: all, or boxing alone.
 
 use graphc_ir::op::Op;
-use graphc_ir::plan::{Action, Rate};
+use graphc_plan::{Action, Rate};
 
 use super::background::is_boxing;
 use crate::decisions::Phase;
@@ -108,7 +108,7 @@ pub(in crate::lower) fn stage_peaks(job: &TaskGraph) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use graphc_ir::ops::SgdUpdate;
-    use graphc_ir::plan::{BoxingKind, OperandSource};
+    use graphc_plan::{BoxingKind, OperandSource};
 
     use super::*;
     use crate::lower::tasks::task_graph::BufferId;

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use graphc_ir::op::Op;
-use graphc_ir::plan::{Action, Rate};
+use graphc_plan::{Action, Rate};
 
 use super::before_updates::put_in_front;
 use crate::decisions::Phase;
@@ -81,8 +81,8 @@ fn is_for_update(uses: &BufferUses<'_>, task: &Task) -> bool {
 #[cfg(test)]
 mod tests {
     use graphc_ir::ops::{Cast, MatMul, SgdUpdate};
-    use graphc_ir::plan::OperandSource;
     use graphc_ir::types::DType;
+    use graphc_plan::OperandSource;
 
     use super::*;
     use crate::lower::tasks::sort::sort_tasks;

@@ -11,7 +11,7 @@
 //! Cards keep updates together, where all of them are one launch.
 
 use graphc_ir::op::Op;
-use graphc_ir::plan::Action;
+use graphc_plan::Action;
 
 use super::before_updates::stage_peaks;
 use crate::decisions::Phase;
@@ -81,7 +81,7 @@ fn is_product(task: &Task) -> bool {
 #[cfg(test)]
 mod tests {
     use graphc_ir::ops::{MatMul, SgdUpdate};
-    use graphc_ir::plan::OperandSource;
+    use graphc_plan::OperandSource;
 
     use super::*;
     use crate::lower::tasks::sort::sort_tasks;

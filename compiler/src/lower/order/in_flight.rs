@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use graphc_ir::plan::{Action, BoxingKind};
+use graphc_plan::{Action, BoxingKind};
 
 use super::block_clock::{BlockActors, BlockClock};
 use crate::lower::tasks::task_graph::{Background, BufferId, Task};

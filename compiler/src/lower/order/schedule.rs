@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use graphc_ir::plan::{Rate, Schedule as Kind};
+use graphc_plan::{Rate, Schedule as Kind};
 
 use crate::lower::tasks::task_graph::TaskGraph;
 use crate::schedule::{StagePass, order_passes};

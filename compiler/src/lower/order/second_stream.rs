@@ -184,9 +184,9 @@ impl<'a> Play<'a> {
 mod tests {
     use graphc_ir::ids::LayoutId;
     use graphc_ir::ops::Init;
-    use graphc_ir::plan::{Action, BoxingKind, Layout, Rate, TensorKind};
     use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};
     use graphc_ir::types::DType;
+    use graphc_plan::{Action, BoxingKind, Layout, Rate, TensorKind};
 
     use super::*;
     use crate::decisions::Phase;

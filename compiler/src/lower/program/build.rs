@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use graphc_ir::check::ALIGNMENT;
 use graphc_ir::ids::{ActorId, RegisterId};
-use graphc_ir::plan::{Actor, Layout, Program, Register, RegisterKind, Stream, StreamItem};
-use graphc_ir::streams::Known;
+use graphc_plan::check::ALIGNMENT;
+use graphc_plan::streams::Known;
+use graphc_plan::{Actor, Layout, Program, Register, RegisterKind, Stream, StreamItem};
 
 use crate::lower::RunAhead;
 use crate::lower::memory::flow::Flow;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
-use graphc_ir::plan::{Action, BoxingKind, Plan, Rate, TensorEntry, TensorKind};
+use graphc_plan::{Action, BoxingKind, Plan, Rate, TensorEntry, TensorKind};
 
 use crate::decisions::{Decisions, Sharding};
 

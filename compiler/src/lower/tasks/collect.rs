@@ -7,10 +7,10 @@ use graphc_ir::ids::{LayoutId, NodeId, ValueId};
 use graphc_ir::mesh::Placement;
 use graphc_ir::op::Op;
 use graphc_ir::ops::Variable;
-use graphc_ir::plan::{Action, Cluster, OperandSource, Rate};
 use graphc_ir::rule::Choice;
 use graphc_ir::sbp::NdSbp;
 use graphc_ir::types::{Samples, TensorType};
+use graphc_plan::{Action, Cluster, OperandSource, Rate};
 
 use super::task_graph::{Buffer, BufferId, Task, TaskGraph, VariableOf};
 use crate::boxing::{Router, fetched};

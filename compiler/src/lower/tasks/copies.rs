@@ -2,8 +2,8 @@
 
 use graphc_ir::ids::{ChannelId, LayoutId, ValueId};
 use graphc_ir::mesh::Placement;
-use graphc_ir::plan::{Action, BoxingEntry, Channel};
 use graphc_ir::sbp::NdSbp;
+use graphc_plan::{Action, BoxingEntry, Channel};
 
 use super::collect::{Collector, Here};
 use super::task_graph::{BufferId, Task};

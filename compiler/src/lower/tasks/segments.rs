@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use graphc_ir::plan::{Action, Rate};
+use graphc_plan::{Action, Rate};
 
 use super::sort::{list_edges, topological_order};
 use super::task_graph::{BufferId, TaskGraph, TaskId};

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use graphc_ir::cycle::find_cycle;
 use graphc_ir::ids::ChannelId;
-use graphc_ir::plan::{Action, Rate};
+use graphc_plan::{Action, Rate};
 
 use super::task_graph::TaskGraph;
 use crate::lower::LowerError;
@@ -123,7 +123,7 @@ pub(in crate::lower) fn number_communication(job: &mut TaskGraph) {
 
 #[cfg(test)]
 mod tests {
-    use graphc_ir::plan::BoxingKind;
+    use graphc_plan::BoxingKind;
 
     use super::*;
     use crate::lower::tasks::task_graph::{BufferId, Task};

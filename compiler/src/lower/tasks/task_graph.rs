@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use graphc_ir::ids::LayoutId;
 use graphc_ir::ops::Init;
-use graphc_ir::plan::{Action, BoxingEntry, Channel, Layout, Rate, TensorKind};
 use graphc_ir::types::TensorType;
+use graphc_plan::{Action, BoxingEntry, Channel, Layout, Rate, TensorKind};
 
 use crate::boxing::shard_bytes;
 use crate::decisions::Phase;

@@ -10,9 +10,9 @@ use graphc_ir::op::Op;
 use graphc_ir::ops::{
     Attention, Binary, BinaryFunction, DropoutOp, MatMul, Softmax, Unary, UnaryFunction,
 };
-use graphc_ir::plan::CompileOptions;
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::DType;
+use graphc_plan::CompileOptions;
 
 use super::heads::{Heads, Matrices};
 use super::kept::Kept;

@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 
 use graphc_ir::graph::Graph;
 use graphc_ir::op::Op;
-use graphc_ir::plan::CompileOptions;
+use graphc_plan::CompileOptions;
 
 use crate::passes::error::PassError;
 

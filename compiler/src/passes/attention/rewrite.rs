@@ -6,7 +6,7 @@ use graphc_ir::graph::{Graph, Node, Output};
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Op, OpError};
 use graphc_ir::ops::Transpose;
-use graphc_ir::plan::CompileOptions;
+use graphc_plan::CompileOptions;
 
 use super::find::FoundAttention;
 use super::head_scale::push_head_scale;

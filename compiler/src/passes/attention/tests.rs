@@ -8,10 +8,10 @@ use graphc_ir::evaluate::evaluate_graph;
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::op::{EvalContext, Op};
 use graphc_ir::ops::{Attention, Init};
-use graphc_ir::plan::{CompileOptions, Loss, Optimizer, Pin};
 use graphc_ir::table::Table;
 use graphc_ir::types::{DType, TensorType};
 use graphc_ir::verify::verify_graph;
+use graphc_plan::{CompileOptions, Loss, Optimizer, Pin};
 
 use super::{Kept, find_places, fuse_attention};
 use crate::passes::autodiff::append_gradients;

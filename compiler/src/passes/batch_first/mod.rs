@@ -20,7 +20,7 @@ use graphc_ir::decompose::decompose_graph;
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::op::Op;
 use graphc_ir::ops::Concat;
-use graphc_ir::plan::{Accumulation, CompileOptions, TensorKind};
+use graphc_plan::{Accumulation, CompileOptions, TensorKind};
 
 use crate::decisions::{Phase, Rated, TrainingGraph, ValueRate};
 use crate::passes::error::PassError;

@@ -10,7 +10,7 @@ use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Op, OpError};
 use graphc_ir::ops::{Concat, Expand, Reshape, Slice, Transpose};
-use graphc_ir::plan::CompileOptions;
+use graphc_plan::CompileOptions;
 
 use crate::passes::joined::{NewValues, push_reshape, replace_nodes};
 use crate::passes::pins::pin_of;

@@ -4,8 +4,8 @@ use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::graph::Graph;
 use graphc_ir::op::Op;
 use graphc_ir::ops::{EmbeddingOp, Input};
-use graphc_ir::plan::{CompileOptions, Loss, Optimizer};
 use graphc_ir::types::{DType, Samples, TensorType};
+use graphc_plan::{CompileOptions, Loss, Optimizer};
 use proptest::prelude::*;
 
 use super::{BatchCut, batch_first, find_batch_cut};

@@ -26,7 +26,7 @@
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
-use graphc_ir::plan::CompileOptions;
+use graphc_plan::CompileOptions;
 
 use crate::passes::error::PassError;
 use crate::passes::views::{Purpose, image_op, rewrite_views};

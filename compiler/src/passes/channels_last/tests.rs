@@ -3,14 +3,14 @@
 use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::graph::Graph;
 use graphc_ir::ids::ValueId;
-use graphc_ir::nn::{
+use graphc_ir::op::Op;
+use graphc_ir::ops::Window;
+use graphc_ir::types::DType;
+use graphc_nn::{
     AdaptiveAvgPool2d, BatchNorm2d, Conv1d, Conv2d, ConvConfig, ConvTranspose2d, Linear, MaxPool2d,
     Module, PoolConfig, Upsample,
 };
-use graphc_ir::op::Op;
-use graphc_ir::ops::Window;
-use graphc_ir::plan::{CompileOptions, Optimizer, Pin};
-use graphc_ir::types::DType;
+use graphc_plan::{CompileOptions, Optimizer, Pin};
 use proptest::prelude::*;
 
 use super::channels_last;

@@ -23,8 +23,8 @@ use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Movement, Op, OpError};
 use graphc_ir::ops::{Binary, BinaryFunction, MatMul, Reduce, ReduceFunction, Reshape};
-use graphc_ir::plan::{CompileOptions, Float8Recipe};
 use graphc_ir::types::DType;
+use graphc_plan::{CompileOptions, Float8Recipe};
 
 use self::products::{Float8Product, find_products};
 use super::rebuild::Rebuild;

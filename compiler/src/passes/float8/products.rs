@@ -6,8 +6,8 @@ use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::Op;
 use graphc_ir::ops::MatMul;
-use graphc_ir::plan::Float8Recipe;
 use graphc_ir::types::DType;
+use graphc_plan::Float8Recipe;
 
 use super::moved_source;
 use crate::decisions::{Phase, TrainingGraph, variable_of};

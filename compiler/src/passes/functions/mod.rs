@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use graphc_ir::graph::Graph;
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::Op;
-use graphc_ir::plan::CompileOptions;
+use graphc_plan::CompileOptions;
 
 use super::constants::Constants;
 use super::joined::{Held, check_joined};

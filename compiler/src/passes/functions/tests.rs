@@ -8,9 +8,9 @@ use graphc_ir::evaluate::evaluate_graph;
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::op::{EvalContext, Op};
 use graphc_ir::ops::{ArgMax, Init, Pick};
-use graphc_ir::plan::{CompileOptions, Loss, Optimizer, Pin};
 use graphc_ir::types::DType;
 use graphc_ir::verify::verify_graph;
+use graphc_plan::{CompileOptions, Loss, Optimizer, Pin};
 
 use super::{functions_in_parts, fuse_functions};
 use crate::passes::autodiff::append_gradients;

@@ -28,8 +28,8 @@ use graphc_ir::graph::Graph;
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::Op;
 use graphc_ir::ops::{BinaryFunction, UnaryFunction};
-use graphc_ir::plan::{Cluster, CompileOptions};
 use graphc_ir::types::DType;
+use graphc_plan::{Cluster, CompileOptions};
 
 use crate::cost::{ROW_BYTES, is_odd_row};
 use crate::passes::error::PassError;

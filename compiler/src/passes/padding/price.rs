@@ -2,8 +2,8 @@
 
 use graphc_ir::op::{Arithmetic, Op};
 use graphc_ir::ops::MatMul;
-use graphc_ir::plan::{Cluster, CompileOptions};
 use graphc_ir::types::{DType, TensorType};
+use graphc_plan::{Cluster, CompileOptions};
 
 use super::LogitProduct;
 use crate::cost::{NodeWork, compute_work, roofline_seconds};

@@ -6,7 +6,7 @@ use graphc_ir::graph::{Graph, Node, Output};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::{Op, OpError};
 use graphc_ir::ops::{CrossEntropy, LabelRank, Pad, Pick, Reshape, Slice};
-use graphc_ir::plan::CompileOptions;
+use graphc_plan::CompileOptions;
 
 use super::{LogitProduct, PADDED, Role, reader_role};
 use crate::passes::pins::pin_of;

@@ -4,8 +4,8 @@ use graphc_ir::array::Array;
 use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::evaluate::evaluate_outputs;
 use graphc_ir::ops::Init;
-use graphc_ir::plan::{CrossEntropyForm, Loss, Metric};
 use graphc_ir::types::DType;
+use graphc_plan::{CrossEntropyForm, Loss, Metric};
 
 use super::*;
 use crate::cluster::preset;

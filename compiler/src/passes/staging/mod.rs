@@ -7,7 +7,7 @@ use graphc_ir::graph::{Graph, Node, Part};
 use graphc_ir::ids::StageId;
 use graphc_ir::mesh::Placement;
 use graphc_ir::op::Op;
-use graphc_ir::plan::CompileOptions;
+use graphc_plan::CompileOptions;
 
 use crate::decisions::Staging;
 use crate::passes::error::PassError;

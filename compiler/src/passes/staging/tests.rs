@@ -1,9 +1,9 @@
 use std::collections::BTreeSet;
 
 use graphc_ir::builder::{GraphBuilder, Tensor};
-use graphc_ir::nn::{Llama, LlamaConfig, Module};
 use graphc_ir::ops::Init;
 use graphc_ir::types::DType;
+use graphc_nn::{Llama, LlamaConfig, Module};
 
 use super::*;
 

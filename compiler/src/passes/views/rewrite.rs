@@ -6,8 +6,8 @@ use graphc_ir::graph::{Graph, Node, Output};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::{Op, OpError};
 use graphc_ir::ops::{Reshape, Transpose};
-use graphc_ir::plan::CompileOptions;
 use graphc_ir::sbp::NdSbp;
+use graphc_plan::CompileOptions;
 
 use super::Purpose;
 use super::view::{BaseView, is_ascending};

@@ -18,8 +18,8 @@ use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::mesh::Placement;
 use graphc_ir::op::{Op, OpError};
 use graphc_ir::ops::{Attention, ToGlobal, Zigzag, has_pairs};
-use graphc_ir::plan::CompileOptions;
 use graphc_ir::sbp::{NdSbp, Sbp};
+use graphc_plan::CompileOptions;
 
 use super::error::PassError;
 use super::pins::pin_of;

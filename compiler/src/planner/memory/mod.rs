@@ -34,7 +34,7 @@
 //! gap and time from plenty of memory to too little. Constants here that name four products were measured before
 //! known plans were combined ([`polish`]), which makes up for a part of it.
 
-use graphc_ir::plan::{CompileOptions, Strategy};
+use graphc_plan::{CompileOptions, Strategy};
 use graphc_solver::cutting_planes::MemoryPrices;
 use graphc_solver::minimise::{Effort, FULL, Minimum, ROUGHLY, Reduced, STEP, TOLERANCE};
 

@@ -49,8 +49,8 @@ mod tests {
     use graphc_ir::mesh::Placement;
     use graphc_ir::op::Op;
     use graphc_ir::ops::Init;
-    use graphc_ir::plan::{CompileOptions, TensorKind};
     use graphc_ir::types::DType;
+    use graphc_plan::{CompileOptions, TensorKind};
 
     use super::*;
     use crate::cluster::preset;

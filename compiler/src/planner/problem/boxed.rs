@@ -176,8 +176,8 @@ fn sort_distinct(mut all: Vec<SbpId>) -> Vec<SbpId> {
 mod tests {
     use graphc_ir::builder::{GraphBuilder, Tensor};
     use graphc_ir::ops::Init;
-    use graphc_ir::plan::CompileOptions;
     use graphc_ir::types::DType;
+    use graphc_plan::CompileOptions;
 
     use super::*;
     use crate::cluster::preset;

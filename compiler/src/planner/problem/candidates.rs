@@ -11,10 +11,10 @@ use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::Op;
 use graphc_ir::ops::ToGlobal;
 use graphc_ir::pattern::matches_pattern;
-use graphc_ir::plan::{Cluster, CompileOptions};
 use graphc_ir::rule::{Choice, Rule};
 use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};
 use graphc_ir::types::{DType, TensorType};
+use graphc_plan::{Cluster, CompileOptions};
 
 use super::layouts::{Layouts, PlacementId, SbpId};
 use super::tied::partner_axis;

@@ -10,8 +10,8 @@ use std::rc::Rc;
 
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::mesh::Placement;
-use graphc_ir::plan::{Cluster, Layout};
 use graphc_ir::sbp::NdSbp;
+use graphc_plan::{Cluster, Layout};
 use graphc_solver::meter::Meter;
 
 use crate::boxing::{Code, Router, SpaceId, shard_bytes};

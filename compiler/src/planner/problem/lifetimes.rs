@@ -13,7 +13,7 @@ use graphc_ir::graph::Node;
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::mesh::Placement;
 use graphc_ir::op::Op;
-use graphc_ir::plan::Schedule;
+use graphc_plan::Schedule;
 
 use crate::boxing::{SCATTERED_BYTES, is_fused};
 use crate::decisions::{Decisions, Phase, ValueRate};

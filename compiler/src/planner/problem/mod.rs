@@ -12,8 +12,8 @@
 use std::rc::Rc;
 
 use graphc_ir::ids::{NodeId, ValueId};
-use graphc_ir::plan::{Cluster, CompileOptions};
 use graphc_ir::sbp::NdSbp;
+use graphc_plan::{Cluster, CompileOptions};
 use graphc_solver::meter::Meter;
 
 use super::error::PlannerError;

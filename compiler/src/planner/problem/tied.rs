@@ -5,7 +5,7 @@
 
 use graphc_ir::ids::NodeId;
 use graphc_ir::mesh::Placement;
-use graphc_ir::plan::{Cluster, CompileOptions};
+use graphc_plan::{Cluster, CompileOptions};
 
 use super::size::programme_size;
 use super::{Problem, compute_bound};

@@ -8,9 +8,9 @@ use graphc_ir::graph::Node;
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::mesh::Placement;
 use graphc_ir::op::Op;
-use graphc_ir::plan::{Cluster, CompileOptions, Layout, Schedule};
 use graphc_ir::rule::Choice;
 use graphc_ir::sbp::NdSbp;
+use graphc_plan::{Cluster, CompileOptions, Layout, Schedule};
 
 use super::account::{Account, KeepDuration, Ledger, Spans};
 use crate::boxing::{

@@ -3,9 +3,9 @@
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::NodeId;
 use graphc_ir::op::Op;
-use graphc_ir::plan::AxisStrategy;
 use graphc_ir::sbp::{NdSbp, Sbp};
 use graphc_ir::types::DType;
+use graphc_plan::AxisStrategy;
 
 use super::super::problem::Problem;
 use super::super::problem::layouts::SbpId;

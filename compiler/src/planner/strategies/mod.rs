@@ -31,8 +31,8 @@
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::Op;
-use graphc_ir::plan::{AxisStrategy, Strategy, TensorKind};
 use graphc_ir::sbp::{NdSbp, Sbp};
+use graphc_plan::{AxisStrategy, Strategy, TensorKind};
 
 use super::asked::wished_sbp;
 use super::error::PlannerError;

@@ -7,8 +7,8 @@
 
 use graphc_ir::ids::NodeId;
 use graphc_ir::op::Op;
-use graphc_ir::plan::{AxisStrategy, Strategy, TensorKind};
 use graphc_ir::sbp::{NdSbp, Sbp};
+use graphc_plan::{AxisStrategy, Strategy, TensorKind};
 
 use super::super::problem::Problem;
 use super::super::problem::layouts::SbpId;

@@ -7,8 +7,8 @@ use graphc_compiler::compile::compile;
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
 use graphc_ir::ops::Init;
-use graphc_ir::plan::{Action, CompileOptions, Plan};
 use graphc_ir::types::{DType, TensorType};
+use graphc_plan::{Action, CompileOptions, Plan};
 use graphc_runtime::HostTensor;
 use graphc_runtime::dist::{self, Group};
 
@@ -100,7 +100,7 @@ fn buckets_are_reduced_while_the_backward_pass_goes_on() {
 }
 
 /// Returns the position of an actor in the order of the plan's one rank.
-fn place(plan: &Plan, is_it: impl Fn(&graphc_ir::plan::Actor) -> bool) -> usize {
+fn place(plan: &Plan, is_it: impl Fn(&graphc_plan::Actor) -> bool) -> usize {
     let (program, stream) = (&plan.programs[0], &plan.programs[0].streams[0]);
     let blocks = stream.order.iter().flat_map(|item| &stream.blocks[item.block as usize]);
     let mut actors = blocks.map(|id| &program.actors[id.index()]);
@@ -119,7 +119,7 @@ fn gradients_are_fetched_before_those_of_earlier_layers_are_computed() {
 fn fetched_in_order(plan: &Plan) {
     let fetch = |layer: usize| {
         let output = format!("grad.w{layer}");
-        move |actor: &graphc_ir::plan::Actor| matches!(&actor.action, Action::Fetch { output: name, .. } if *name == output)
+        move |actor: &graphc_plan::Actor| matches!(&actor.action, Action::Fetch { output: name, .. } if *name == output)
     };
     for layer in 1..LAYERS {
         let earlier = fetch(layer - 1);

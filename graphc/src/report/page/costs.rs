@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use graphc_compiler::cost::collective_bytes;
 use graphc_ir::ids::RegisterId;
-use graphc_ir::plan::{Action, Actor, Plan, Program};
+use graphc_plan::{Action, Actor, Plan, Program};
 use serde::Serialize;
 
 use super::events::{Event, Ran};

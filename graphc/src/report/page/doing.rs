@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use graphc_compiler::decisions::{Decisions, Phase};
 use graphc_ir::ids::ValueId;
-use graphc_ir::plan::{Action, Actor, Program};
+use graphc_plan::{Action, Actor, Program};
 
 use crate::report::alternatives::name_of;
 

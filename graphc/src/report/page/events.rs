@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use graphc_compiler::null_device::{ClassReport, Simulation};
-use graphc_ir::plan::{Plan, Program, Stream};
+use graphc_plan::{Plan, Program, Stream};
 
 use super::places::{RankRun, ranks_of_class};
 

@@ -5,9 +5,9 @@ use graphc_compiler::passes::pins::pin_matches_name;
 use graphc_compiler::planner::PlannerError;
 use graphc_ir::graph::Graph;
 use graphc_ir::mesh::format_mesh;
-use graphc_ir::plan::{Cluster, CompileOptions, Strategy};
 use graphc_ir::sbp::NdSbp;
 use graphc_ir::types::format_bytes_briefly;
+use graphc_plan::{Cluster, CompileOptions, Strategy};
 use serde::Serialize;
 use serde_json::Value;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use graphc_compiler::decisions::{Decisions, Phase};
 use graphc_ir::graph::Node;
 use graphc_ir::ids::{NodeId, ValueId};
-use graphc_ir::plan::{Action, Plan};
+use graphc_plan::{Action, Plan};
 use serde::Serialize;
 
 use super::parts::Parts;

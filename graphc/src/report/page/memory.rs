@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use graphc_ir::plan::{Plan, Program};
+use graphc_plan::{Plan, Program};
 use serde::Serialize;
 
 use super::events::{Event, Ran};

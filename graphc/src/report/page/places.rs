@@ -7,7 +7,7 @@ use graphc_compiler::passes::pins::pin_matches_name;
 use graphc_ir::graph::Node;
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
-use graphc_ir::plan::{Plan, Rate, TensorEntry};
+use graphc_plan::{Plan, Rate, TensorEntry};
 use serde::Serialize;
 
 use super::graph::{Ops, PageNumbers, list_ops};

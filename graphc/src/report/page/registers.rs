@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use graphc_ir::ids::RegisterId;
-use graphc_ir::plan::{Actor, Plan, Program, Register};
+use graphc_plan::{Actor, Plan, Program, Register};
 
 use super::places::PlanPlaces;
 use super::table::InternTable;

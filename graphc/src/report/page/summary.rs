@@ -4,7 +4,7 @@ use graphc_compiler::cost::model_flops_utilization;
 use graphc_compiler::decisions::Decisions;
 use graphc_compiler::null_device::Simulation;
 use graphc_ir::op::Op;
-use graphc_ir::plan::{PipelineReport, Plan, PlannerReport, RecomputedOps, WeightsSource};
+use graphc_plan::{PipelineReport, Plan, PlannerReport, RecomputedOps, WeightsSource};
 use serde::Serialize;
 use serde_json::Value;
 

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use graphc_ir::plan::{Actor, Plan, Program};
+use graphc_plan::{Actor, Plan, Program};
 use serde::Serialize;
 
 use super::doing::{Doing, Makers, PASSES, passes_of_actors};

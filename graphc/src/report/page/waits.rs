@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use graphc_compiler::boxing::Senders;
 use graphc_ir::ids::{LayoutId, RegisterId};
-use graphc_ir::plan::{Action, Plan};
+use graphc_plan::{Action, Plan};
 use serde::Serialize;
 
 use super::events::{Event, Ran};
@@ -201,8 +201,8 @@ mod tests {
     use graphc_compiler::null_device::trace;
     use graphc_ir::builder::GraphBuilder;
     use graphc_ir::ops::Init;
-    use graphc_ir::plan::CompileOptions;
     use graphc_ir::types::DType;
+    use graphc_plan::CompileOptions;
 
     use super::*;
     use crate::report::page::events::collect_runs;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use graphc_ir::plan::{Action, Plan};
+use graphc_plan::{Action, Plan};
 use serde::Serialize;
 use serde_json::Value;
 

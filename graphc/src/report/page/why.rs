@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use graphc_compiler::decisions::Decisions;
 use graphc_compiler::planner;
-use graphc_ir::plan::{CompileOptions, Plan, Strategy, TensorEntry, TensorKind};
 use graphc_ir::types::format_bytes_briefly;
+use graphc_plan::{CompileOptions, Plan, Strategy, TensorEntry, TensorKind};
 use serde::Serialize;
 
 use crate::report::alternatives::{Alternative, LayoutChoice, explain_while};

@@ -6,8 +6,8 @@
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::Reduce;
-use graphc_ir::plan::FusedArg;
 use graphc_ir::types::DType;
+use graphc_plan::FusedArg;
 
 use super::{ElementwiseChain, THREADS, mismatch_error, name_of};
 use crate::cuda::call::{Argument, Call, Launch};

@@ -3,8 +3,8 @@
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::{BinaryFunction, UnaryFunction};
-use graphc_ir::plan::FusedArg;
 use graphc_ir::types::DType;
+use graphc_plan::FusedArg;
 
 use super::super::Shard;
 use super::super::source::{element_type, f32_literal};

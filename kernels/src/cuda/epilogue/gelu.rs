@@ -6,8 +6,8 @@
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::{BinaryFunction, UnaryFunction};
-use graphc_ir::plan::{FusedArg, FusedOp};
 use graphc_ir::types::DType;
+use graphc_plan::{FusedArg, FusedOp};
 
 /// The relative distance up to which numbers are taken for the same: constants that went through f32 are that exact.
 const NEAR: f64 = 1e-6;

@@ -23,8 +23,8 @@ mod rest;
 
 use graphc_ir::op::{InPlace, Op};
 use graphc_ir::ops::{BinaryFunction, MatMul, Reduce, ReduceFunction, UnaryFunction};
-use graphc_ir::plan::{FusedArg, FusedOp};
 use graphc_ir::types::DType;
+use graphc_plan::{FusedArg, FusedOp};
 
 use super::Shard;
 use super::call::{

@@ -1,6 +1,6 @@
 //! The steps of a chain besides the one that a product ends in.
 
-use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
+use graphc_plan::{FusedArg, FusedOp, FusedStep};
 
 use super::super::Shard;
 use super::super::call::{Call, CallRegister, LaunchMemory};

@@ -12,10 +12,10 @@ mod channel;
 use std::sync::Arc;
 use std::time::Duration;
 
-use graphc_ir::plan::{BoxingKind, Layout};
 use graphc_ir::sbp::{ReduceKind, Sbp};
 use graphc_ir::shard::Rect;
 use graphc_ir::types::DType;
+use graphc_plan::{BoxingKind, Layout};
 
 use super::CollectiveCall;
 use crate::collectives::{CollectiveScope, LayoutChange, check_collective, group_of};

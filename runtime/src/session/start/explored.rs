@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::common::{Builder, by_rows, layout};
 use graphc_ir::mesh::DeviceKind;
-use graphc_ir::plan::{BoxingKind, Layout, Plan, Rate};
 use graphc_ir::types::DType;
+use graphc_plan::{BoxingKind, Layout, Plan, Rate};
 
 use super::*;
 use crate::explore::explore;

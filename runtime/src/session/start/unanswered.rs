@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::common::{f32s, tour};
 use graphc_ir::mesh::DeviceKind;
-use graphc_ir::plan::{Action, BoxingKind, Plan};
 use graphc_ir::types::DType;
+use graphc_plan::{Action, BoxingKind, Plan};
 
 use super::*;
 use crate::error::Cause;

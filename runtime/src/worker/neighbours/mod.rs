@@ -21,7 +21,7 @@ use std::ops::Range;
 pub(super) use pairs::{ActorPair, ActorPairs, PairRelation};
 
 use graphc_ir::ids::{ActorId, RegisterId};
-use graphc_ir::plan::{Actor, Program, Rate};
+use graphc_plan::{Actor, Program, Rate};
 
 /// (actor, microbatch) of each stream, in order.
 pub(super) type Orders = [Vec<(ActorId, u32)>];
@@ -198,7 +198,7 @@ fn are_disjoint(one: &Range<u64>, other: &Range<u64>) -> bool {
 #[cfg(test)]
 pub(super) mod tests {
     use graphc_ir::ids::LayoutId;
-    use graphc_ir::plan::{Action, Register, RegisterKind};
+    use graphc_plan::{Action, Register, RegisterKind};
 
     use super::*;
 

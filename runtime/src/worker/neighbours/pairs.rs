@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 
 use graphc_ir::ids::{ActorId, RegisterId};
 use graphc_ir::op::Op;
-use graphc_ir::plan::{Action, Actor, Program};
-use graphc_ir::streams::Known;
+use graphc_plan::streams::Known;
+use graphc_plan::{Action, Actor, Program};
 
 use super::{Users, are_apart};
 
@@ -255,7 +255,7 @@ impl<'a> ActorPairs<'a> {
 #[cfg(test)]
 mod tests {
     use graphc_ir::ops::Reshape;
-    use graphc_ir::plan::{OperandSource, Stream, StreamItem};
+    use graphc_plan::{OperandSource, Stream, StreamItem};
 
     use super::super::tests::{actor, program};
     use super::*;

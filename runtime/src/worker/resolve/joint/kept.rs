@@ -7,7 +7,7 @@
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::BinaryFunction;
-use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
+use graphc_plan::{FusedArg, FusedOp, FusedStep};
 
 /// The way in which a chain reads one of its operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

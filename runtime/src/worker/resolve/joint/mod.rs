@@ -7,7 +7,7 @@ mod updates;
 use std::collections::HashMap;
 
 use graphc_ir::op::Op;
-use graphc_ir::plan::{Action, Actor};
+use graphc_plan::{Action, Actor};
 
 use super::super::actor::PreparedWork;
 use super::super::neighbours::{ActorPairs, Orders, find_runs};

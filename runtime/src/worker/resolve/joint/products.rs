@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use graphc_ir::ids::RegisterId;
 use graphc_ir::op::{InPlace, Op};
 use graphc_ir::ops::MatMul;
-use graphc_ir::plan::{Action, Actor, FusedArg, FusedOp, FusedStep, OperandSource};
+use graphc_plan::{Action, Actor, FusedArg, FusedOp, FusedStep, OperandSource};
 
 use super::super::super::actor::PreparedWork;
 use super::super::super::neighbours::{ActorPair, ActorPairs, PairRelation, registers_overlap};

@@ -2,8 +2,8 @@
 
 use graphc_ir::ids::RegisterId;
 use graphc_ir::op::Op;
-use graphc_ir::plan::Action;
 use graphc_ir::types::DType;
+use graphc_plan::Action;
 
 use super::super::ActorResolver;
 use crate::device::DeviceLaunch;

@@ -1,0 +1,250 @@
+//! The parts of a training: losses, metrics, optimizers.
+
+use serde::{Deserialize, Serialize};
+
+/// A loss on the first output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Loss {
+    /// Cross entropy of logits and integer labels, the mean over labels that are not ignored.
+    CrossEntropy,
+    /// Negative log likelihood of log-probabilities and integer labels, the mean over labels that are not ignored.
+    Nll,
+    /// Mean squared error against `target`.
+    Mse,
+    /// Binary cross entropy of logits against `target`, the mean.
+    Bce,
+    /// Huber loss against `target`: squared error near it, absolute error from 1 on, the mean.
+    Huber,
+    /// Mean absolute error against `target`.
+    L1,
+    /// The sum of the output.
+    Sum,
+}
+
+impl Loss {
+    /// Returns the name of the loss in plans and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::CrossEntropy => "cross_entropy",
+            Self::Nll => "nll",
+            Self::Mse => "mse",
+            Self::Bce => "bce",
+            Self::Huber => "huber",
+            Self::L1 => "l1",
+            Self::Sum => "sum",
+        }
+    }
+
+    /// Returns whether the loss compares scores of classes with `labels`.
+    pub fn has_labels(self) -> bool {
+        matches!(self, Self::CrossEntropy | Self::Nll)
+    }
+}
+
+/// A count of the first output against the labels of a loss. It is an output of its name; with any there is the output
+/// `samples`, the number of labels that are not ignored. All are sums over the whole batch, so that those of several batches
+/// may be added; a last batch of fewer samples is filled up with labels of -100.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Metric {
+    /// The number of labels whose score no class exceeds: the output `top1`.
+    Top1,
+    /// The number of labels whose score fewer than five classes exceed: the output `top5`.
+    Top5,
+}
+
+/// The name of the output that counts the labels which are not ignored, where there are metrics.
+pub const SAMPLES: &str = "samples";
+
+/// The name of the output that has the loss of each row, where that is asked for ([`CompileOptions::row_losses`](super::CompileOptions::row_losses)).
+pub const ROW_LOSSES: &str = "loss.rows";
+
+/// The name of the state that counts the steps that were not made, where they may be left out
+/// ([`CompileOptions::skip_non_finite`](super::CompileOptions::skip_non_finite)). It is 0 of a training that made all.
+pub const SKIPPED_STEPS: &str = "state.skipped_steps";
+
+impl Metric {
+    /// Returns the name of the output.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Top1 => "top1",
+            Self::Top5 => "top5",
+        }
+    }
+}
+
+/// Trained variables that are updated with numbers of their own.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ParameterGroup {
+    /// The pattern of their names, `*` standing for any characters.
+    pub pattern: String,
+    /// The factor of the learning rate.
+    pub lr: f64,
+    /// Their weight decay; `None`: the optimizer's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight_decay: Option<f64>,
+    /// The optimizer that updates them; `None`: that of the options. Schedule and clipping are those of the options.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub optimizer: Option<Optimizer>,
+}
+
+impl ParameterGroup {
+    /// Makes a group of variables that learn at this many times the rate of the others.
+    ///
+    /// ```
+    /// use graphc_plan::{CompileOptions, Optimizer, ParameterGroup};
+    ///
+    /// let groups = vec![
+    ///     ParameterGroup::of("*.embedding", 0.1),
+    ///     ParameterGroup::no_decay("*.bias"),
+    ///     ParameterGroup::updated_by("head.*", Optimizer::sgd(0.05)),
+    /// ];
+    /// let optimizer = Some(Optimizer::adamw(3e-4));
+    /// let options = CompileOptions { optimizer, groups, ..CompileOptions::default() };
+    /// # assert_eq!(options.groups[2].lr, 1.0);
+    /// ```
+    pub fn of(pattern: impl Into<String>, lr: f64) -> Self {
+        Self { pattern: pattern.into(), lr, weight_decay: None, optimizer: None }
+    }
+
+    /// Makes a group of variables that do not decay: norms and biases, usually.
+    pub fn no_decay(pattern: impl Into<String>) -> Self {
+        Self { weight_decay: Some(0.0), ..Self::of(pattern, 1.0) }
+    }
+
+    /// Makes a group of variables that another optimizer than that of the options updates, with its own learning rate.
+    pub fn updated_by(pattern: impl Into<String>, optimizer: Optimizer) -> Self {
+        Self { optimizer: Some(optimizer), ..Self::of(pattern, 1.0) }
+    }
+}
+
+/// An optimizer with the parameters of torch.optim's class of that name.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "name", rename_all = "lowercase")]
+pub enum Optimizer {
+    /// Stochastic gradient descent.
+    Sgd {
+        /// Learning rate.
+        lr: f64,
+        /// Momentum.
+        momentum: f64,
+        /// Whether the momentum is Nesterov's.
+        nesterov: bool,
+        /// L2 penalty.
+        weight_decay: f64,
+    },
+    /// Adam.
+    Adam(AdamOptions),
+    /// AdamW: decoupled weight decay.
+    AdamW(AdamOptions),
+    /// LAMB (You et al., arXiv 1904.00962, algorithm 2).
+    Lamb(AdamOptions),
+    /// RMSprop.
+    Rmsprop(RmspropOptions),
+}
+
+impl Optimizer {
+    /// Makes stochastic gradient descent without momentum and without weight decay, as torch.optim.SGD with this learning rate alone.
+    pub fn sgd(lr: f64) -> Self {
+        Self::Sgd { lr, momentum: 0.0, nesterov: false, weight_decay: 0.0 }
+    }
+
+    /// Makes Adam with torch.optim.Adam's defaults.
+    pub fn adam(lr: f64) -> Self {
+        Self::Adam(AdamOptions::adam(lr))
+    }
+
+    /// Makes AdamW with torch.optim.AdamW's defaults.
+    pub fn adamw(lr: f64) -> Self {
+        Self::AdamW(AdamOptions::adamw(lr))
+    }
+
+    /// Makes LAMB with the defaults of FusedLAMB in NVIDIA's Apex.
+    pub fn lamb(lr: f64) -> Self {
+        Self::Lamb(AdamOptions::lamb(lr))
+    }
+
+    /// Makes RMSprop with torch.optim.RMSprop's defaults.
+    pub fn rmsprop(lr: f64) -> Self {
+        Self::Rmsprop(RmspropOptions::new(lr))
+    }
+
+    /// Returns the learning rate that a schedule multiplies.
+    pub fn lr(&self) -> f64 {
+        match self {
+            Self::Sgd { lr, .. } => *lr,
+            Self::Adam(options) | Self::AdamW(options) | Self::Lamb(options) => options.lr,
+            Self::Rmsprop(options) => options.lr,
+        }
+    }
+
+    /// Returns the same optimizer with another weight decay.
+    #[must_use]
+    pub fn with_weight_decay(mut self, decay: f64) -> Self {
+        match &mut self {
+            Self::Sgd { weight_decay, .. } => *weight_decay = decay,
+            Self::Adam(options) | Self::AdamW(options) | Self::Lamb(options) => {
+                options.weight_decay = decay;
+            }
+            Self::Rmsprop(options) => options.weight_decay = decay,
+        }
+        self
+    }
+}
+
+/// Parameters of RMSprop.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RmspropOptions {
+    /// Learning rate.
+    pub lr: f64,
+    /// Decay of the mean of squares.
+    pub alpha: f64,
+    /// The term that is added to the root.
+    pub eps: f64,
+    /// L2 penalty.
+    pub weight_decay: f64,
+    /// Momentum.
+    pub momentum: f64,
+    /// Whether gradients are divided by their deviation, not by their mean square.
+    pub centered: bool,
+}
+
+impl RmspropOptions {
+    /// Returns torch.optim.RMSprop's defaults, with this learning rate.
+    pub fn new(lr: f64) -> Self {
+        Self { lr, alpha: 0.99, eps: 1e-8, weight_decay: 0.0, momentum: 0.0, centered: false }
+    }
+}
+
+/// Parameters of Adam, AdamW and LAMB.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AdamOptions {
+    /// Learning rate.
+    pub lr: f64,
+    /// Decay of the first moment.
+    pub beta1: f64,
+    /// Decay of the second moment.
+    pub beta2: f64,
+    /// The term that is added to the root of the second moment.
+    pub eps: f64,
+    /// Weight decay.
+    pub weight_decay: f64,
+}
+
+impl AdamOptions {
+    /// Returns torch.optim.Adam's defaults, with this learning rate.
+    pub fn adam(lr: f64) -> Self {
+        Self { lr, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 }
+    }
+
+    /// Returns torch.optim.AdamW's defaults, with this learning rate.
+    pub fn adamw(lr: f64) -> Self {
+        Self { weight_decay: 0.01, ..Self::adam(lr) }
+    }
+
+    /// Returns the defaults of FusedLAMB in NVIDIA's Apex, with this learning rate.
+    pub fn lamb(lr: f64) -> Self {
+        Self { eps: 1e-6, ..Self::adamw(lr) }
+    }
+}
