@@ -248,12 +248,13 @@ impl GraphBuilder {
     ///
     /// ```
     /// use graphc_ir::builder::GraphBuilder;
-    /// use graphc_nn::{Linear, Module};
+    /// use graphc_ir::ops::Init;
     /// use graphc_ir::types::DType;
     ///
     /// let g = GraphBuilder::new("example");
-    /// let (x, fc) = (g.input("x", DType::F32, [4, 5]), Linear::new(&g, "fc", 5, 8));
-    /// let y = g.autocast(DType::BF16, || fc.forward(&x));
+    /// let x = g.input("x", DType::F32, [4, 5]);
+    /// let w = g.variable("w", DType::F32, [5, 8], Init::Weights);
+    /// let y = g.autocast(DType::BF16, || x.matmul(&w));
     /// g.output("out", &y.softmax(1));
     /// let graph = g.finish()?;
     /// assert!(graph.nodes.iter().any(|node| node.autocast == Some(DType::BF16)));
@@ -282,12 +283,13 @@ impl GraphBuilder {
     ///
     /// ```
     /// use graphc_ir::builder::GraphBuilder;
-    /// use graphc_nn::{Linear, Module};
+    /// use graphc_ir::ops::Init;
     /// use graphc_ir::types::DType;
     ///
     /// let g = GraphBuilder::new("example");
-    /// let fc = g.with_dtype(DType::BF16, || Linear::new(&g, "fc", 5, 8));
-    /// assert_eq!(fc.weight.ty().dtype, DType::BF16);
+    /// let weights = || g.variable("w", g.dtype(), [5, 8], Init::Weights);
+    /// assert_eq!(weights().ty().dtype, DType::F32);
+    /// assert_eq!(g.with_dtype(DType::BF16, || g.scope("fc", weights)).ty().dtype, DType::BF16);
     /// ```
     pub fn with_dtype<T>(&self, dtype: DType, body: impl FnOnce() -> T) -> T {
         let before = std::mem::replace(&mut self.0.borrow_mut().dtype, dtype);

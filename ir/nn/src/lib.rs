@@ -118,7 +118,7 @@ mod tests {
         let x = g.input("x", DType::F32, [2, 3]);
         let _ = net.set_stage(0, None).forward(&x);
         let errors = g.finish().expect_err("3 is not 4, and `fc` is taken").to_string();
-        assert_eq!(errors.matches("nn/mod.rs").count(), errors.lines().count(), "{errors}");
+        assert_eq!(errors.matches("nn/src/lib.rs").count(), errors.lines().count(), "{errors}");
         assert!(errors.contains("`fc.weight` is taken"), "{errors}");
     }
 
