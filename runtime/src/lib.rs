@@ -1,6 +1,6 @@
 //! The runtime: executes plans.
 //!
-//! Ranks are threads of this process, or processes of a [`job`]; a [`transport`] joins them. Each rank has one `device`
+//! Ranks are threads of this process, or processes of a [`job`]; a [`transport`] joins them (both are `graphc-comm`'s). Each rank has one `device`
 //! with the memory of its registers. It has one worker per stream, or one for all of them, which drives the actor state
 //! machine of `graphc-ir`. The worker launches on the device what actors compute, and has a `communicator` do what
 //! crosses ranks.
@@ -10,12 +10,9 @@
 //!
 //! Unsafe code is in few files, and each block says why it is sound:
 //!
-//! - `memory` (arenas), `copy` (vector stores), `dist/element` (elements as bytes);
-//! - `transport/in_process/mailbox` (a peer's memory during a rendezvous), `transport/process/{segment,outbox,shared}`
-//!   (memory that processes share), `transport/process/foreign` (a system call that reads another process's memory);
+//! - `device/views` (shards in arenas), `copy` (vector stores), `dist/element` (elements as bytes);
 //! - `device/cuda/{driver,mark,compile,product,nccl,nvtx,library,stream}` (NVIDIA's libraries, whose handles are kept and
-//!   given back; the plan says what a launch touches);
-//! - `mpi/calls` (the MPI library, whose buffers stay until it is done with them).
+//!   given back; the plan says what a launch touches).
 //!
 //! Start reading with [`Session`], then `worker`, then [`transport::Transport`]; what lies where is in `rectangles`.
 
@@ -25,28 +22,21 @@ pub mod cards;
 mod checkpoint;
 mod collectives;
 mod communicator;
-mod control;
 mod copy;
 mod device;
 pub mod dist;
 mod error;
-mod explore;
-pub mod job;
-mod memory;
-#[cfg(feature = "mpi")]
-mod mpi;
 mod rectangles;
 mod routine;
 mod session;
 mod sharded;
-mod standstill;
-pub mod transport;
 mod worker;
 
 pub use checkpoint::{
     Checkpoint, CheckpointError, CheckpointHeader, Checkpoints, VariableRecord, is_table,
 };
 pub use error::{Cause, Failure, RuntimeError};
+pub use graphc_comm::{JobEnd, job, transport};
 pub use graphc_host::memory::memory_and_swap;
 pub use graphc_host::tensor::{HostTensor, TensorError, is_finite};
 pub use graphc_host::{FeedTypes, data, threads};

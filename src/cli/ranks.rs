@@ -16,7 +16,7 @@ use graphc_ir::types::TensorType;
 use graphc_plan::check::VerifiedPlan;
 use graphc_plan::{Plan, read_plan, write_plan};
 use graphc_runtime::job::{Agreement, Job};
-use graphc_runtime::{Checkpoint, HostTensor, OutputsAt, RuntimeError, Session, SessionOptions};
+use graphc_runtime::{Checkpoint, HostTensor, JobEnd, OutputsAt, Session, SessionOptions};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -176,7 +176,7 @@ impl Ranks {
     }
 
     /// Waits until all processes are here.
-    pub(super) fn barrier(&self) -> Result<(), RuntimeError> {
+    pub(super) fn barrier(&self) -> Result<(), JobEnd> {
         self.job.as_ref().map_or(Ok(()), |job| job.barrier())
     }
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use crate::traffic::{Sectors, sectors};
 use gpu_double::Traffic;
-use gpu_double::nvrtc::{self, Resources, resources};
+use gpu_double::nvrtc::{self, Record, Resources};
 use graphc::models::{Gpt2Config, gpt2, resnet50};
 use graphc::nn::Module;
 use graphc::prelude::*;
@@ -227,9 +227,9 @@ fn touched(plan: &Plan) -> BTreeMap<(String, String), Sectors> {
 }
 
 /// Returns the resources that a kernel needs on each architecture.
-fn needs(found: &Found, kernel: &Kernel) -> [(String, Resources); 4] {
+fn needs(record: &Record, found: &Found, kernel: &Kernel) -> [(String, Resources); 4] {
     ARCHITECTURES.map(|architecture| {
-        let all = resources(&kernel.source, architecture, &OPTIONS);
+        let all = record.resources(&kernel.source, architecture, &OPTIONS);
         let all = all.unwrap_or_else(|log| panic!("{} for {architecture}: {log}", found.what));
         let own = all.into_iter().find(|needs| needs.entry == kernel.entry);
         (architecture.to_owned(), own.expect("the kernel is in its source"))
@@ -242,6 +242,8 @@ fn no_kernel_of_real_trainings_spills() {
         return println!("skipped: NVRTC is not installed");
     }
     let blessed = std::env::var_os("UPDATE_EXPECT").is_some();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let record = Record::open(folder.join("tests/cards/resources.txt"));
     let (mut table, mut spills) = (String::new(), Vec::new());
     for Training { name, plan, small } in trainings() {
         let _ = write!(
@@ -251,7 +253,7 @@ fn no_kernel_of_real_trainings_spills() {
         let touched = if blessed { touched(&small()) } else { BTreeMap::new() };
         for found in actors(&plan) {
             for kernel in found.kernels() {
-                let needs = needs(&found, kernel);
+                let needs = needs(&record, &found, kernel);
                 let spilling = needs.iter().filter(|(_, needs)| needs.spills > 0);
                 spills.extend(spilling.map(|(architecture, needs)| {
                     format!("{name}: {} for {architecture}: {} bytes", found.what, needs.spills)
@@ -261,6 +263,7 @@ fn no_kernel_of_real_trainings_spills() {
             }
         }
     }
+    record.finish().expect("the record is written");
     assert!(spills.is_empty(), "{spills:#?}");
     if blessed {
         write_table(&table);

@@ -12,7 +12,7 @@ mod support;
 mod workspace;
 
 /// The folders of the product's libraries. The command lies in `src`, beside them.
-const LIBRARIES: [&str; 12] = [
+const LIBRARIES: [&str; 13] = [
     "ir",
     "ir/plan",
     "ir/nn",
@@ -22,6 +22,7 @@ const LIBRARIES: [&str; 12] = [
     "kernels",
     "runtime",
     "runtime/host",
+    "runtime/comm",
     "data",
     "eager",
     "graphc",

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::types::DType;
 use graphc_plan::{Action, Actor, Plan, Program};
-use graphc_runtime::{ActorStatistics, HostTensor, RuntimeError, Session};
+use graphc_runtime::{ActorStatistics, HostTensor, JobEnd, RuntimeError, Session};
 use serde::{Deserialize, Serialize};
 
 use super::{ActorProfile, Profile, ProfileError, ProgramProfile, VERSION};
@@ -100,7 +100,7 @@ struct MeasuredLaunch {
 pub fn measure_session(
     session: &mut Session,
     feeds: &BTreeMap<String, HostTensor>,
-    meet: impl Fn() -> Result<(), RuntimeError>,
+    meet: impl Fn() -> Result<(), JobEnd>,
 ) -> Result<Times, RuntimeError> {
     let schedule = MeasureSchedule { whole: WHOLE };
     let mut whole = Vec::new();

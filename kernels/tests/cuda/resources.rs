@@ -1,17 +1,15 @@
 //! No kernel of CUDA devices keeps registers in memory, on any generation of cards, as NVIDIA's assembler says it: the kernels of all
 //! examples of all ops and element types by `GRAPHC_DOUBLE_ALL=1 cargo test -p graphc-kernels --test cuda resources::`, otherwise the
-//! longest source of each kernel. What was found well is remembered in the build's folder, by its source.
+//! longest source of each kernel. What the assembler said of those is in `resources.txt`, which `UPDATE_EXPECT=1` writes anew.
 
 use std::collections::BTreeMap;
-use std::collections::hash_map::DefaultHasher;
-use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use crate::cases;
 use crate::common::{other_ways, shard};
 use crate::on_card::prepare;
-use gpu_double::nvrtc::{self, resources};
+use gpu_double::nvrtc::{self, Record};
 use graphc_kernels::cuda::{Call, Kernel, Launch, join_alike};
 
 const ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90a", "sm_100", "sm_120"];
@@ -37,10 +35,22 @@ fn kernels() -> BTreeMap<String, (&'static str, Kernel)> {
     all
 }
 
+fn all_are_tried() -> bool {
+    std::env::var_os("GRAPHC_DOUBLE_ALL").is_some()
+}
+
+/// Returns the file with the answers of the assembler. It is of the kernels that are tried always.
+fn record_file() -> PathBuf {
+    if all_are_tried() {
+        return Path::new(env!("CARGO_TARGET_TMPDIR")).join("resources_of_all.txt");
+    }
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda/resources.txt")
+}
+
 /// Returns the kernels that are tried: of each kernel of an op the longest source, or all.
 fn tried() -> Vec<(&'static str, Kernel)> {
     let all = kernels();
-    if std::env::var_os("GRAPHC_DOUBLE_ALL").is_some() {
+    if all_are_tried() {
         return all.into_values().collect();
     }
     let mut longest: BTreeMap<(&str, String), Kernel> = BTreeMap::new();
@@ -53,34 +63,18 @@ fn tried() -> Vec<(&'static str, Kernel)> {
     longest.into_iter().map(|((op, _), kernel)| (op, kernel)).collect()
 }
 
-/// A file that is there where a source was found well for an architecture.
-fn mark(source: &str, architecture: &str) -> PathBuf {
-    let mut hasher = DefaultHasher::new();
-    (source, architecture, OPTIONS, nvrtc::path()).hash(&mut hasher);
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels_without_spills");
-    folder.join(format!("{:016x}", hasher.finish()))
-}
-
 /// Returns what is wrong with a kernel on an architecture; `None` if nothing is.
-fn trouble(kernel: &Kernel, architecture: &str) -> Option<String> {
-    let mark = mark(&kernel.source, architecture);
-    if mark.exists() {
-        return None;
-    }
-    let all = match resources(&kernel.source, architecture, &OPTIONS) {
+fn trouble(record: &Record, kernel: &Kernel, architecture: &str) -> Option<String> {
+    let all = match record.resources(&kernel.source, architecture, &OPTIONS) {
         Ok(all) => all,
         Err(log) => return Some(format!("{log}\n{}", kernel.source)),
     };
     let spills: usize = all.iter().map(|needs| needs.spills).sum();
-    if all.is_empty() || spills > 0 {
+    (all.is_empty() || spills > 0).then(|| {
         let defined = |line: &&str| line.starts_with("#define ");
         let macros: Vec<&str> = kernel.source.lines().filter(defined).collect();
-        return Some(format!("{spills} bytes of registers in memory: {}", macros.join("; ")));
-    }
-    // What cannot be remembered is tried again.
-    let _ = mark.parent().map(std::fs::create_dir_all);
-    let _ = std::fs::write(mark, "");
-    None
+        format!("{spills} bytes of registers in memory: {}", macros.join("; "))
+    })
 }
 
 #[test]
@@ -88,13 +82,14 @@ fn no_kernel_spills() {
     if !nvrtc::is_installed() {
         return println!("skipped: NVRTC is not installed");
     }
+    let record = Record::open(record_file());
     let kernels = tried();
     assert!(kernels.len() > 60, "{} kernels", kernels.len());
     let work = kernels.iter().flat_map(|one| ARCHITECTURES.map(|architecture| (one, architecture)));
     let (work, wrong) = (Mutex::new(work), Mutex::new(Vec::new()));
     let try_some = || {
         while let Some(((op, kernel), architecture)) = { work.lock().expect("no panic").next() } {
-            if let Some(trouble) = trouble(kernel, architecture) {
+            if let Some(trouble) = trouble(&record, kernel, architecture) {
                 let text = format!("{op}, {} for {architecture}: {trouble}", kernel.entry);
                 wrong.lock().expect("no panic").push(text);
             }
@@ -104,6 +99,7 @@ fn no_kernel_spills() {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         (0..threads).for_each(|_| drop(scope.spawn(try_some)));
     });
+    record.finish().expect("the record is written");
     let wrong = wrong.into_inner().expect("no panic");
     assert!(wrong.is_empty(), "{} of {} kernels: {wrong:#?}", wrong.len(), kernels.len());
 }

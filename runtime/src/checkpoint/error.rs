@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use graphc_comm::JobEnd;
 use graphc_ir::types::TensorType;
 
 use crate::error::RuntimeError;
@@ -168,6 +169,12 @@ pub enum CheckpointError {
 }
 
 graphc_ir::readable_debug!(CheckpointError);
+
+impl From<JobEnd> for CheckpointError {
+    fn from(end: JobEnd) -> Self {
+        Self::Runtime(end.into())
+    }
+}
 
 /// Names that an error lists.
 const LISTED: usize = 5;

@@ -47,7 +47,7 @@ use graphc_ir::shard::Rect;
 use graphc_plan::{Layout, TensorKind};
 
 use crate::device::DeviceMemory;
-use crate::memory::ArenaRange;
+use graphc_comm::memory::ArenaRange;
 
 /// A shard of a variable in the memory of a rank.
 #[derive(Clone, Copy)]

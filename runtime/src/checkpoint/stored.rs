@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
+use graphc_comm::memory::ArenaRange;
 use graphc_host::data::{head_of_file, place_in_file};
 use graphc_host::tensor::{HostTensor, is_finite};
 use graphc_ir::hex::encode_hex;
@@ -16,7 +17,6 @@ use sha2::{Digest, Sha256};
 use super::manifest::{CheckpointPart, FileRecord, VariablePiece, VariableRecord};
 use super::{CheckpointError, folder};
 use crate::device::DeviceMemory;
-use crate::memory::ArenaRange;
 
 /// A rectangle of a variable.
 pub(super) struct StoredRectangle<'a> {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use graphc_comm::memory::{ArenaRange, HostArena};
 use graphc_ir::shard::Rect;
 use graphc_ir::types::{DType, TensorType};
 use graphc_plan::{CompileOptions, Layout, TensorKind};
@@ -13,7 +14,6 @@ use super::{
     TrainingSettings,
 };
 use crate::device::DeviceMemory;
-use crate::memory::{ArenaRange, HostArena};
 
 const SHAPE: [usize; 2] = [5, 6];
 

@@ -1,6 +1,6 @@
 //! The buffers of a collective.
 
-use crate::memory::{ArenaRange, HostArena};
+use graphc_comm::memory::{ArenaRange, HostArena};
 
 /// The memory that a collective works on.
 pub(crate) struct Buffers<'a> {

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use graphc_comm::transport::Offer;
 use graphc_ir::sbp::{ReduceKind, Sbp};
 use graphc_ir::shard::{Rect, split_range};
 use graphc_ir::types::DType;
@@ -12,7 +13,6 @@ use super::stage::{
 };
 use super::through::Through;
 use crate::rectangles::{Move, along_axis, masked_kind, sums_wide};
-use crate::transport::Offer;
 
 /// The bytes that each rank may read in all where an all-reduce goes in one stage.
 const SMALL: usize = 32 << 10;

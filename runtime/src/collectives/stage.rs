@@ -3,15 +3,15 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use graphc_comm::memory::{ArenaRange, HostArena};
+use graphc_comm::transport::{ExchangeGroup, Lent, Offer, TransportError};
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::types::DType;
 use graphc_kernels::narrow_to_halves;
 
 use super::buffers::Buffers;
 use super::through::Through;
-use crate::memory::{ArenaRange, HostArena};
 use crate::rectangles::Move;
-use crate::transport::{ExchangeGroup, Lent, Offer, TransportError};
 
 /// One rendezvous of a collective, worked out for one rank and microbatch.
 #[derive(Debug)]

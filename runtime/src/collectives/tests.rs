@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use graphc_comm::memory::{ArenaRange, HostArena};
+use graphc_comm::transport::Patience;
+use graphc_comm::transport::in_process::Hub;
 use graphc_host::tensor::HostTensor;
 use graphc_ir::random::RandomStream;
 use graphc_ir::sbp::{ReduceKind, Sbp};
@@ -10,9 +13,6 @@ use graphc_ir::types::DType;
 use graphc_plan::{BoxingKind, Layout};
 
 use super::{Buffers, CollectiveScope, LayoutChange, StageLists, group_of, plan_collective};
-use crate::memory::{ArenaRange, HostArena};
-use crate::transport::Patience;
-use crate::transport::in_process::Hub;
 use crate::{ShardedTensor, rectangles};
 
 const KINDS: [ReduceKind; 3] = [ReduceKind::Sum, ReduceKind::Max, ReduceKind::Min];

@@ -5,14 +5,14 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use graphc_comm::memory::Lent;
+use graphc_comm::transport::{ExchangeGroup, TransportError};
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::types::DType;
 use graphc_kernels::{narrow_to_halves, widen_halves};
 
 use super::buffers::Buffers;
-use crate::memory::Lent;
 use crate::rectangles::{combine_elements, combine_into, join_wide, sums_wide};
-use crate::transport::{ExchangeGroup, TransportError};
 
 /// Bytes that are reduced at a time: what all ranks bring of them stays in the nearest caches.
 const BLOCK: usize = 16 << 10;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use graphc_comm::transport::{Receiver, Sender, Transport, TransportError};
 use graphc_ir::ids::LayoutId;
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::shard::Rect;
@@ -13,7 +14,6 @@ use crate::error::RuntimeError;
 use crate::rectangles::{
     Contribution, Move, fill_identity, list_contributions, masked_kind, sums_wide,
 };
-use crate::transport::{Receiver, Sender, Transport, TransportError};
 
 /// A rank's sends of one channel.
 pub(crate) struct HostSend {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use graphc_comm::memory::ArenaRange;
+use graphc_comm::transport::{ExchangeGroup, Transport, TransportError};
 use graphc_plan::BoxingKind;
 
 use super::CollectiveCall;
@@ -9,8 +11,6 @@ use crate::collectives::{
     Buffers, CollectiveScope, CollectiveStage, LayoutChange, StageLists, group_of, plan_collective,
 };
 use crate::device::{DeviceMemory, DeviceStream, Port, Turn};
-use crate::memory::ArenaRange;
-use crate::transport::{ExchangeGroup, Transport, TransportError};
 
 /// A collective of one rank.
 pub(crate) struct HostCollective {

@@ -30,11 +30,11 @@ mod nccl;
 use std::sync::Arc;
 use std::time::Duration;
 
+use graphc_comm::transport::Transport;
 use graphc_plan::{BoxingKind, Channel, Layout, Plan};
 
 use crate::device::{Device, DeviceMemory, DeviceStream, Port, Turn};
 use crate::error::{Cause, RuntimeError};
-use crate::transport::Transport;
 use channel::ChannelEnds;
 
 /// The way of one rank to the others.

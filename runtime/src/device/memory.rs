@@ -1,7 +1,8 @@
 //! Memory of a device, as the host reaches it between steps.
 
+use graphc_comm::memory::{ArenaRange, HostArena};
+
 use super::cuda::CardMemory;
-use crate::memory::{ArenaRange, HostArena};
 
 /// The memory of one rank: what the registers of its program lie in.
 #[derive(Debug)]

@@ -53,13 +53,14 @@ mod local;
 mod memory;
 mod port;
 mod stream;
+mod views;
 
+use graphc_comm::memory::Offered;
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::op::Op;
 use graphc_kernels::CustomKernels;
 
 use crate::error::RuntimeError;
-use crate::memory::Offered;
 
 pub(crate) use call::{DeviceCall, ProductPair, Unprepared, With};
 pub(crate) use cuda::{ActorRanges, Ended, Registers, communicates_directly};

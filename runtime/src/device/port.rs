@@ -1,12 +1,14 @@
 //! A register as an actor uses it: where its contents lie in the memory of a device.
 
+use graphc_comm::memory::{ALIGNMENT, ArenaRange};
 use graphc_ir::op::Region;
 use graphc_ir::shard::Rect;
 use graphc_ir::types::DType;
 use graphc_plan::{Layout, Plan, Rate, Register, RegisterKind};
 
 use crate::error::RuntimeError;
-use crate::memory::{ALIGNMENT, ArenaRange, ShardShape};
+
+use super::views::ShardShape;
 
 /// The time of an action: its step and its microbatch.
 #[derive(Clone, Copy, Debug)]

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{DeviceLaunch, DeviceMemory, Turn, cpu, cuda};
 use crate::error::Cause;
-use crate::memory::{ArenaRange, HostArena};
+use graphc_comm::memory::{ArenaRange, HostArena};
 use graphc_ir::learning_rate::GivenRate;
 
 /// A queue of launches. Each worker has one.

@@ -1,11 +1,12 @@
 //! Broadcast: a tree while small, otherwise, where ranks share memory, a star whose middle all others read, or a chain through
 //! which segments flow.
 
+use graphc_comm::transport::Body;
+
 use super::element::write_elements;
 use super::ends::{CollectiveEnds, GroupLane, LENT, MessagePart, outgoing_range};
 use super::error::DistError;
 use super::header::GroupCall;
-use crate::transport::Body;
 
 /// The bytes up to which a broadcast is a tree.
 const TREE: usize = 32 << 10;

@@ -14,6 +14,8 @@
 
 use std::ops::Range;
 
+use graphc_comm::transport::Body;
+
 use super::element::write_elements;
 use super::ends::{
     CollectiveEnds, GroupLane, LENT, MessagePart, SEGMENT, outgoing_range, segment_range,
@@ -22,7 +24,6 @@ use super::error::DistError;
 use super::header::GroupCall;
 use super::reduce::RankReduction;
 use crate::copy::copy_part;
-use crate::transport::Body;
 
 /// The bytes up to which all-reduce and reduce are one exchange of the whole: those that all ranks together receive.
 const WHOLE: usize = 64 << 10;

@@ -1,12 +1,12 @@
 //! Elements that can be communicated: slices and vectors of the element types, and host tensors. The `unsafe` of this
 //! module is here: elements are seen as the bytes that they are.
 
+use graphc_comm::transport::Body;
 use graphc_host::tensor::HostTensor;
 use graphc_ir::types::DType;
 use half::{bf16, f16};
 
 use crate::copy::copy_part;
-use crate::transport::Body;
 
 /// An IEEE 754 binary16, as bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -14,11 +14,12 @@
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
+use graphc_comm::JobEnd;
+use graphc_comm::memory::{ArenaRange, HostArena};
+use graphc_comm::transport::{Body, Receiver, Sender, Transport, TransportError};
+
 use super::error::DistError;
 use super::header::{GroupCall, HEADER};
-use crate::error::RuntimeError;
-use crate::memory::{ArenaRange, HostArena};
-use crate::transport::{Body, Receiver, Sender, Transport, TransportError};
 
 /// Bytes of a segment: large messages go in parts of this size, which stay in a core's second-level cache between the one
 /// that writes and the one that reads.
@@ -106,7 +107,7 @@ impl GroupMembers {
     ) -> DistError {
         let (rank, peer) = (self.rank(), self.ranks[peer]);
         let error = DistError::Mismatch { rank, mine, peer, theirs };
-        self.transport.end_job(RuntimeError::Program { reason: error.to_string() });
+        self.transport.end_job(JobEnd::Program { reason: error.to_string() });
         error
     }
 }

@@ -5,6 +5,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use graphc_comm::JobEnd;
+use graphc_comm::{Activity, enter_activity};
 use graphc_host::threads;
 use graphc_ir::types::DType;
 
@@ -13,8 +15,6 @@ use super::error::DistError;
 use super::header::{GroupCall, GroupOp};
 use super::reduce::ReduceOp;
 use super::work::PendingWork;
-use crate::control::{Activity, enter_activity};
-use crate::error::RuntimeError;
 
 /// A group's collectives.
 pub(super) struct CollectiveEngine {
@@ -99,7 +99,7 @@ impl CollectiveEngine {
             state.failed = Some(error.clone());
             state.ends.withdraw_loans();
             // The others would wait for what this rank does not send any more.
-            let reason = RuntimeError::Program { reason: error.to_string() };
+            let reason = JobEnd::Program { reason: error.to_string() };
             state.ends.members.transport.end_job(reason);
         }
         result

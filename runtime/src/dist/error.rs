@@ -1,8 +1,7 @@
 //! Errors of communications.
 
-use crate::error::RuntimeError;
-use crate::job::JobError;
-use crate::transport::TransportError;
+use graphc_comm::job::JobError;
+use graphc_comm::{JobEnd, TransportError};
 
 /// The reason why a communication has failed.
 #[derive(Clone, PartialEq, thiserror::Error)]
@@ -57,7 +56,7 @@ pub enum DistError {
         /// The call.
         op: String,
         /// The account.
-        reason: RuntimeError,
+        reason: JobEnd,
     },
     /// The thread that communicates has ended before its work: a fault of graphc, not of the user.
     #[error("{op} was given up: its thread has ended")]

@@ -4,6 +4,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use graphc_comm::JobEnd;
+use graphc_comm::job::{Agreement, Job, list_differences};
+use graphc_comm::transport::Transport;
+use graphc_comm::transport::in_process::Hub;
 use graphc_ir::types::DType;
 
 use super::ends::{GroupMembers, TAGS};
@@ -12,10 +16,6 @@ use super::error::DistError;
 use super::header::GroupOp;
 use super::lists::all_gather;
 use super::pairs::PointToPoint;
-use crate::error::RuntimeError;
-use crate::job::{Agreement, Job, list_differences};
-use crate::transport::Transport;
-use crate::transport::in_process::Hub;
 
 /// The longest wait of a group that is dropped for work that nobody waits for.
 const GRACE: Duration = Duration::from_secs(10);
@@ -57,7 +57,7 @@ impl Drop for Inner {
         if !settled {
             let rank = self.members.rank();
             let reason = format!("rank {rank} has dropped a group with communication under way");
-            self.members.transport.end_job(RuntimeError::Program { reason });
+            self.members.transport.end_job(JobEnd::Program { reason });
         }
     }
 }
@@ -131,11 +131,11 @@ impl Group {
             Some(_) => reason.to_string(),
             None => format!("rank {}: {reason}", self.inner.members.rank()),
         };
-        self.inner.members.transport.end_job(RuntimeError::Program { reason });
+        self.inner.members.transport.end_job(JobEnd::Program { reason });
     }
 
     /// Returns the reason why the job has ended, if it has.
-    pub fn end_reason(&self) -> Option<RuntimeError> {
+    pub fn end_reason(&self) -> Option<JobEnd> {
         self.inner.members.transport.end_reason()
     }
 

@@ -7,7 +7,7 @@ use super::reduce::ReduceOp;
 
 /// Bytes of a header.
 pub(super) const HEADER: usize = 32;
-const _: () = assert!(HEADER <= crate::transport::HEAD, "it is the head of a message");
+const _: () = assert!(HEADER <= graphc_comm::transport::HEAD, "it is the head of a message");
 
 /// The operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

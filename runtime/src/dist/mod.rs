@@ -15,7 +15,7 @@
 //! ```
 //!
 //! The ranks are processes that a launcher has started ([`init`]) or that know where to meet ([`init_at`]), or threads of
-//! this process ([`spawn`]). This module knows no plan. Everything goes through the queues of [`crate::transport`], so
+//! this process ([`spawn`]). This module knows no plan. Everything goes through the queues of [`graphc_comm::transport`], so
 //! results are the same bits over memory and network.
 //!
 //! Every wait ends: with the peer's answer, with the job's failure, or after the group's timeout. A rank whose
@@ -43,11 +43,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use graphc_comm::job::{Job, JobOptions};
+use graphc_comm::transport::Patience;
+use graphc_comm::transport::in_process::Hub;
 use graphc_host::threads;
-
-use crate::job::{Job, JobOptions};
-use crate::transport::Patience;
-use crate::transport::in_process::Hub;
 
 pub use element::{Bf16, ElementBuffer, F16, TensorElement};
 pub(crate) use ends::{GroupLane, GroupMembers};

@@ -10,6 +10,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use graphc_comm::JobEnd;
+use graphc_comm::transport::{Receiver, Sender, TransportError};
 use graphc_host::threads;
 
 use super::element::{ElementBuffer, writable_bytes, write_elements};
@@ -17,8 +19,6 @@ use super::ends::{GroupLane, GroupMembers, LENT, MessagePart, SEGMENT, outgoing_
 use super::error::DistError;
 use super::header::{GroupCall, GroupOp, HEADER};
 use super::work::{PendingWork, Promise};
-use crate::error::RuntimeError;
-use crate::transport::{Receiver, Sender, TransportError};
 
 /// A queue's end.
 enum QueueEnd {
@@ -231,7 +231,7 @@ impl TransferLine {
         if let Some(QueueEnd::Sender(sender)) = &mut self.end {
             sender.withdraw_loans();
         }
-        members.transport.end_job(RuntimeError::Program { reason: error.to_string() });
+        members.transport.end_job(JobEnd::Program { reason: error.to_string() });
         self.failed = Some(error.clone());
         let all = self.waiting.len();
         self.waiting.drain(..).for_each(|item| item.transfer.finish(Err(error.clone())));

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use graphc_comm::transport::Body;
 use graphc_ir::types::DType;
 use graphc_kernels::{narrow_to_halves, widen_halves};
 
@@ -9,7 +10,6 @@ use super::element::write_elements;
 use crate::rectangles::{
     FoldOp, divide_elements, fold_elements, fold_wide, is_half, scale_elements,
 };
-use crate::transport::Body;
 
 /// The op that combines the contributions of the ranks. They are combined in the order of the ranks, element by element,
 /// whatever the algorithm and the transport: the result is the same bits always, and on all ranks. Sums and products of

@@ -11,9 +11,11 @@
 
 use std::time::{Duration, Instant};
 
+use graphc_comm::JobEnd;
+use graphc_comm::transport::{Receiver, Sender, TransportError};
+
 use crate::dist::{GroupLane, GroupMembers};
 use crate::error::RuntimeError;
-use crate::transport::{Receiver, Sender, TransportError};
 
 /// The call of a rank.
 #[derive(Clone, Copy, Debug)]
@@ -133,7 +135,7 @@ impl Calls {
             fields.push("  with other numbers, or after other calls before it".to_owned());
         }
         let what = "the calls of global tensors".to_owned();
-        RuntimeError::Differ { what, fields: fields.join("\n") }
+        JobEnd::Differ { what, fields: fields.join("\n") }.into()
     }
 
     /// Gathers the bytes that each rank brings, in their order.

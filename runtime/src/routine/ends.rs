@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use graphc_comm::JobEnd;
+use graphc_comm::memory::Offered;
+use graphc_comm::transport::{
+    ExchangeGroup, Lending, Lent, Offer, Receiver, Sender, Transport, TransportError, Work,
+};
 use graphc_plan::{Action, Plan};
 
 use crate::dist::{GroupLane, GroupMembers};
-use crate::error::RuntimeError;
-use crate::memory::Offered;
-use crate::transport::{
-    ExchangeGroup, Lending, Lent, Offer, Receiver, Sender, Transport, TransportError, Work,
-};
 
 /// An endpoint that several routines hold.
 type Common<T> = Arc<Mutex<Box<T>>>;
@@ -167,11 +167,11 @@ impl Transport for SharedEnds {
         self.members.transport.wake_waiters();
     }
 
-    fn end_job(&self, reason: RuntimeError) {
+    fn end_job(&self, reason: JobEnd) {
         self.members.transport.end_job(reason);
     }
 
-    fn end_reason(&self) -> Option<RuntimeError> {
+    fn end_reason(&self) -> Option<JobEnd> {
         self.members.transport.end_reason()
     }
 }

@@ -15,6 +15,8 @@ mod run;
 
 use std::sync::Arc;
 
+use graphc_comm::JobEnd;
+use graphc_comm::transport::{Transport, TransportError};
 use graphc_host::tensor::HostTensor;
 use graphc_ir::mesh::DeviceKind;
 use graphc_plan::Layout;
@@ -23,7 +25,6 @@ use graphc_plan::check::VerifiedPlan;
 use crate::device::{Device, DeviceStream, Site, Threads};
 use crate::dist::{DistError, Group};
 use crate::error::{Cause, RuntimeError};
-use crate::transport::{Transport, TransportError};
 use calls::Calls;
 pub use calls::RoutineCall;
 use ends::SharedEnds;
@@ -92,7 +93,7 @@ impl Routines {
         ranks: &[u32],
     ) -> Result<(), RuntimeError> {
         if let Some(ended) = self.ends.end_reason() {
-            return Err(ended);
+            return Err(ended.into());
         }
         let compared = self.calls.compare_call(call, ranks);
         compared.map_err(|error| self.fail(error))
@@ -137,7 +138,7 @@ impl Routines {
         let result = routine.run(&mut self.stream, operands);
         result.map_err(|cause| match cause {
             Cause::Transport(error) => self.fail(error.into()),
-            cause => self.fail(RuntimeError::Program { reason: cause.to_string() }),
+            cause => self.fail(JobEnd::Program { reason: cause.to_string() }.into()),
         })
     }
 
@@ -145,18 +146,18 @@ impl Routines {
     pub fn fail(&self, error: RuntimeError) -> RuntimeError {
         if error != RuntimeError::Transport(TransportError::Ended) {
             if self.ends.end_reason().is_none() {
-                self.ends.end_job(RuntimeError::Program { reason: error.to_string() });
+                self.ends.end_job(JobEnd::Program { reason: error.to_string() });
             }
             return error;
         }
-        self.ends.end_reason().unwrap_or(error)
+        self.ends.end_reason().map_or(error, RuntimeError::from)
     }
 }
 
 /// Puts a failure of the group into the runtime's words.
 fn of_group(error: DistError) -> RuntimeError {
     match error {
-        DistError::Ended { reason, .. } => reason,
-        error => RuntimeError::Program { reason: error.to_string() },
+        DistError::Ended { reason, .. } => reason.into(),
+        error => JobEnd::Program { reason: error.to_string() }.into(),
     }
 }

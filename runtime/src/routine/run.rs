@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use graphc_comm::transport::Transport;
 use graphc_host::tensor::HostTensor;
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::types::TensorType;
@@ -13,7 +14,6 @@ use crate::device::{Device, DeviceLaunch, DeviceMemory, DeviceStream, Port, Turn
 use crate::error::{Cause, RuntimeError};
 use crate::rectangles::{fill_identity, masked_kind};
 use crate::session::Sockets;
-use crate::transport::Transport;
 use crate::worker::{ActorResolver, PreparedWork};
 
 /// This rank's part of a plan, to be called again and again: [`Routines::run`](super::Routines::run).

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use graphc_comm::job::{Agreement, Job};
 use graphc_host::tensor::HostTensor;
 use graphc_ir::mesh::DeviceKind;
 use graphc_plan::Plan;
@@ -9,7 +10,6 @@ use graphc_plan::Plan;
 use super::SessionOptions;
 use crate::device::communicates_directly;
 use crate::error::RuntimeError;
-use crate::job::{Agreement, Job};
 
 /// Tells all ranks where they differ.
 pub(super) fn agree_on_session(
@@ -39,7 +39,7 @@ pub(super) fn agree_on_session(
         .and("the seed", options.seed)
         .and("the first step", options.first_step)
         .and("who gets the outputs", format!("{:?}", options.outputs_at));
-    job.agree(&format!("session {}", job.next_session()), &agreement)
+    Ok(job.agree(&format!("session {}", job.next_session()), &agreement)?)
 }
 
 /// Machines of which one has no NCCL, or fewer cards than ranks, would wait for each other.

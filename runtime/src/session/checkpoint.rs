@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use graphc_comm::JobEnd;
 use graphc_ir::enter_span;
 use graphc_plan::{RegisterKind, TensorKind};
 
@@ -11,7 +12,6 @@ use crate::checkpoint::{
     Checkpoint, CheckpointError, Checkpoints, ExpectedVariable, HeldShard, ManifestHeader,
     TrainingSettings,
 };
-use crate::error::RuntimeError;
 
 impl Session {
     /// Saves all variables after all steps begun so far, whose number names the checkpoint. Returns its directory.
@@ -32,7 +32,7 @@ impl Session {
     pub fn save_checkpoint_with(
         &mut self,
         to: &mut Checkpoints,
-        barrier: &mut dyn FnMut() -> Result<(), RuntimeError>,
+        barrier: &mut dyn FnMut() -> Result<(), JobEnd>,
     ) -> Result<PathBuf, CheckpointError> {
         self.wait_idle()?;
         let step = self.next_step();
@@ -49,7 +49,7 @@ impl Session {
         to: &Checkpoints,
         step: u64,
         leads: bool,
-        barrier: &mut dyn FnMut() -> Result<(), RuntimeError>,
+        barrier: &mut dyn FnMut() -> Result<(), JobEnd>,
     ) -> Result<PathBuf, CheckpointError> {
         barrier()?;
         let own = self.ranks().map(|rank| (rank, Vec::new()));

@@ -7,12 +7,13 @@
 use std::sync::{Arc, PoisonError};
 
 use crossbeam_channel::Receiver as Jobs;
+use graphc_comm::JobEnd;
+use graphc_comm::transport::{Receiver, Transport, TransportError};
 use graphc_ir::shard::Rect;
 use graphc_plan::Plan;
 
 use crate::error::RuntimeError;
 use crate::rectangles::Move;
-use crate::transport::{Receiver, Transport, TransportError};
 use crate::worker::{
     Fetch, OutputsAt, Report, StepState, WorkerRequest, find_fetch, output_readers, output_tag,
 };
@@ -80,7 +81,7 @@ impl OutputCollector {
                 WorkerRequest::Step(step) => {
                     if let Some(activity) = &activity {
                         activity.begin_action(step.index, 0);
-                        crate::control::enter_activity(Arc::clone(activity));
+                        graphc_comm::enter_activity(Arc::clone(activity));
                     }
                     let result = self.collect_step(&step);
                     if let Some(activity) = &activity {
@@ -116,7 +117,7 @@ impl OutputCollector {
         if error != TransportError::Ended {
             self.transport.end_job(error.into());
         }
-        self.transport.end_reason().unwrap_or(RuntimeError::ShutDown)
+        self.transport.end_reason().unwrap_or(JobEnd::ShutDown).into()
     }
 }
 

@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
+use graphc_comm::transport::Patience;
+use graphc_comm::transport::in_process::Hub;
 use graphc_plan::check::VerifiedPlan;
 
 use super::edges::Sockets;
 use crate::device::Device;
 use crate::device::cuda::{self, Cuda, PrepareError};
 use crate::error::RuntimeError;
-use crate::transport::Patience;
-use crate::transport::in_process::Hub;
 use crate::worker::ActorResolver;
 
 /// The counts of kernels that were compiled.

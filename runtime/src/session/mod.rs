@@ -19,6 +19,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use crossbeam_channel::Sender;
+use graphc_comm::JobEnd;
+use graphc_comm::transport::Transport;
 use graphc_host::FeedTypes;
 use graphc_host::tensor::HostTensor;
 use graphc_ir::types::{Samples, TensorType};
@@ -26,7 +28,6 @@ use graphc_plan::TensorKind;
 use graphc_plan::check::VerifiedPlan;
 
 use crate::error::RuntimeError;
-use crate::transport::Transport;
 use crate::worker::{StepState, WorkerRequest};
 use edges::order_feeds;
 use rate::RateSource;
@@ -56,7 +57,7 @@ pub struct Session {
     /// Takes in outputs from other processes, where there are any.
     collector: Option<WorkerSeat>,
     /// The job whose processes are the ranks; none where they are threads.
-    job: Option<Arc<crate::job::Job>>,
+    job: Option<Arc<graphc_comm::job::Job>>,
     seed: u64,
     first_step: u64,
     begun: u64,
@@ -109,7 +110,7 @@ impl Session {
     /// As [`Session::new`]; where the job has another number of processes than the plan has ranks, or has ended; and, before
     /// the first step, on all ranks where they differ in plan, seed, first step or the names and types of weights.
     pub fn on(
-        job: &Arc<crate::job::Job>,
+        job: &Arc<graphc_comm::job::Job>,
         plan: &VerifiedPlan,
         weights: &BTreeMap<String, HostTensor>,
         options: SessionOptions,
@@ -122,12 +123,12 @@ impl Session {
     }
 
     /// Starts a session as [`Session::on`] with a job, as [`Session::new`] without: for a program that runs alone and under
-    /// the launcher alike, with the job of [`Job::from_environment`](crate::job::Job::from_environment).
+    /// the launcher alike, with the job of [`Job::from_environment`](graphc_comm::job::Job::from_environment).
     ///
     /// # Errors
     /// As theirs.
     pub fn with_job(
-        job: Option<&Arc<crate::job::Job>>,
+        job: Option<&Arc<graphc_comm::job::Job>>,
         plan: &VerifiedPlan,
         weights: &BTreeMap<String, HostTensor>,
         options: SessionOptions,
@@ -377,7 +378,7 @@ impl Session {
         let mut statistics = statistics::empty_statistics(&self.plan, self.begun);
         for seat in &self.workers {
             let (sender, receiver) = crossbeam_channel::bounded(1);
-            let jobs = seat.jobs.as_ref().ok_or(RuntimeError::ShutDown)?;
+            let jobs = seat.jobs.as_ref().ok_or(JobEnd::ShutDown)?;
             let asked = jobs.send(WorkerRequest::Report(sender)).is_ok();
             let report = asked.then(|| receiver.recv().ok()).flatten();
             let report = report.ok_or_else(|| self.end_error())?;
@@ -406,13 +407,13 @@ impl Session {
 
     fn check_alive(&self) -> Result<(), RuntimeError> {
         match self.transports.iter().find_map(|transport| transport.end_reason()) {
-            Some(error) => Err(error),
+            Some(ended) => Err(ended.into()),
             None => Ok(()),
         }
     }
 
     fn end_error(&self) -> RuntimeError {
-        self.check_alive().err().unwrap_or(RuntimeError::ShutDown)
+        self.check_alive().err().unwrap_or(JobEnd::ShutDown.into())
     }
 
     fn count_seats(&self) -> usize {
@@ -445,7 +446,7 @@ impl Drop for Session {
         let idle = self.last.as_ref().is_none_or(|last| last.is_done());
         if self.job.is_none() || !idle {
             for transport in &self.transports {
-                transport.end_job(RuntimeError::ShutDown);
+                transport.end_job(JobEnd::ShutDown);
             }
         }
         self.join_threads();

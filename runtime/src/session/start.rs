@@ -5,6 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Sender, bounded, unbounded};
+use graphc_comm::job::Job;
+use graphc_comm::transport::Patience;
+use graphc_comm::transport::Transport;
+use graphc_comm::transport::in_process::Hub;
 use graphc_host::tensor::HostTensor;
 use graphc_host::threads;
 use graphc_ir::enter_span;
@@ -23,10 +27,6 @@ use crate::device::{
     load_kernels,
 };
 use crate::error::RuntimeError;
-use crate::job::Job;
-use crate::transport::Patience;
-use crate::transport::Transport;
-use crate::transport::in_process::Hub;
 use crate::worker::{
     self, ActionStopwatches, ActorResolver, Edges, PreparedWork, RankPart, Replay, Report, Worker,
     WorkerRequest as WorkerJob, WorkerSettings, WorkerShare, find_sending_actors,

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use graphc_comm::memory::ArenaRange;
+use graphc_comm::transport::{ExchangeGroup, Offer, Transport, VARIABLES};
 use graphc_host::tensor::{HostTensor, TensorError, write_element};
 use graphc_host::threads::side_by_side;
 use graphc_ir::ops::{Distribution, Init};
@@ -15,10 +17,8 @@ use graphc_plan::{Layout, Plan, RegisterKind, TensorKind};
 use crate::checkpoint::HeldShard;
 use crate::device::{DeviceMemory, Port};
 use crate::error::RuntimeError;
-use crate::memory::ArenaRange;
 use crate::rectangles::{Move, fill_identity, masked_kind};
 use crate::sharded::ShardedTensor;
-use crate::transport::{ExchangeGroup, Offer, Transport, VARIABLES};
 use crate::worker::{first_holder, ranks_hold_same};
 
 /// Elements that are not worth a thread of their own.

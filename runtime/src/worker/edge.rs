@@ -4,6 +4,8 @@ use std::ops::Range;
 use std::sync::PoisonError;
 use std::time::Duration;
 
+use graphc_comm::memory::ArenaRange;
+use graphc_comm::transport::{Sender, TransportError};
 use graphc_ir::sbp::Sbp;
 use graphc_ir::shard::Rect;
 use graphc_plan::Layout;
@@ -12,9 +14,7 @@ use super::step::StepState;
 use crate::copy::copy_in_parts;
 use crate::device::{DeviceMemory, DeviceStream, Passage, Port, Turn};
 use crate::error::Cause;
-use crate::memory::ArenaRange;
 use crate::rectangles::Move;
-use crate::transport::{Sender, TransportError};
 
 /// Ranges of samples, ascending, none touching another.
 pub(crate) type Rows = Vec<Range<usize>>;

@@ -5,6 +5,7 @@ mod joint;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use graphc_comm::transport::Transport;
 use graphc_ir::ids::{ActorId, RegisterId};
 use graphc_ir::op::Op;
 use graphc_plan::{
@@ -17,7 +18,6 @@ use super::outputs::{OutputsAt, output_readers, output_tag};
 use crate::communicator::{Collective, CollectiveCall, RankCommunicator};
 use crate::device::{Device, DeviceCall, DeviceLaunch, Port, Unprepared};
 use crate::error::RuntimeError;
-use crate::transport::Transport;
 
 /// The names under which tensors go in and out, in the order of a step's feeds and outputs.
 #[derive(Clone, Debug, Default)]

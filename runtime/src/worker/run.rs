@@ -6,6 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use graphc_comm::JobEnd;
+use graphc_comm::explore::{exploring, point};
+use graphc_comm::standstill::WaitingTime;
+use graphc_comm::transport::{Transport, TransportError};
+use graphc_comm::{Activity, enter_activity};
 use graphc_ir::ids::ActorId;
 use graphc_plan::machine::{ActionId, Blocked, Machine};
 
@@ -15,12 +20,8 @@ use super::lanes::Lanes;
 use super::replay::Replay;
 use super::report::Report;
 use super::step::StepState;
-use crate::control::{Activity, enter_activity};
 use crate::device::{ActorRanges, DeviceEvent, DeviceMemory, DeviceRecording, DeviceStream, Turn};
 use crate::error::{Cause, Failure, RuntimeError};
-use crate::explore::{exploring, point};
-use crate::standstill::WaitingTime;
-use crate::transport::{Transport, TransportError};
 
 /// A request of a session to a worker.
 pub(crate) enum WorkerRequest {
@@ -146,7 +147,7 @@ impl Worker {
     /// Runs a step; a failure, even a panic, ends the job on all ranks.
     fn run_guarded(&mut self, step: &StepState) -> Result<(), RuntimeError> {
         if let Some(ended) = self.transport.end_reason() {
-            return Err(ended);
+            return Err(ended.into());
         }
         let mut here = WorkerPosition { action: None };
         let run = AssertUnwindSafe(|| self.run_step(step, &mut here));
@@ -154,9 +155,10 @@ impl Worker {
             catch_unwind(run).unwrap_or_else(|panic| Err(Cause::Panic(panic_text(&*panic))));
         let Err(cause) = result else { return Ok(()) };
         if cause != Cause::Transport(TransportError::Ended) {
-            self.transport.end_job(self.build_failure(here.action, step, cause).into());
+            let failure = RuntimeError::from(self.build_failure(here.action, step, cause));
+            self.transport.end_job(failure.into());
         }
-        Err(self.transport.end_reason().unwrap_or(RuntimeError::ShutDown))
+        Err(self.transport.end_reason().unwrap_or(JobEnd::ShutDown).into())
     }
 
     fn run_step(&mut self, step: &StepState, here: &mut WorkerPosition) -> Result<(), Cause> {

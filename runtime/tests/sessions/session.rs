@@ -13,6 +13,7 @@ use graphc_ir::ops::{Binary, BinaryFunction, EmbeddingOp, Init, Reduce, ReduceFu
 use graphc_ir::random::{RandomStream, key_of};
 use graphc_ir::types::DType;
 use graphc_plan::{Action, BoxingKind, Plan, Rate};
+use graphc_runtime::JobEnd;
 use graphc_runtime::{HostTensor, RuntimeError, Session, SessionOptions};
 
 fn tensor(shape: &[usize], first: f32) -> HostTensor {
@@ -357,7 +358,7 @@ fn a_session_can_be_dropped_with_steps_under_way() {
         for handle in handles {
             match handle.wait() {
                 Ok(outputs) => assert_eq!(outputs["y"], x),
-                Err(error) => assert_eq!(error, RuntimeError::ShutDown),
+                Err(error) => assert_eq!(error, JobEnd::ShutDown.into()),
             }
         }
     }

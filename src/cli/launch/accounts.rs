@@ -7,8 +7,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::os::fd::AsRawFd;
 
-use graphc_runtime::RuntimeError;
 use graphc_runtime::job::JobError;
+use graphc_runtime::{JobEnd, RuntimeError};
 
 /// The variable that says where accounts go.
 pub(super) const VARIABLE: &str = "GRAPHC_ACCOUNTS";
@@ -55,14 +55,15 @@ fn create_memory_file() -> Option<File> {
 
 /// Hands an error over that speaks of the whole job; whether that was done, so that it need not be printed here.
 pub(crate) fn hand_over(error: &anyhow::Error) -> bool {
-    let of_all = |error: &RuntimeError| {
-        matches!(error, RuntimeError::Job { .. } | RuntimeError::Differ { .. })
-    };
+    let of_all = |end: &JobEnd| matches!(end, JobEnd::Job { .. } | JobEnd::Differ { .. });
+    let of_session =
+        |error: &RuntimeError| matches!(error, RuntimeError::Ended(end) if of_all(end));
     // The job ended while this rank was joining it.
     let before_it_began = |error: &JobError| matches!(error, JobError::Ended { .. });
     let Ok(path) = std::env::var(VARIABLE) else { return false };
     let told = |cause: &(dyn std::error::Error + 'static)| {
         cause.downcast_ref().is_some_and(of_all)
+            || cause.downcast_ref().is_some_and(of_session)
             || cause.downcast_ref().is_some_and(before_it_began)
     };
     if !error.chain().any(told) {

@@ -29,7 +29,7 @@ pub mod nccl;
 pub mod nvrtc;
 mod nvtx;
 mod ptx;
-mod settings;
+pub mod settings;
 pub mod work;
 
 pub use card::{Argument, Card, Module, Refusal};

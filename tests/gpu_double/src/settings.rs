@@ -39,27 +39,16 @@ pub fn setting<T>(name: &str, unset: T, read: fn(&str) -> Option<T>) -> T {
     })
 }
 
-fn bytes(text: &str) -> Option<u64> {
+/// Reads a size such as `3 MiB`; `None` if it is none.
+pub fn bytes(text: &str) -> Option<u64> {
     let units = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
     let unit = units.iter().find(|(unit, _)| text.ends_with(unit));
     let (unit, factor) = unit.copied().unwrap_or(("", 1));
     text.strip_suffix(unit)?.trim().parse::<u64>().ok()?.checked_mul(factor)
 }
 
-fn capability(text: &str) -> Option<(i32, i32)> {
+/// Reads a compute capability such as `9.0`; `None` if it is none.
+pub fn capability(text: &str) -> Option<(i32, i32)> {
     let (major, minor) = text.split_once('.')?;
     Some((major.parse().ok()?, minor.parse().ok()?))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_and_capabilities_are_read() {
-        assert_eq!(bytes("512"), Some(512));
-        assert_eq!(bytes("3 MiB"), Some(3 << 20));
-        assert_eq!(bytes("2GB"), None);
-        assert_eq!(capability("8.0"), Some((8, 0)));
-    }
 }

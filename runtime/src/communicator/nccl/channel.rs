@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use graphc_comm::transport::{Receiver, Sender};
 use graphc_ir::sbp::ReduceKind;
 
 use crate::communicator::channel::ChannelEnds;
@@ -14,7 +15,6 @@ use crate::device::cuda::{
 use crate::device::{Port, Turn};
 use crate::error::{Cause, RuntimeError};
 use crate::rectangles::masked_kind;
-use crate::transport::{Receiver, Sender};
 
 /// A rank's sends of one channel.
 pub(crate) struct NcclSend {

@@ -12,6 +12,8 @@ mod channel;
 use std::sync::Arc;
 use std::time::Duration;
 
+use graphc_comm::memory::ArenaRange;
+use graphc_comm::transport::{Offer, Transport};
 use graphc_ir::sbp::{ReduceKind, Sbp};
 use graphc_ir::shard::Rect;
 use graphc_ir::types::DType;
@@ -22,9 +24,7 @@ use crate::collectives::{CollectiveScope, LayoutChange, check_collective, group_
 use crate::device::cuda::{CardMemory, CardMove, CardStream, Cuda, Id, NcclOperation};
 use crate::device::{Port, Turn};
 use crate::error::Cause;
-use crate::memory::ArenaRange;
 use crate::rectangles::{Contribution, along_axis};
-use crate::transport::{Offer, Transport};
 
 pub(crate) use channel::{NcclReceive, NcclSend};
 

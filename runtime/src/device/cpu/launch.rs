@@ -1,5 +1,6 @@
 //! Actors as the processor executes them.
 
+use graphc_comm::memory::HostArena;
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::op::Op;
 use graphc_ir::sbp::ReduceKind;
@@ -14,7 +15,6 @@ use super::super::call::{DeviceCall, ProductPair, Unprepared, With};
 use super::super::local;
 use super::super::port::{Port, Turn};
 use super::{Cpu, CpuStream};
-use crate::memory::HostArena;
 use crate::rectangles::{Move, combine_elements, fill_identity};
 
 /// An actor's work on processors, and the registers of its operands and results.

@@ -5,6 +5,7 @@ mod launch;
 use std::sync::Arc;
 use std::time::Duration;
 
+use graphc_comm::memory::{HostArena, Offered};
 use graphc_ir::learning_rate::GivenRate;
 use graphc_kernels::{
     CustomKernels, KernelContext, KernelError, Prepared, Scratch, ThreadPool, View, ViewMut,
@@ -12,8 +13,8 @@ use graphc_kernels::{
 
 use super::Threads;
 use super::port::{Port, Turn};
+use crate::device::views::{view, view_mut};
 use crate::error::RuntimeError;
-use crate::memory::{HostArena, Offered};
 
 pub(crate) use launch::CpuLaunch;
 
@@ -120,10 +121,10 @@ impl CpuStream {
         let mut views: Vec<View<'_>> = std::mem::take(&mut self.operands);
         let mut places: Vec<ViewMut<'_>> = std::mem::take(&mut self.results);
         views.extend(
-            operands.iter().map(|p| arena.view(p.content_range(turn), p.shape(microbatch))),
+            operands.iter().map(|p| view(arena, p.content_range(turn), p.shape(microbatch))),
         );
         places.extend(
-            results.iter().map(|p| arena.view_mut(p.content_range(turn), p.shape(microbatch))),
+            results.iter().map(|p| view_mut(arena, p.content_range(turn), p.shape(microbatch))),
         );
         let mut cx = KernelContext {
             seed: self.seed,

@@ -1,7 +1,7 @@
 //! The driver, made safe as far as it can be: what is made is given back, and every call is made in its device's context.
 //!
 //! What the driver cannot check is whose memory an operation touches when. That is said by the plan, as for the arena of a
-//! processor (`crate::memory`): registers that are alive at one time do not overlap, and who stands behind whom is known, as streams
+//! processor (`graphc_comm::memory`): registers that are alive at one time do not overlap, and who stands behind whom is known, as streams
 //! and events. Asynchronous copies hold the memory of the host until they are done, see [`Pinned`].
 
 use std::cell::Cell;

@@ -6,9 +6,10 @@
 
 use std::sync::Arc;
 
+use graphc_comm::memory::{ArenaRange, HostArena};
+
 use super::CardShared;
 use super::driver::{CardBuffer, Trouble};
-use crate::memory::{ArenaRange, HostArena};
 
 /// Memory of a card.
 #[derive(Debug)]

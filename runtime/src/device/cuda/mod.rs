@@ -41,6 +41,8 @@ mod workbench;
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use graphc_comm::TransportError;
+use graphc_comm::memory::{HostArena, Offered};
 use graphc_ir::learning_rate::GivenRate;
 use graphc_kernels::cuda::Numbers;
 
@@ -51,8 +53,6 @@ use self::known::RememberedCall;
 use self::nccl::NcclError;
 use self::product::{Multiplier, MultiplierError};
 use crate::error::{Cause, RuntimeError};
-use crate::memory::{HostArena, Offered};
-use crate::transport::TransportError;
 
 pub use driver::Card;
 pub(crate) use driver::{CardRecording, Pinned};

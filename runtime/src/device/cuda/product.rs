@@ -10,12 +10,12 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use cudarc::cublaslt::{result, sys};
+use graphc_comm::memory::ALIGNMENT;
 use graphc_ir::types::DType;
 use graphc_kernels::cuda::{Activation, Epilogue, Matrix, MatrixProduct, Summed};
 
 use super::driver::{CardBuffer, CardContext, Queue, Trouble};
 use super::library::{Library, NotFound};
-use crate::memory::ALIGNMENT;
 
 /// Bytes of memory that the library may work in, as many as its kernels for Hopper want.
 const WORKSPACE: usize = 32 << 20;

@@ -1,7 +1,8 @@
 //! Copies between host and card that neither waits for go through memory of the host that the card reaches.
 
+use graphc_comm::memory::{ArenaRange, HostArena};
+
 use super::driver::{Pinned, Queue, Trouble};
-use crate::memory::{ArenaRange, HostArena};
 
 /// Memory through which copies between host and card go, while neither waits for the other.
 #[derive(Default)]

@@ -7,6 +7,8 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::Duration;
 
+use graphc_comm::TransportError;
+use graphc_comm::memory::{ArenaRange, HostArena};
 use graphc_ir::learning_rate::GivenRate;
 use graphc_ir::types::DType;
 
@@ -21,8 +23,6 @@ use super::product::{Described, Multiplier, ProductAddresses, Refusal};
 use super::staging::HostStaging;
 use super::{CardShared, Cuda};
 use crate::error::Cause;
-use crate::memory::{ArenaRange, HostArena};
-use crate::transport::TransportError;
 
 /// The number of questions that a wait asks at once before it pauses between them.
 const SPINS: usize = 2000;

@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use graphc_comm::memory::ArenaRange;
 use graphc_ir::op::{EvalContext, InPlace, Region};
 use graphc_kernels::cuda::Call;
 
@@ -19,7 +20,6 @@ use super::kernels::load_kernels;
 use super::launch::CardLaunch;
 use super::memory::CardMemory;
 use crate::error::{Cause, RuntimeError};
-use crate::memory::ArenaRange;
 
 /// Bytes between registers, and the multiple at which they begin.
 const GAP: usize = 256;

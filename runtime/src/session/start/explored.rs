@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::common::{Builder, by_rows, layout};
+use graphc_comm::explore::explore;
+use graphc_comm::transport::Patience;
+use graphc_comm::transport::in_process::Hub;
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::types::DType;
 use graphc_plan::{BoxingKind, Layout, Plan, Rate};
 
 use super::*;
-use crate::explore::explore;
-use crate::transport::Patience;
-use crate::transport::in_process::Hub;
 use crate::worker::StepState;
 
 const STEPS: u64 = 2;

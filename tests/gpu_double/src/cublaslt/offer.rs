@@ -54,7 +54,8 @@ impl Offer {
 }
 
 impl Products {
-    fn named(name: &str) -> Option<Products> {
+    /// Returns those that a setting names; `None` if it names none.
+    pub fn named(name: &str) -> Option<Products> {
         match name {
             "first" => Some(Products::First),
             "epilogues" => Some(Products::Epilogues),
@@ -71,16 +72,5 @@ impl Products {
             Products::Epilogues => problem.epilogue != Epilogue::NONE,
             Products::All => true,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn products_are_named() {
-        assert_eq!(Products::named("epilogues"), Some(Products::Epilogues));
-        assert_eq!(Products::named("some"), None);
     }
 }

@@ -31,15 +31,16 @@ impl Making {
         Self { compiler: *COMPILER, source, options: options.to_vec(), what }
     }
 
-    fn file_in(&self, folder: &Path) -> PathBuf {
+    /// Returns the file of a folder in which the text is kept.
+    pub fn file_in(&self, folder: &Path) -> PathBuf {
         let mut hasher = DefaultHasher::new();
         self.hash(&mut hasher);
         folder.join(format!("{:016x}.json", hasher.finish()))
     }
 }
 
-/// Hashes the size of a large file and 4 KiB of each MiB.
-fn hash_file(path: &Path) -> u64 {
+/// Hashes the size of a large file and 4 KiB of each MiB: the same number for the same file, wherever it lies.
+pub fn hash_file(path: &Path) -> u64 {
     let mut hasher = DefaultHasher::new();
     let mut read = || -> std::io::Result<()> {
         let mut file = File::open(path)?;
@@ -81,35 +82,4 @@ pub fn take_or_make<E>(
         let _ = std::fs::write(&part, bytes).and_then(|()| std::fs::rename(&part, &path));
     }
     Ok(text)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn kept_in(folder: &Path, source: &str, made: Result<&str, ()>) -> Result<String, ()> {
-        let making = Making::new(source, &["-G".to_owned()], "ptx");
-        take_or_make(Some(folder), &making, || made.map(str::to_owned))
-    }
-
-    #[test]
-    fn what_was_made_of_the_same_is_kept() {
-        let folder = tempfile::tempdir().expect("a folder");
-        assert_eq!(kept_in(folder.path(), "a", Err(())), Err(()));
-        assert_eq!(kept_in(folder.path(), "a", Ok("of a")), Ok("of a".to_owned()));
-        assert_eq!(kept_in(folder.path(), "a", Err(())), Ok("of a".to_owned()));
-        assert_eq!(kept_in(folder.path(), "b", Err(())), Err(()));
-    }
-
-    #[test]
-    fn a_file_that_is_damaged_or_of_another_source_is_made_again() {
-        let folder = tempfile::tempdir().expect("a folder");
-        assert_eq!(kept_in(folder.path(), "a", Ok("of a")), Ok("of a".to_owned()));
-        let file = Making::new("b", &["-G".to_owned()], "ptx").file_in(folder.path());
-        let other = Making::new("a", &["-G".to_owned()], "ptx").file_in(folder.path());
-        std::fs::copy(&other, file).expect("a copy");
-        assert_eq!(kept_in(folder.path(), "b", Ok("of b")), Ok("of b".to_owned()));
-        std::fs::write(other, "[").expect("it is written");
-        assert_eq!(kept_in(folder.path(), "a", Ok("again")), Ok("again".to_owned()));
-    }
 }

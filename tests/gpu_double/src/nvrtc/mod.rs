@@ -3,8 +3,9 @@
 
 pub mod exports;
 mod find;
-mod kept;
+pub mod kept;
 mod library;
+mod record;
 mod resources;
 
 use std::ffi::{CString, c_char, c_int};
@@ -12,7 +13,8 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use library::{Library, Program};
-pub use resources::{Resources, resources};
+pub use record::Record;
+pub use resources::{Resources, parse_resources, resources};
 
 /// The environment variable with the compiler's file.
 pub const VARIABLE: &str = "GPU_DOUBLE_NVRTC";

@@ -27,11 +27,11 @@ pub fn resources(
 ) -> Result<Vec<Resources>, String> {
     let mut all = options.to_vec();
     all.push("--ptxas-options=-v");
-    compile_as(source, architecture, &all, CompiledText::Log).map(|log| parse(&log))
+    compile_as(source, architecture, &all, CompiledText::Log).map(|log| parse_resources(&log))
 }
 
 /// Reads the assembler's account, of which each kernel has some lines.
-fn parse(log: &str) -> Vec<Resources> {
+pub fn parse_resources(log: &str) -> Vec<Resources> {
     let mut all: Vec<Resources> = Vec::new();
     for line in log.lines() {
         if let Some(name) = line.split("entry function '").nth(1) {
@@ -51,20 +51,4 @@ fn parse(log: &str) -> Vec<Resources> {
 fn number(line: &str, word: &str) -> Option<usize> {
     let (before, _) = line.split_once(word)?;
     before.rsplit([' ', ',']).next()?.parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_account_of_the_assembler_is_read() {
-        let log = "ptxas info    : 0 bytes gmem\n\
-            ptxas info    : Compiling entry function 'join' for 'sm_80'\n\
-            ptxas info    : Function properties for join\n\
-            ptxas         .     0 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads\n\
-            ptxas info    : Used 32 registers, used 1 barriers, 1024 bytes smem, 368 bytes cmem[0]\n";
-        let expected = Resources { entry: "join".into(), registers: 32, shared: 1024, spills: 12 };
-        assert_eq!(parse(log), [expected]);
-    }
 }

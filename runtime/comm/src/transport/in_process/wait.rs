@@ -21,7 +21,7 @@ pub(super) struct ParkingSpot {
     asleep: AtomicBool,
     thread: Mutex<Option<Thread>>,
     /// The token that `unpark` leaves for `park`, in tests that explore.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "explore"))]
     token: AtomicBool,
 }
 
@@ -40,7 +40,7 @@ impl ParkingSpot {
 
     #[cold]
     fn unpark_thread(&self) {
-        #[cfg(test)]
+        #[cfg(any(test, feature = "explore"))]
         self.token.store(true, Ordering::SeqCst);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(thread) = thread {
@@ -62,12 +62,12 @@ impl ParkingSpot {
 }
 
 impl ParkingSpot {
-    #[cfg(not(test))]
+    #[cfg(not(any(test, feature = "explore")))]
     fn park(&self) {
         std::thread::park_timeout(NAP);
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "explore"))]
     fn park(&self) {
         if !exploring() {
             std::thread::park_timeout(NAP);

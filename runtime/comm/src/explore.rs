@@ -3,27 +3,27 @@
 //! In tests that explore, threads are those of shuttle, one of which runs at a time, and every point lets its scheduler
 //! choose who goes on. Between two points nobody else runs; so points stand before each change that another thread may
 //! see, and sleeping is going from point to point until somebody wakes the sleeper. A wake-up that gets lost is then a
-//! test that never ends, which shuttle reports with the schedule. Memory orders are not explored. Elsewhere a point is
-//! nothing.
+//! test that never ends, which shuttle reports with the schedule. Memory orders are not explored. Without the feature
+//! `explore`, which tests of other crates switch on, a point is nothing.
 
-#[cfg(test)]
-pub(crate) use points::explore;
-pub(crate) use points::{exploring, point};
+#[cfg(any(test, feature = "explore"))]
+pub use points::explore;
+pub use points::{exploring, point};
 
-#[cfg(not(test))]
+#[cfg(not(any(test, feature = "explore")))]
 mod points {
     /// A point.
     #[inline(always)]
-    pub(crate) fn point() {}
+    pub fn point() {}
 
     /// Whether threads are a test's that explores.
     #[inline(always)]
-    pub(crate) const fn exploring() -> bool {
+    pub const fn exploring() -> bool {
         false
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "explore"))]
 mod points {
     use std::cell::Cell;
 
@@ -32,19 +32,19 @@ mod points {
     }
 
     /// A point.
-    pub(crate) fn point() {
+    pub fn point() {
         if exploring() {
             shuttle::thread::yield_now();
         }
     }
 
     /// Whether threads are a test's that explores.
-    pub(crate) fn exploring() -> bool {
+    pub fn exploring() -> bool {
         EXPLORING.get()
     }
 
     /// Runs `work` under so many schedules.
-    pub(crate) fn explore(schedules: usize, work: impl Fn() + Send + Sync + 'static) {
+    pub fn explore(schedules: usize, work: impl Fn() + Send + Sync + 'static) {
         EXPLORING.set(true);
         let work = std::sync::Arc::new(work);
         let random = std::sync::Arc::clone(&work);

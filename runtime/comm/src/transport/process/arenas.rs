@@ -21,7 +21,7 @@ unsafe impl ProvidedMemory for OfferedSegment {
         self.segment.start()
     }
 
-    fn len(&self) -> usize {
+    fn bytes(&self) -> usize {
         self.segment.len()
     }
 }
@@ -53,7 +53,7 @@ unsafe impl ProvidedMemory for OutboxBlock {
         self.outbox.block_start(self.offset, self.bytes)
     }
 
-    fn len(&self) -> usize {
+    fn bytes(&self) -> usize {
         self.bytes as usize
     }
 }

@@ -12,8 +12,9 @@ pub(crate) mod handshake;
 mod line;
 mod wire;
 
-pub(crate) use activity::Activity;
-pub(crate) use activity::{enter_activity, note_waiting};
+pub use activity::Activity;
+pub use activity::enter_activity;
+pub(crate) use activity::note_waiting;
 pub(crate) use door::Door;
 pub(crate) use line::JobLine;
 pub(crate) use wire::{ControlMessage, Member, read_message, write_message};

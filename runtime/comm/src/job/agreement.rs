@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 
 use super::Job;
 use crate::control::{ControlMessage, note_waiting};
-use crate::error::RuntimeError;
+use crate::end::JobEnd;
 
 /// The number of characters of a value that an account shows.
 const SHOWN: usize = 60;
@@ -63,13 +63,13 @@ impl Agreement {
     }
 
     /// Returns the bytes to be sent.
-    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+    pub fn to_bytes(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
     }
 
     /// Reads the agreement that was sent. All ranks run one version, they could not have met otherwise; so it can be
     /// read.
-    pub(crate) fn from_bytes(bytes: &[u8]) -> Self {
+    pub fn from_bytes(bytes: &[u8]) -> Self {
         serde_json::from_slice(bytes).unwrap_or_default()
     }
 
@@ -95,35 +95,31 @@ impl Job {
     /// Compares what the ranks have. All of them call it, with the same `what`, which is used once in a job.
     ///
     /// # Errors
-    /// [`RuntimeError::Differ`] on all ranks where they differ, with each field, its values, and who has them;
-    /// [`RuntimeError::Job`] where the job ends before all have come.
-    pub fn agree(&self, what: &str, own: &Agreement) -> Result<(), RuntimeError> {
+    /// [`JobEnd::Differ`] on all ranks where they differ, with each field, its values, and who has them;
+    /// [`JobEnd::Job`] where the job ends before all have come.
+    pub fn agree(&self, what: &str, own: &Agreement) -> Result<(), JobEnd> {
         let all = self.gather_bytes(format!("agreement on {what}"), &own.to_bytes())?;
         let all: Vec<Agreement> = all.iter().map(|bytes| Agreement::from_bytes(bytes)).collect();
         match list_differences(&all) {
             None => Ok(()),
-            Some(fields) => Err(RuntimeError::Differ { what: what.to_owned(), fields }),
+            Some(fields) => Err(JobEnd::Differ { what: what.to_owned(), fields }),
         }
     }
 
     /// Brings `bytes` under a name, and gets those of all ranks.
-    pub(super) fn gather_bytes(
-        &self,
-        key: String,
-        bytes: &[u8],
-    ) -> Result<Vec<Vec<u8>>, RuntimeError> {
+    pub(super) fn gather_bytes(&self, key: String, bytes: &[u8]) -> Result<Vec<Vec<u8>>, JobEnd> {
         if let Some(ended) = self.line.end_reason() {
             return Err(ended);
         }
         let _waiting = note_waiting(|| format!("for all ranks in {key}"));
         self.line.send_message(&ControlMessage::Gather { key: key.clone() }, bytes);
         let gathered = self.line.wait_for_gathered(&key);
-        gathered.ok_or_else(|| self.line.end_reason().unwrap_or(RuntimeError::ShutDown))
+        gathered.ok_or_else(|| self.line.end_reason().unwrap_or(JobEnd::ShutDown))
     }
 }
 
 /// Lists the fields that are not the same on all ranks, a line each.
-pub(crate) fn list_differences(all: &[Agreement]) -> Option<String> {
+pub fn list_differences(all: &[Agreement]) -> Option<String> {
     let mut names: Vec<&str> = Vec::new();
     for field in all.iter().flat_map(|agreement| &agreement.0) {
         if !names.contains(&field.name.as_str()) {

@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::control::Activity;
-use crate::error::RuntimeError;
+use crate::end::JobEnd;
 pub use crate::error::TransportError;
 use crate::memory::HostArena;
-pub(crate) use crate::memory::{Lent, Offered};
+pub use crate::memory::{Lent, Offered};
 
 pub mod in_process;
 mod links;
@@ -49,7 +49,7 @@ pub(crate) fn describe_tag(tag: u32) -> String {
 }
 
 /// Communication of one rank. `tag`s name endpoints: both ends ask with the same tag.
-pub(crate) trait Transport: Send + Sync {
+pub trait Transport: Send + Sync {
     /// Returns this rank.
     fn rank(&self) -> u32;
 
@@ -122,10 +122,10 @@ pub(crate) trait Transport: Send + Sync {
     }
 
     /// Ends the job on every rank; the first reason given stays. All waits end soon after.
-    fn end_job(&self, reason: RuntimeError);
+    fn end_job(&self, reason: JobEnd);
 
     /// Returns the reason why the job has ended, if it has.
-    fn end_reason(&self) -> Option<RuntimeError>;
+    fn end_reason(&self) -> Option<JobEnd>;
 }
 
 /// The pieces that a rank offers to one peer in an exchange.
@@ -138,7 +138,7 @@ pub struct Offer {
 }
 
 /// A rendezvous of the ranks of a group, used for one exchange after the other.
-pub(crate) trait ExchangeGroup: Send {
+pub trait ExchangeGroup: Send {
     /// Shows `pieces` to the peers named in `offers` and calls `read(i, pieces)` with those of each peer `takes[i]`, in
     /// the order of `takes`. Every take has its offer and every offer its take. When it returns all peers have read:
     /// the memory may be written again. Returns how long it has waited.
@@ -160,10 +160,10 @@ pub(crate) trait ExchangeGroup: Send {
 }
 
 /// The work of a rank on memory that all have lent: given the rank's index in the group, what it has lent.
-pub(crate) type Work<'w> = dyn for<'l> FnMut(&(dyn Fn(usize) -> &'l [Lent<'l>] + 'l)) + 'w;
+pub type Work<'w> = dyn for<'l> FnMut(&(dyn Fn(usize) -> &'l [Lent<'l>] + 'l)) + 'w;
 
 /// A group whose ranks write each other's memory.
-pub(crate) trait Lending {
+pub trait Lending {
     /// Lends `own` to all peers and does `work` once every rank has lent as many pieces. Ranks must touch disjoint parts.
     /// When it returns all ranks are done. Returns how long it has waited.
     ///

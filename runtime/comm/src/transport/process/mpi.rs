@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::frames::{FrameHead, HEAD, Inboxes, Received, lock_mutex};
-use crate::error::RuntimeError;
+use crate::end::JobEnd;
 use crate::mpi::{Flying, MpiWorld};
 
 /// The longest message; longer frames go in several.
@@ -129,7 +129,7 @@ impl Mpi {
             self.take_frames(&mut receiving).and_then(|came| Ok(self.reclaim_sent()? || came));
         moved.unwrap_or_else(|error| {
             let (rank, line) = (self.inboxes.rank, &self.inboxes.line);
-            line.fail(RuntimeError::Program { reason: format!("rank {rank}: {error}") });
+            line.fail(JobEnd::Program { reason: format!("rank {rank}: {error}") });
             false
         })
     }

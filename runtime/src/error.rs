@@ -1,13 +1,10 @@
 //! Errors of plans that are loaded or run.
 
+use graphc_comm::{JobEnd, TransportError};
 use graphc_host::tensor::TensorError;
 use graphc_ir::text::suggest_name;
 use graphc_ir::types::{TensorType, format_bytes};
 use graphc_kernels::KernelError;
-
-pub use transport::TransportError;
-
-mod transport;
 
 /// The reason why a session cannot be made or a step has failed.
 #[derive(Clone, PartialEq, thiserror::Error)]
@@ -157,29 +154,9 @@ pub enum RuntimeError {
     /// A rank failed; all ranks have stopped.
     #[error(transparent)]
     Failed(#[from] Failure),
-    /// The session was dropped before the step was done.
-    #[error("the session was shut down before the step was done")]
-    ShutDown,
-    /// The ranks differ in something that all must have alike.
-    #[error("the ranks differ in what must be the same on all ({what}):\n{fields}")]
-    Differ {
-        /// The subject of the agreement.
-        what: String,
-        /// A line for each field: its values, and which ranks have them.
-        fields: String,
-    },
-    /// The job has ended: some rank has failed, died or fallen silent.
-    #[error("{report}")]
-    Job {
-        /// The account: who, where, why, and what each rank was doing.
-        report: String,
-    },
-    /// The program that runs this rank cannot go on.
-    #[error("{reason}")]
-    Program {
-        /// The reason.
-        reason: String,
-    },
+    /// The job has ended, here or on another rank.
+    #[error(transparent)]
+    Ended(JobEnd),
     /// A peer did not answer outside of a step.
     #[error(transparent)]
     Transport(#[from] TransportError),
@@ -243,6 +220,29 @@ impl RuntimeError {
 
     pub(crate) fn invalid_plan(reason: impl Into<String>) -> Self {
         Self::Plan { reason: reason.into() }
+    }
+}
+
+impl From<JobEnd> for RuntimeError {
+    /// Returns the runtime's own error where that has ended the job.
+    fn from(end: JobEnd) -> Self {
+        let own = match &end {
+            JobEnd::Own(own) => own.downcast_ref::<Self>().cloned(),
+            JobEnd::Transport(error) => Some(error.clone().into()),
+            _ => None,
+        };
+        own.unwrap_or(Self::Ended(end))
+    }
+}
+
+impl From<RuntimeError> for JobEnd {
+    fn from(error: RuntimeError) -> Self {
+        match error {
+            RuntimeError::Ended(end) => end,
+            RuntimeError::Transport(error) => error.into(),
+            RuntimeError::Failed(_) => Self::from_error_of_rank(error),
+            error => Self::from_error(error),
+        }
     }
 }
 

@@ -175,11 +175,7 @@ impl JobOptions {
     ///
     /// # Errors
     /// [`JobError::Environment`] where URL, rank or a variable makes no sense.
-    pub(crate) fn at_with_environment(
-        url: &str,
-        rank: u32,
-        world_size: u32,
-    ) -> Result<Self, JobError> {
+    pub fn at_with_environment(url: &str, rank: u32, world_size: u32) -> Result<Self, JobError> {
         let mut options = Self::from_url(url, rank, world_size)?;
         options.links = read_links()?;
         options.with_place()?.with_wishes()

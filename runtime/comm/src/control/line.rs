@@ -11,7 +11,7 @@ use graphc_host::threads;
 
 use super::activity::Activities;
 use super::wire::{ControlMessage, Member, read_message, write_message};
-use crate::error::RuntimeError;
+use crate::end::JobEnd;
 use crate::standstill::{Looks, WaitingTime};
 
 /// The longest time that messages of a rank that has left may still be under way: a few retransmissions of TCP.
@@ -28,7 +28,7 @@ pub(crate) struct JobLine {
     writer: Mutex<TcpStream>,
     over: AtomicBool,
     /// The reason why it ended, as known here first.
-    reason: OnceLock<RuntimeError>,
+    reason: OnceLock<JobEnd>,
     inbox: Mutex<LineInbox>,
     changed: Condvar,
 }
@@ -123,11 +123,8 @@ impl JobLine {
     }
 
     /// Ends the job on all ranks.
-    pub(crate) fn fail(&self, reason: RuntimeError) {
-        let text = match &reason {
-            RuntimeError::Failed(_) => reason.to_string(),
-            _ => format!("rank {}: {reason}", self.rank),
-        };
+    pub(crate) fn fail(&self, reason: JobEnd) {
+        let text = reason.text_of_rank(self.rank);
         if self.reason.set(reason).is_ok() && !self.is_over() {
             self.send_message(&ControlMessage::Failed { reason: text }, &[]);
         }
@@ -136,13 +133,13 @@ impl JobLine {
     }
 
     /// Returns the reason why the job has ended, if it has. The account of all ranks may take a moment to come.
-    pub(crate) fn end_reason(&self) -> Option<RuntimeError> {
+    pub(crate) fn end_reason(&self) -> Option<JobEnd> {
         if !self.is_over() {
             return None;
         }
         let report = self.wait_for_inbox(ACCOUNT, |inbox| inbox.report.clone());
-        let local = || self.reason.get().cloned().unwrap_or(RuntimeError::ShutDown);
-        Some(report.map_or_else(local, |report| RuntimeError::Job { report }))
+        let local = || self.reason.get().cloned().unwrap_or(JobEnd::ShutDown);
+        Some(report.map_or_else(local, |report| JobEnd::Job { report }))
     }
 
     pub(crate) fn send_message(&self, message: &ControlMessage, bytes: &[u8]) {

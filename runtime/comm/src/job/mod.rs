@@ -31,17 +31,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use graphc_ir::enter_span;
-use graphc_plan::PLAN_VERSION;
 
 use crate::control::{ControlMessage, JobLine, Member, read_message};
-use crate::error::RuntimeError;
+use crate::end::JobEnd;
 use crate::transport::process::{Fabric, FabricParts, OutsideNetwork, ProcessTransport};
 use crate::transport::{Patience, Transport};
 use coordinator::Coordinator;
 
 pub use crate::transport::TransportLinks;
 pub use agreement::Agreement;
-pub(crate) use agreement::list_differences;
+pub use agreement::list_differences;
 pub use error::JobError;
 pub use options::{JobOptions, Meeting};
 pub use port::free_port;
@@ -167,8 +166,8 @@ impl Job {
     /// data: it goes through rank 0.
     ///
     /// # Errors
-    /// [`RuntimeError::Job`] where the job ends before all have come.
-    pub fn all_gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, RuntimeError> {
+    /// [`JobEnd::Job`] where the job ends before all have come.
+    pub fn all_gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, JobEnd> {
         let number = self.gathers.fetch_add(1, Ordering::Relaxed);
         self.gather_bytes(format!("exchange {number}"), bytes)
     }
@@ -177,7 +176,7 @@ impl Job {
     ///
     /// # Errors
     /// As [`Job::all_gather`].
-    pub fn from_rank_0(&self, bytes: &[u8]) -> Result<Vec<u8>, RuntimeError> {
+    pub fn from_rank_0(&self, bytes: &[u8]) -> Result<Vec<u8>, JobEnd> {
         let own: &[u8] = if self.rank() == 0 { bytes } else { &[] };
         Ok(self.all_gather(own)?.swap_remove(0))
     }
@@ -186,13 +185,13 @@ impl Job {
     ///
     /// # Errors
     /// As [`Job::all_gather`].
-    pub fn barrier(&self) -> Result<(), RuntimeError> {
+    pub fn barrier(&self) -> Result<(), JobEnd> {
         self.all_gather(&[]).map(|_| ())
     }
 
     /// Ends the job on all ranks because this one cannot go on.
     pub fn fail(&self, reason: impl std::fmt::Display) {
-        self.line.fail(RuntimeError::Program { reason: reason.to_string() });
+        self.line.fail(JobEnd::Program { reason: reason.to_string() });
     }
 
     /// Returns the activities of this process's workers, and for whom they wait: a line each.
@@ -201,17 +200,17 @@ impl Job {
     }
 
     /// Returns the reason why the job has ended, if it has: who, where, why, and what each rank was doing.
-    pub fn end_reason(&self) -> Option<RuntimeError> {
+    pub fn end_reason(&self) -> Option<JobEnd> {
         self.line.end_reason()
     }
 
     /// Returns the number of the session that begins; all ranks make theirs in the same order.
-    pub(crate) fn next_session(&self) -> u64 {
+    pub fn next_session(&self) -> u64 {
         self.sessions.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Makes a transport with tags of its own; all ranks make theirs in the same order.
-    pub(crate) fn new_transport(&self, timeout: Duration) -> Arc<dyn Transport> {
+    pub fn new_transport(&self, timeout: Duration) -> Arc<dyn Transport> {
         let number = self.transports.fetch_add(1, Ordering::Relaxed);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         // Spinning pays where every rank has a core; otherwise it keeps the peer from answering.
@@ -273,7 +272,7 @@ fn meet_peers(
 
 /// Returns the version that must be the same build: other versions may take the same plan for something else.
 fn protocol_version() -> String {
-    format!("{}, plans of version {PLAN_VERSION}", env!("CARGO_PKG_VERSION"))
+    env!("CARGO_PKG_VERSION").to_owned()
 }
 
 /// Returns the name of the host, for processes that can see each other's memory: one kernel, one set of process numbers, one

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 /// The looks of a thread that looks often.
-pub(crate) struct Looks {
+pub struct Looks {
     last: Instant,
     /// The time between two looks beyond which it is a standstill.
     long: Duration,
@@ -12,25 +12,25 @@ pub(crate) struct Looks {
 
 impl Looks {
     /// Starts to look, several times in so long a time.
-    pub(crate) fn new(heartbeat: Duration) -> Self {
+    pub fn new(heartbeat: Duration) -> Self {
         Self { last: Instant::now(), long: heartbeat / 2 }
     }
 
     /// Looks at this time, and returns how long this process has stood still since the last look, where it has.
-    pub(crate) fn look(&mut self, now: Instant) -> Option<Duration> {
+    pub fn look(&mut self, now: Instant) -> Option<Duration> {
         let since = now.saturating_duration_since(self.last);
         self.last = now;
         Some(since).filter(|&since| since > self.long)
     }
 
     /// Leaves out the time that the thread itself has waited since the last look: it was no standstill.
-    pub(crate) fn skip_wait(&mut self) {
+    pub fn skip_wait(&mut self) {
         self.last = Instant::now();
     }
 }
 
 /// A wait, whose time does not pass while this process stands still.
-pub(crate) struct WaitingTime {
+pub struct WaitingTime {
     begun: Instant,
     looks: Looks,
     still: Duration,
@@ -38,7 +38,7 @@ pub(crate) struct WaitingTime {
 
 impl WaitingTime {
     /// Begins one that ends after this time, and in which somebody looks more often than that.
-    pub(crate) fn begin(timeout: Duration) -> Self {
+    pub fn begin(timeout: Duration) -> Self {
         /// A machine that is busy keeps a thread from looking for so long.
         const BUSY: Duration = Duration::from_secs(1);
         let begun = Instant::now();
@@ -48,7 +48,7 @@ impl WaitingTime {
 
     /// Returns the time that it has lasted.
     #[inline]
-    pub(crate) fn elapsed(&mut self) -> Duration {
+    pub fn elapsed(&mut self) -> Duration {
         self.elapsed_at(Instant::now())
     }
 

@@ -35,7 +35,7 @@ use std::time::Duration;
 
 use super::{Body, ExchangeGroup, Patience, Receiver, Sender, Transport, TransportError};
 use crate::control::Activity;
-use crate::error::RuntimeError;
+use crate::end::JobEnd;
 use crate::memory::{HostArena, Offered};
 use arenas::{allocate_in_outbox, offer_segment};
 pub(crate) use bell::Bell;
@@ -194,11 +194,11 @@ impl Transport for ProcessTransport {
         self.fabric.bell.bell().ring();
     }
 
-    fn end_job(&self, reason: RuntimeError) {
+    fn end_job(&self, reason: JobEnd) {
         self.fabric.line.fail(reason);
     }
 
-    fn end_reason(&self) -> Option<RuntimeError> {
+    fn end_reason(&self) -> Option<JobEnd> {
         self.fabric.line.end_reason()
     }
 

@@ -11,18 +11,18 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::process::Bell;
 use super::{ExchangeGroup, Patience, Receiver, Sender, Transport, TransportError};
-use crate::error::RuntimeError;
+use crate::end::JobEnd;
 use crate::standstill::WaitingTime;
 use mailbox::{Mail, MailGroup};
 use ring::{Ring, RingReceiver, RingSender};
 
 /// The state that all ranks of a process share.
 #[derive(Debug)]
-pub(crate) struct Hub {
+pub struct Hub {
     direct: bool,
     patience: Patience,
     over: AtomicBool,
-    reason: OnceLock<RuntimeError>,
+    reason: OnceLock<JobEnd>,
     endpoints: Mutex<Endpoints>,
     /// The bell that every channel rings, for those who wait for several.
     bell: Bell,
@@ -37,12 +37,12 @@ struct Endpoints {
 
 impl Hub {
     /// Makes a hub whose ranks read each other's memory in place.
-    pub(crate) fn new(patience: Patience) -> Arc<Self> {
+    pub fn new(patience: Patience) -> Arc<Self> {
         Arc::new(Self::with_patience(patience, true))
     }
 
     /// Makes a hub whose ranks pack messages, as those of several processes must.
-    pub(crate) fn new_packed(patience: Patience) -> Arc<Self> {
+    pub fn new_packed(patience: Patience) -> Arc<Self> {
         Arc::new(Self::with_patience(patience, false))
     }
 
@@ -53,7 +53,7 @@ impl Hub {
     }
 
     /// Makes the transport of one rank.
-    pub(crate) fn new_transport(self: &Arc<Self>, rank: u32) -> Arc<dyn Transport> {
+    pub fn new_transport(self: &Arc<Self>, rank: u32) -> Arc<dyn Transport> {
         Arc::new(InProcess { hub: Arc::clone(self), rank })
     }
 
@@ -166,13 +166,13 @@ impl Transport for InProcess {
         Ok(Box::new(RingReceiver::new(Arc::clone(&self.hub), ring, tag, (from, self.rank))))
     }
 
-    fn end_job(&self, reason: RuntimeError) {
+    fn end_job(&self, reason: JobEnd) {
         // The first reason stays; where one is there already the job is over anyway.
         let _ = self.hub.reason.set(reason);
         self.hub.over.store(true, Ordering::SeqCst);
     }
 
-    fn end_reason(&self) -> Option<RuntimeError> {
+    fn end_reason(&self) -> Option<JobEnd> {
         self.hub.is_over().then(|| self.hub.reason.get().cloned()).flatten()
     }
 }

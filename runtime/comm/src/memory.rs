@@ -2,7 +2,7 @@
 //!
 //! An arena is shared by the workers of a rank. Who may touch which bytes when is said by the plan: registers that are
 //! alive at one time do not overlap, and a worker reads or fills a register only while the machine's credits let it
-//! ([`graphc_plan::machine::Machine::find_blocker`]). News of credits travel through channels and so order the accesses.
+//! (`graphc_plan::machine::Machine::find_blocker`). News of credits travel through channels and so order the accesses.
 //!
 //! The `unsafe` of this file lends bytes of arenas. Every access is checked to be inside the arena, and
 //! every address to fit its element type.
@@ -13,19 +13,17 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr::NonNull;
 
-use graphc_ir::types::DType;
-use graphc_kernels::{View, ViewMut};
 use memmap2::{MmapOptions, MmapRaw};
 
 /// Alignment of arenas and registers in bytes: a cache line, and the widest vector.
-pub(crate) const ALIGNMENT: usize = 64;
+pub const ALIGNMENT: usize = 64;
 
 /// The bytes from which on an arena has pages of its own: a large page of most systems.
 const LARGE: usize = 1 << 21;
 
 /// The memory of one rank: zeroed, aligned, of fixed size.
 #[derive(Debug)]
-pub(crate) struct HostArena {
+pub struct HostArena {
     start: NonNull<u8>,
     bytes: usize,
     owner: ArenaOwner,
@@ -51,19 +49,19 @@ enum ArenaOwner {
 /// Memory for an arena that somebody else has made, who takes it back when this is dropped.
 ///
 /// # Safety
-/// As long as this lives, there are `len` initialized bytes at `start`, and nobody else touches them but by what the arena lends.
-pub(crate) unsafe trait ProvidedMemory: std::fmt::Debug + Send + Sync {
+/// As long as this lives, there are `bytes` initialized bytes at `start`, and nobody else touches them but by what the arena lends.
+pub unsafe trait ProvidedMemory: std::fmt::Debug + Send + Sync {
     /// Returns the first byte.
     fn start(&self) -> *mut u8;
 
     /// Returns the number of bytes.
-    fn len(&self) -> usize;
+    fn bytes(&self) -> usize;
 }
 
 /// Memory that a transport offers to the device of a rank: zeros, which other processes of this host map and read and write in
 /// place as long as it is kept.
 #[derive(Debug)]
-pub(crate) struct Offered(pub(crate) Box<dyn ProvidedMemory>);
+pub struct Offered(pub Box<dyn ProvidedMemory>);
 
 // SAFETY: an arena owns plain bytes.
 unsafe impl Send for HostArena {}
@@ -72,26 +70,31 @@ unsafe impl Sync for HostArena {}
 
 /// Bytes of an arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ArenaRange {
-    pub(crate) offset: usize,
-    pub(crate) bytes: usize,
+pub struct ArenaRange {
+    /// The place of its first byte in the arena.
+    pub offset: usize,
+    /// The number of bytes.
+    pub bytes: usize,
 }
 
 impl ArenaRange {
     /// Returns the range of a part of it.
-    pub(crate) fn subrange(self, range: &Range<usize>) -> ArenaRange {
+    #[inline]
+    pub fn subrange(self, range: &Range<usize>) -> ArenaRange {
         assert!(range.start <= range.end && range.end <= self.bytes, "part of a register");
         ArenaRange { offset: self.offset + range.start, bytes: range.len() }
     }
 
-    pub(crate) fn overlaps(self, other: ArenaRange) -> bool {
+    /// Whether both have a byte in common.
+    #[inline]
+    pub fn overlaps(self, other: ArenaRange) -> bool {
         self.offset < other.offset + other.bytes && other.offset < self.offset + self.bytes
     }
 }
 
 /// Memory of one rank that others read and write for the time of an exchange.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lent<'a> {
+pub struct Lent<'a> {
     start: NonNull<u8>,
     bytes: usize,
     arena: PhantomData<&'a HostArena>,
@@ -107,15 +110,17 @@ impl<'a> Lent<'a> {
     ///
     /// # Safety
     /// It is mapped, readable and writable, for `'a`, and its owner has lent it for the time that this is used.
-    pub(crate) unsafe fn from_mapped(start: NonNull<u8>, bytes: usize) -> Self {
+    pub unsafe fn from_mapped(start: NonNull<u8>, bytes: usize) -> Self {
         Self { start, bytes, arena: PhantomData }
     }
 
     /// Returns the bytes, to be shown to others.
-    pub(crate) fn bytes(&self) -> &'a [u8] {
+    #[inline]
+    pub fn bytes(&self) -> &'a [u8] {
         self.read(&(0..self.bytes))
     }
 
+    #[inline]
     fn address(&self, range: &Range<usize>) -> *mut u8 {
         assert!(range.start <= range.end && range.end <= self.bytes, "part of what is lent");
         // SAFETY: inside what was lent, or one past it.
@@ -123,43 +128,38 @@ impl<'a> Lent<'a> {
     }
 
     /// Returns bytes to be read.
-    pub(crate) fn read(&self, range: &Range<usize>) -> &'a [u8] {
+    #[inline]
+    pub fn read(&self, range: &Range<usize>) -> &'a [u8] {
         // SAFETY: inside the arena, initialized; ranks cut what is lent into parts, and no part has two ranks that touch
         // it, its owner included, until the exchange is over.
         unsafe { std::slice::from_raw_parts(self.address(range), range.len()) }
     }
 
     /// Returns elements of four bytes to be read and written in turn; bytes beyond the last are left out.
-    pub(crate) fn cells(&self, range: &Range<usize>) -> &'a [Cell<[u8; 4]>] {
+    #[inline]
+    pub fn cells(&self, range: &Range<usize>) -> &'a [Cell<[u8; 4]>] {
         let elements = self.address(range).cast::<Cell<[u8; 4]>>();
         // SAFETY: as in `read`; cells have the layout of bytes, and one thread touches them.
         unsafe { std::slice::from_raw_parts(elements, range.len() / 4) }
     }
 
     /// Whether both stand for the same bytes.
-    pub(crate) fn is_same(&self, other: &Lent<'_>) -> bool {
+    #[inline]
+    pub fn is_same(&self, other: &Lent<'_>) -> bool {
         (self.start, self.bytes) == (other.start, other.bytes)
     }
 
     /// Returns bytes to be written.
-    pub(crate) fn write(&self, range: &Range<usize>) -> &'a mut [u8] {
+    #[inline]
+    pub fn write(&self, range: &Range<usize>) -> &'a mut [u8] {
         // SAFETY: as in `read`.
         unsafe { std::slice::from_raw_parts_mut(self.address(range), range.len()) }
     }
 }
 
-/// The shape of a shard, as a kernel is told it beside its elements.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ShardShape<'a> {
-    pub(crate) dtype: DType,
-    pub(crate) extent: &'a [usize],
-    pub(crate) global: &'a [usize],
-    pub(crate) origin: &'a [usize],
-}
-
 impl HostArena {
     /// Makes an arena of zeros; `None` where the system has not so much.
-    pub(crate) fn new(bytes: u64) -> Option<Self> {
+    pub fn new(bytes: u64) -> Option<Self> {
         let bytes = usize::try_from(bytes).ok()?.max(ALIGNMENT);
         if bytes >= LARGE {
             return Self::of_pages(bytes);
@@ -186,12 +186,14 @@ impl HostArena {
     }
 
     /// Makes an arena in memory that somebody else has made; `None` where that lies nowhere.
-    pub(crate) fn from_provided(memory: Box<dyn ProvidedMemory>) -> Option<Self> {
-        let (start, bytes) = (NonNull::new(memory.start())?, memory.len());
+    pub fn from_provided(memory: Box<dyn ProvidedMemory>) -> Option<Self> {
+        let (start, bytes) = (NonNull::new(memory.start())?, memory.bytes());
         Some(Self { start, bytes, owner: ArenaOwner::Provided { memory } })
     }
 
-    fn address(&self, place: ArenaRange) -> *mut u8 {
+    /// Returns the address of bytes, which are inside the arena.
+    #[inline]
+    pub fn address(&self, place: ArenaRange) -> *mut u8 {
         let end = place.offset.checked_add(place.bytes);
         assert!(end.is_some_and(|end| end <= self.bytes), "{place:?} is inside the arena");
         // SAFETY: inside the allocation, or one past it.
@@ -199,46 +201,26 @@ impl HostArena {
     }
 
     /// Returns bytes to be read.
-    pub(crate) fn read(&self, place: ArenaRange) -> &[u8] {
+    #[inline]
+    pub fn read(&self, place: ArenaRange) -> &[u8] {
         // SAFETY: inside the allocation, initialized; nobody writes there, see the head of this file.
         unsafe { std::slice::from_raw_parts(self.address(place), place.bytes) }
     }
 
     /// Returns bytes to be written.
     #[expect(clippy::mut_from_ref, reason = "exclusive by the plan, see the head of this file")]
-    pub(crate) fn write(&self, place: ArenaRange) -> &mut [u8] {
+    #[inline]
+    pub fn write(&self, place: ArenaRange) -> &mut [u8] {
         // SAFETY: inside the allocation, initialized; nobody else reads or writes, see the head of this file.
         unsafe { std::slice::from_raw_parts_mut(self.address(place), place.bytes) }
     }
 
     /// Returns bytes that other ranks may read and write.
-    pub(crate) fn lend(&self, place: ArenaRange) -> Lent<'_> {
+    #[inline]
+    pub fn lend(&self, place: ArenaRange) -> Lent<'_> {
         let start = NonNull::new(self.address(place)).expect("an address inside an allocation");
         Lent { start, bytes: place.bytes, arena: PhantomData }
     }
-
-    /// Returns a shard to be read by a kernel.
-    pub(crate) fn view<'a>(&'a self, place: ArenaRange, shape: ShardShape<'a>) -> View<'a> {
-        check_shape(place, shape);
-        let data = self.address(place);
-        // SAFETY: aligned and of the shape's size, as just checked; alive as the arena; an output of the same call is
-        // the same memory only where `Operation::in_place` has the pair, as is proven of every plan.
-        unsafe { View::new(shape.dtype, shape.extent, shape.global, shape.origin, data) }
-    }
-
-    /// Returns a shard to be written by a kernel.
-    pub(crate) fn view_mut<'a>(&'a self, place: ArenaRange, shape: ShardShape<'a>) -> ViewMut<'a> {
-        check_shape(place, shape);
-        let data = self.address(place);
-        // SAFETY: as in `view`; nobody else reaches it, see the head of this file.
-        unsafe { ViewMut::new(shape.dtype, shape.extent, shape.global, shape.origin, data) }
-    }
-}
-
-fn check_shape(place: ArenaRange, shape: ShardShape<'_>) {
-    let elements: usize = shape.extent.iter().product();
-    assert!(place.offset.is_multiple_of(ALIGNMENT), "registers are aligned");
-    assert_eq!(place.bytes, elements * shape.dtype.size(), "a register has its shape's bytes");
 }
 
 impl Drop for HostArena {

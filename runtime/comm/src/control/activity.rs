@@ -8,7 +8,7 @@ use std::time::Instant;
 
 /// The activity of one thread.
 #[derive(Debug)]
-pub(crate) struct Activity {
+pub struct Activity {
     name: String,
     /// Names of the actions that it may be in.
     actions: Vec<String>,
@@ -20,13 +20,13 @@ pub(crate) struct Activity {
 impl Activity {
     /// Notes which action of which step has begun.
     #[inline]
-    pub(crate) fn begin_action(&self, step: u64, action: usize) {
+    pub fn begin_action(&self, step: u64, action: usize) {
         self.at[0].store(step + 1, Ordering::Relaxed);
         self.at[1].store(action as u64 + 1, Ordering::Relaxed);
     }
 
     /// Notes that no action is under way.
-    pub(crate) fn note_idle(&self) {
+    pub fn note_idle(&self) {
         self.at[1].store(0, Ordering::Relaxed);
     }
 
@@ -74,7 +74,7 @@ thread_local! {
 }
 
 /// Makes this thread's waits `activity`'s from now on.
-pub(crate) fn enter_activity(activity: Arc<Activity>) {
+pub fn enter_activity(activity: Arc<Activity>) {
     CURRENT.with(|current| *current.borrow_mut() = Some(activity));
 }
 
