@@ -167,7 +167,7 @@ pub fn advise_ways(
                 let way = |choice| Way { mesh: mesh.clone(), choice, planned: None };
                 ways.extend(choices.into_iter().map(way));
             }
-            Err(error) => failed = Some(leaner_error(failed, error)),
+            Err(error) => failed = Some(error.or_leaner(failed)),
         }
         reached(at + 1, parts);
     }
@@ -197,7 +197,7 @@ pub fn advise_ways(
         false => {
             let errors = ways.into_iter().filter_map(|way| way.planned?.err());
             Err(errors
-                .fold(failed, |known, error| Some(leaner_error(known, error)))
+                .fold(failed, |known, error| Some(error.or_leaner(known)))
                 .expect("one is known"))
         }
     }
@@ -206,13 +206,6 @@ pub fn advise_ways(
 /// Makes the choice of a mesh.
 fn on_mesh(mesh: &[usize]) -> Choice {
     Choice { mesh: Some(mesh.to_vec()), ..Choice::default() }
-}
-
-fn leaner_error(known: Option<CompileError>, error: CompileError) -> CompileError {
-    match known {
-        Some(known) => known.leaner(error),
-        None => error,
-    }
 }
 
 /// Orders ways by seconds, after their [`Way::sort_priority`], and equal ones by mesh, stages and microbatches.

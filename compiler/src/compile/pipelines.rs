@@ -107,10 +107,7 @@ impl<'a> PipelinePlans<'a> {
                 });
             }
             Err(error) if error.is_memory() => {
-                self.failed = Some(match self.failed.take() {
-                    Some(known) => known.leaner(error),
-                    None => error,
-                });
+                self.failed = Some(error.or_leaner(self.failed.take()));
             }
             Err(error) => return Err(error),
         }

@@ -97,6 +97,15 @@ impl CompileError {
         }
     }
 
+    /// Returns the error that reports the smaller need of memory, of this one and an earlier one, if there is one.
+    #[must_use]
+    pub(crate) fn or_leaner(self, known: Option<Self>) -> Self {
+        match known {
+            Some(known) => known.leaner(self),
+            None => self,
+        }
+    }
+
     /// Lowers the reported limit of a rank's memory to `bytes`, if it is higher.
     #[must_use]
     pub(crate) fn cap_limit(mut self, bytes: u64) -> Self {

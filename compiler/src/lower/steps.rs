@@ -9,8 +9,8 @@ use graphc_plan::Cluster;
 
 use super::fuse::{buckets, elementwise};
 use super::order::{background, before_updates, casts, early_updates, second_stream};
+use super::tasks::segments;
 use super::tasks::task_graph::TaskGraph;
-use super::tasks::{segments, sort};
 use super::{LowerError, LoweringOptions, Streams};
 
 /// What steps may look at beside the tasks.
@@ -54,7 +54,7 @@ const STEPS: &[LoweringStep] = &[
         name: "sort",
         why: "every later step moves tasks from an order in which each comes behind what it waits for",
         applies: |_| true,
-        run: |tasks, _| sort::sort_tasks(tasks),
+        run: |tasks, _| tasks.sort_tasks(),
     },
     LoweringStep {
         name: "elementwise",
@@ -115,7 +115,7 @@ const STEPS: &[LoweringStep] = &[
         why: "last: all ranks count exchanges in the final order",
         applies: |_| true,
         run: |tasks, _| {
-            sort::number_communication(tasks);
+            tasks.number_communication();
             Ok(())
         },
     },

@@ -16,7 +16,6 @@ use graphc_plan::{Action, BoxingKind, Rate};
 use crate::boxing::BUCKET_BYTES;
 use crate::decisions::Phase;
 use crate::lower::LowerError;
-use crate::lower::tasks::sort::{list_edges, sort_tasks, topological_order};
 use crate::lower::tasks::task_graph::{Background, Task, TaskGraph, TaskId};
 
 /// The terms that collectives of one bucket have in common.
@@ -65,7 +64,7 @@ pub(in crate::lower) fn fuse_collectives(job: &mut TaskGraph) -> Result<(), Lowe
         result.push(task);
     }
     job.replace_tasks(result);
-    sort_tasks(job)
+    job.sort_tasks()
 }
 
 fn join_tasks(first: &mut Task, other: Task) {
@@ -148,14 +147,14 @@ fn input_bytes(job: &TaskGraph, task: &Task) -> usize {
 
 /// Returns, for each task, the most collectives of the update phase that come one after another before it.
 fn count_depths(job: &TaskGraph) -> Result<Vec<usize>, LowerError> {
-    let edges = list_edges(job);
+    let edges = job.list_edges();
     let mut before = vec![Vec::new(); job.tasks.len()];
     for edge in &edges {
         before[edge.to].push(edge.from);
     }
     let counts = |task: &Task| bucket_key(job, task, 0).is_some();
     let mut depths = vec![0; job.tasks.len()];
-    for task in topological_order(job, &edges, |task| task)? {
+    for task in job.topological_order(&edges, |task| task)? {
         let deepest = before[task].iter().map(|&b| depths[b] + usize::from(counts(&job.tasks[b])));
         depths[task] = deepest.max().unwrap_or(0);
     }

@@ -21,7 +21,6 @@ use super::chains::{ChainKey, begins_chain, chain_key};
 use super::cheap::make_again;
 use crate::cost::{NodeWork, chain_seconds};
 use crate::lower::LowerError;
-use crate::lower::tasks::sort::{list_edges, sort_tasks};
 use crate::lower::tasks::task_graph::{BufferId, Task, TaskGraph, TaskId};
 
 /// The most ops in one actor.
@@ -84,13 +83,13 @@ pub(in crate::lower) fn fuse_elementwise(
         _ => fused.next(),
     };
     job.replace_tasks(actors.iter().filter_map(task).collect());
-    sort_tasks(job)
+    job.sort_tasks()
 }
 
 impl<'a> FusionGroups<'a> {
     fn new(job: &'a TaskGraph) -> Self {
         let mut before = vec![Vec::new(); job.tasks.len()];
-        for edge in list_edges(job) {
+        for edge in job.list_edges() {
             let (from, to) = (&job.tasks[edge.from], &job.tasks[edge.to]);
             // What lies in another part of the step can be on no way that leads back.
             if (from.segment, from.phase) == (to.segment, to.phase) {

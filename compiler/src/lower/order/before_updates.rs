@@ -11,7 +11,6 @@ use graphc_plan::{Action, Rate};
 use super::background::is_boxing;
 use crate::decisions::Phase;
 use crate::lower::LowerError;
-use crate::lower::tasks::sort::sort_tasks;
 use crate::lower::tasks::task_graph::{Task, TaskGraph, TaskId};
 
 /// Moves the tasks that updates wait for, and that wait for no update, in front of the update phase. Tasks are sorted.
@@ -50,7 +49,7 @@ pub(in crate::lower) fn put_in_front(
     for &task in moved {
         (job.tasks[task].phase, job.tasks[task].anchor) = place(&job.tasks[task]);
     }
-    sort_tasks(job)?;
+    job.sort_tasks()?;
     let more = stage_peaks(job).iter().zip(&before).any(|(peak, before)| peak > before);
     if more {
         job.replace_tasks(tasks);
@@ -139,7 +138,7 @@ mod tests {
                 Action::Compute { op: update.clone(), operands: vec![OperandSource::Input(0); 2] };
             job.add_task(task(update, &[part], &[updated], at));
         }
-        sort_tasks(&mut job).expect("no circle");
+        job.sort_tasks().expect("no circle");
         move_ahead(&mut job).expect("no circle");
         let local: Vec<_> =
             job.tasks.iter().map(|task| matches!(task.action, Action::Local { .. })).collect();

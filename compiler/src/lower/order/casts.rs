@@ -85,7 +85,6 @@ mod tests {
     use graphc_plan::OperandSource;
 
     use super::*;
-    use crate::lower::tasks::sort::sort_tasks;
 
     fn task(job: &mut TaskGraph, op: Op, reads: &[BufferId], gives: BufferId, at: (Phase, usize)) {
         let operands = vec![OperandSource::Input(0); reads.len()];
@@ -126,7 +125,7 @@ mod tests {
             let update = Op::SgdUpdate(SgdUpdate::default());
             task(&mut job, update, &[gradient], weights[layer], (Phase::Update, layer));
         }
-        sort_tasks(&mut job).expect("no circle");
+        job.sort_tasks().expect("no circle");
         put_together(&mut job).expect("no circle");
         let initial = |task: &Task| match &task.action {
             Action::Compute { op, .. } => op.name().chars().next().expect("a name"),

@@ -16,7 +16,6 @@ use graphc_plan::Action;
 use super::before_updates::stage_peaks;
 use crate::decisions::Phase;
 use crate::lower::LowerError;
-use crate::lower::tasks::sort::{list_edges, topological_order};
 use crate::lower::tasks::task_graph::{Task, TaskGraph, TaskId};
 
 /// The most tasks by which a product is put off. Its factors live on for so long.
@@ -31,7 +30,7 @@ type Key = (usize, usize, bool);
 /// # Errors
 /// Returns an error if tasks wait for each other in a circle.
 pub(in crate::lower) fn move_up(job: &mut TaskGraph) -> Result<(), LowerError> {
-    let all = list_edges(job);
+    let all = job.list_edges();
     let (mut before, mut after) = (vec![Vec::new(); job.tasks.len()], vec![0; job.tasks.len()]);
     for edge in &all {
         before[edge.to].push(edge.from);
@@ -48,7 +47,7 @@ pub(in crate::lower) fn move_up(job: &mut TaskGraph) -> Result<(), LowerError> {
         }
         keys[update] = (behind, gradient, true);
     }
-    let order = topological_order(job, &all, |task| keys[task])?;
+    let order = job.topological_order(&all, |task| keys[task])?;
     let (tasks, before) = (job.tasks.clone(), stage_peaks(job));
     job.put_in_order(&order);
     if stage_peaks(job).iter().zip(&before).any(|(peak, before)| peak > before) {
@@ -84,7 +83,6 @@ mod tests {
     use graphc_plan::OperandSource;
 
     use super::*;
-    use crate::lower::tasks::sort::sort_tasks;
     use crate::lower::tasks::task_graph::BufferId;
 
     /// A task that multiplies, or of the update phase one that updates.
@@ -129,7 +127,7 @@ mod tests {
         for (index, name) in ["update 1", "update 2"].iter().enumerate() {
             task(&mut job, name, &[gradients[index]], &[weights[index]], (Phase::Update, index));
         }
-        sort_tasks(&mut job).expect("no circle");
+        job.sort_tasks().expect("no circle");
         move_up(&mut job).expect("no circle");
         job.tasks.into_iter().map(|task| task.name).collect()
     }
@@ -161,7 +159,7 @@ mod tests {
         }
         task(&mut job, "factor", &[], &[factor], (Phase::Backward, 6));
         task(&mut job, "update", &[gradient, factor], &[weight], (Phase::Update, 0));
-        sort_tasks(&mut job).expect("no circle");
+        job.sort_tasks().expect("no circle");
         move_up(&mut job).expect("no circle");
         let names: Vec<&str> = job.tasks.iter().map(|task| task.name.as_str()).collect();
         assert_eq!(names[0], "product");

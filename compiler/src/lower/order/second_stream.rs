@@ -20,7 +20,7 @@ use super::background::Gate;
 use super::block_clock::{BlockActors, BlockClock};
 use super::in_flight::Hold;
 use super::schedule::{BlockKey, block_key};
-use crate::lower::tasks::sort::{Edge, list_edges, topological_order};
+use crate::lower::tasks::sort::Edge;
 use crate::lower::tasks::task_graph::{Background, TaskGraph};
 use crate::lower::{LowerError, RunAhead};
 
@@ -37,7 +37,7 @@ pub(in crate::lower) fn reorder_second_stream(
     for (index, task) in job.tasks.iter().enumerate() {
         blocks.entry((task.stage, block_key(task))).or_default().push(index);
     }
-    let mut all = list_edges(job);
+    let mut all = job.list_edges();
     let mut before = vec![Vec::new(); job.tasks.len()];
     all.iter().filter(|edge| edge.segments == 0).for_each(|edge| before[edge.to].push(edge.from));
     for tasks in blocks.values().filter(|tasks| both_kinds(job, tasks)) {
@@ -49,7 +49,7 @@ pub(in crate::lower) fn reorder_second_stream(
         let chain = played.windows(2);
         all.extend(chain.map(|w| Edge { from: tasks[w[0]], to: tasks[w[1]], segments: 0 }));
     }
-    let order = topological_order(job, &all, |task| task)?;
+    let order = job.topological_order(&all, |task| task)?;
     job.put_in_order(&order);
     Ok(())
 }

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 
 use graphc_plan::{Action, Rate};
 
-use super::sort::{list_edges, topological_order};
 use super::task_graph::{BufferId, TaskGraph, TaskId};
 use crate::decisions::Phase;
 use crate::lower::LowerError;
@@ -18,9 +17,9 @@ use crate::lower::LowerError;
 /// # Errors
 /// Returns an error if tasks wait for each other in a circle.
 pub(in crate::lower) fn assign_segments(job: &mut TaskGraph) -> Result<(), LowerError> {
-    let edges = list_edges(job);
+    let edges = job.list_edges();
     let order =
-        topological_order(job, &edges, |task| (job.tasks[task].phase, job.tasks[task].anchor))?;
+        job.topological_order(&edges, |task| (job.tasks[task].phase, job.tasks[task].anchor))?;
     let (mut before, mut after) = (vec![Vec::new(); order.len()], vec![Vec::new(); order.len()]);
     for edge in &edges {
         before[edge.to].push((edge.from, edge.segments));

@@ -136,7 +136,7 @@ pub(in crate::lower) struct TaskGraph {
     pub layouts: Vec<Layout>,
     /// The tensors.
     pub buffers: Vec<Buffer>,
-    /// The tasks, in the order in which every rank acts, once [`crate::lower::tasks::sort::sort_tasks`] has run.
+    /// The tasks, in the order in which every rank acts, once [`TaskGraph::sort_tasks`] has run.
     pub tasks: Vec<Task>,
     /// The exchanges.
     pub channels: Vec<Channel>,

@@ -1,5 +1,6 @@
 //! A block: its warps go on in an order that the seed chooses, until all have ended; barriers hold them together.
 
+use super::math::Lanes;
 use super::program::{Action, Program, Tell};
 use super::report::{Report, Wrong};
 use super::shared::Shared;
@@ -39,6 +40,8 @@ pub struct Block<'a, 'm> {
     /// The writes that atomic accesses have told of, by address.
     pub told: &'a mut super::told::Told,
     pub random: u64,
+    /// Operands of an instruction that lie in no register.
+    pub operands: [Lanes; 3],
 }
 
 impl Block<'_, '_> {

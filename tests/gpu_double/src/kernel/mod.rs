@@ -129,6 +129,7 @@ pub fn run(launch: &Launch, memory: &mut Access<'_>, seed: u64) -> Result<Stats,
         fenced: false,
         told: &mut told,
         random: seed,
+        operands: [[0; 32]; 3],
     };
     for number in order(blocks, seed) {
         block.begin(number, entry, &mut warps);

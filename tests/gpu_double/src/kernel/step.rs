@@ -37,7 +37,7 @@ impl Block<'_, '_> {
     }
 
     fn act(&mut self, step: &Step, warp: &mut Warp, group: usize, lanes: u32) -> Acted<()> {
-        if compute(&step.action, warp, lanes, &self.here) {
+        if compute(&step.action, warp, lanes, &self.here, &mut self.operands) {
             warp.groups[group].at += 1;
             return Ok(());
         }
@@ -164,19 +164,26 @@ fn copy_local(copies: &[(usize, usize, usize)], warp: &mut Warp, lanes: u32, loc
 }
 
 /// Does what concerns registers alone; whether the instruction is of that kind.
-fn compute(action: &Action, warp: &mut Warp, lanes: u32, here: &Here) -> bool {
+fn compute(
+    action: &Action,
+    warp: &mut Warp,
+    lanes: u32,
+    here: &Here,
+    [first, second, third]: &mut [Lanes; 3],
+) -> bool {
     match action {
         Action::Nothing => {}
         Action::One(to, a, f) => {
-            let result = f(&warp.get(*a, here));
+            let result = f(warp.read(*a, first, here));
             warp.set(*to, lanes, &result);
         }
         Action::Two(to, [a, b], f) => {
-            let result = f(&warp.get(*a, here), &warp.get(*b, here));
+            let result = f(warp.read(*a, first, here), warp.read(*b, second, here));
             warp.set(*to, lanes, &result);
         }
         Action::Three(to, [a, b, c], f) => {
-            let result = f(&warp.get(*a, here), &warp.get(*b, here), &warp.get(*c, here));
+            let a = warp.read(*a, first, here);
+            let result = f(a, warp.read(*b, second, here), warp.read(*c, third, here));
             warp.set(*to, lanes, &result);
         }
         Action::Move(to, from) => {
@@ -184,13 +191,15 @@ fn compute(action: &Action, warp: &mut Warp, lanes: u32, here: &Here) -> bool {
             warp.set(*to, lanes, &value);
         }
         Action::Compare { to, of: [a, b], compare, join } => {
-            let bits = compare(&warp.get(*a, here), &warp.get(*b, here));
+            let bits = compare(warp.read(*a, first, here), warp.read(*b, second, here));
             decide(*to, bits, *join, warp, lanes);
         }
         Action::Select { to, of: [a, b], by } => {
-            let (a, b, by) = (warp.get(*a, here), warp.get(*b, here), warp.truth(*by));
+            let (a, b) = (warp.read(*a, first, here), warp.read(*b, second, here));
+            let by = warp.truth(*by);
             let pick = |lane| if by >> lane & 1 == 1 { a[lane] } else { b[lane] };
-            warp.set(*to, lanes, &std::array::from_fn(pick));
+            let picked = std::array::from_fn(pick);
+            warp.set(*to, lanes, &picked);
         }
         Action::Logic { to, join, of: [a, b], negate } => {
             let bits = joined(*join, warp.truth(*a), warp.truth(*b));

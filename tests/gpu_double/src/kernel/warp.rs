@@ -121,6 +121,15 @@ impl Warp {
         }
     }
 
+    /// A value of all lanes where it lies, or put into `own` where no register holds it.
+    pub fn read<'a>(&'a self, source: Source, own: &'a mut Lanes, here: &Here) -> &'a Lanes {
+        if let Source::Register(number) = source {
+            return &self.values[number as usize];
+        }
+        *own = self.get(source, here);
+        own
+    }
+
     /// A value of one lane.
     pub fn get_lane(&self, source: Source, lane: usize, here: &Here) -> u64 {
         match source {
