@@ -1,4 +1,4 @@
-//! Collectives over the ranks along one mesh axis, built on [`graphc_comm::transport::Group::exchange`].
+//! Collectives over the ranks along one mesh axis, built on [`graphc_comm::transport::ExchangeGroup::exchange`].
 //!
 //! A collective is worked out when a session begins, as one or two *stages*. In a stage every rank shows parts of its
 //! memory to its peers, and copies or combines what they show. All of them combine in the order of the ranks'
