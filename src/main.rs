@@ -1,5 +1,4 @@
-//! The command line: `graphc compile | inspect | explain | diff | verify | simulate | report | devices | doctor | calibrate | run |
-//! train | export | data | launch | completions | man`.
+//! The command line. `graphc --help` lists its commands; each is a file or a folder of its name in `src/cli`.
 //!
 //! Exit status 0; 1 with a diagnostic on standard error; 2 for a wrong command line. Standard output is the result
 //! alone; progress goes to standard error, as a bar to a terminal and else as a line now and then.

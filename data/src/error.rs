@@ -1,6 +1,6 @@
 //! Errors of data sets and loaders.
 
-use graphc_host::data::DataError;
+use graphc_host::data::HostFileError;
 use graphc_ir::types::TensorType;
 
 /// An error of data sets and loaders.
@@ -93,11 +93,11 @@ impl From<Box<dyn std::error::Error + Send + Sync>> for DatasetError {
     }
 }
 
-impl From<DataError> for DatasetError {
-    fn from(error: DataError) -> Self {
+impl From<HostFileError> for DatasetError {
+    fn from(error: HostFileError) -> Self {
         match error {
-            DataError::Read { path, reason } => Self::Read { path, reason },
-            DataError::Write { path, reason } => Self::Write { path, reason },
+            HostFileError::Read { path, reason } => Self::Read { path, reason },
+            HostFileError::Write { path, reason } => Self::Write { path, reason },
             other => Self::Loader(other.to_string()),
         }
     }

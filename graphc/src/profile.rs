@@ -205,7 +205,7 @@ impl Profile {
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
-    pub fn write(&self, path: &Path) -> Result<(), graphc_runtime::data::DataError> {
+    pub fn write(&self, path: &Path) -> Result<(), graphc_runtime::data::HostFileError> {
         let text = serde_json::to_string_pretty(self).expect("numbers and names are JSON");
         graphc_runtime::data::write_file(path, (text + "\n").as_bytes())
     }

@@ -148,6 +148,11 @@ pub trait Operation {
         &[]
     }
 
+    /// Returns the operand that is a variable's gradient, if the op is the step of an optimizer: of the variable's type or of f32.
+    fn gradient_operand(&self) -> Option<usize> {
+        None
+    }
+
     /// Returns the results that may be computed in the memory of an operand of the same shard and element type, if nobody reads the operand later.
     /// Every kernel of the op is ready for it: lowering shares memory by this, and the proof of a plan allows no other sharing.
     fn in_place(&self) -> Vec<InPlace> {

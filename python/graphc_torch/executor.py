@@ -19,21 +19,9 @@ from .boxing import Buffered, collective, local
 from .communicator import Communicator
 from .errors import GraphcError, PlanError, RunError, reason
 from .layout import Layout
-from .ops import TORCH, Call, Clock, Port, Run, prepare, prepare_chain
+from .ops import TORCH, UPDATES, Call, Clock, Port, Run, prepare, prepare_chain
 from .order import Action, one_order
 from .plan import Actor, Plan, Rate, Register
-
-UPDATES: dict[str, tuple[tuple[int, int], ...]] = {
-    "sgd_update": ((0, 0), (1, 2)),
-    "adam_update": ((0, 0), (1, 2), (2, 3)),
-    "rmsprop_update": ((0, 0), (1, 2), (2, 3), (3, 4)),
-    "lamb_direction": ((1, 2), (2, 3)),
-    "lamb_update": ((0, 0),),
-    "blend": ((0, 0),),
-    "loss_scale": ((0, 0), (1, 1), (2, 2)),
-    "skip_step": ((0, 0),),
-}
-"""Results that take the place of an operand, as (result, operand)."""
 
 FAILURES = (GraphcError, RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, MemoryError)
 """What an action may end with."""

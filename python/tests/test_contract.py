@@ -16,6 +16,7 @@ from graphc_torch.checkpoint import written
 from graphc_torch.cli import main
 from graphc_torch.errors import PlanError
 from graphc_torch.json_text import read_json
+from graphc_torch.ops import UPDATES
 from graphc_torch.reading import load, parse
 
 DATA = "tests/refs/mlp/data.safetensors"
@@ -150,3 +151,8 @@ def test_options_are_judged_as_the_cases_say(plan: Path, capsys: pytest.CaptureF
     said = capsys.readouterr().err
     assert ended == case["status"], said
     assert "\x1b" not in said and "Traceback" not in said
+
+
+def test_results_take_the_place_of_the_same_operands() -> None:
+    listed = {case["op"]: tuple(map(tuple, case["updates"])) for case in cases("updates")}
+    assert listed == UPDATES

@@ -72,6 +72,31 @@ def test_the_state_of_an_optimizer_goes_to_pytorch_and_comes_from_there(name: st
     assert flat(second.state_dict()) == flat(last.state_dict())
 
 
+@pytest.mark.parametrize("options", [{}, {"centered": True, "momentum": 0.5, "weight_decay": 0.01}])
+def test_rmsprop_makes_the_steps_of_pytorch(options: dict[str, Any]) -> None:
+    def begin() -> tuple[nn.Module, torch.optim.Optimizer]:
+        model, _, _ = CASES["mlp"].begin()
+        return model, torch.optim.RMSprop(model.parameters(), lr=1e-3, **options)
+
+    def alternate(step: Callable[[Any], float], optimizer: torch.optim.Optimizer) -> list[float]:
+        losses = steps_of(step, "mlp", 0, 4)
+        optimizer.param_groups[0]["alpha"] = 0.9
+        return losses + steps_of(step, "mlp", 4, 7)
+
+    model, optimizer = begin()
+    by_pytorch = by_hand(model, optimizer, "mlp")
+    expected = alternate(by_pytorch, optimizer) + steps_of(by_pytorch, "mlp", 7, 10)
+    other, another = begin()
+    parallel = graphc.parallelize(other, CASES["mlp"].begin()[2][0], loss=CASES["mlp"].loss, optimizer=another)
+    losses = alternate(parallel.step, another)
+    # PyTorch goes on with what the plan has kept.
+    last, fresh = begin()
+    last.load_state_dict(parallel.state_dict())
+    fresh.load_state_dict(parallel.optimizer_state_dict())
+    losses += steps_of(by_hand(last, fresh, "mlp"), "mlp", 7, 10)
+    assert losses == pytest.approx(expected, abs=1e-5)
+
+
 def test_states_of_other_optimizers_are_refused() -> None:
     model = Wrong(torch.mean)
     parallel = graphc.parallelize(model, torch.ones(2, 4), optimizer=torch.optim.Adam(model.parameters()))

@@ -161,7 +161,7 @@ def test_models_and_losses_that_are_none_are_refused(wrong: Callable[[Any], dict
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (torch.optim.Adagrad, "graphc has no optimizer Adagrad: use"),
+        (torch.optim.Adagrad, "parallelize takes no optimizer Adagrad: use"),
         (lambda parameters: torch.optim.Adam(parameters, amsgrad=True), "graphc has no optimizer with amsgrad"),
         (lambda _: torch.optim.SGD([nn.Parameter(torch.ones(1))]), "a parameter that the model has not"),
     ],

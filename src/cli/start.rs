@@ -11,7 +11,7 @@ use graphc_ir::ops::Init;
 use graphc_ir::types::TensorType;
 use graphc_plan::check::VerifiedPlan;
 use graphc_plan::{Plan, RegisterKind, TensorKind};
-use graphc_runtime::data::{DataError, TensorFile};
+use graphc_runtime::data::{HostFileError, TensorFile};
 use graphc_runtime::{Checkpoint, HostTensor, Session, SessionOptions, is_table};
 
 use super::args::RuntimeArgs;
@@ -237,7 +237,7 @@ impl FoundWeights {
 }
 
 /// Explains why a file has no weights: models and plans are mistaken for one.
-fn no_weights(path: &Path, error: DataError) -> anyhow::Error {
+fn no_weights(path: &Path, error: HostFileError) -> anyhow::Error {
     let name = path.display();
     let said = match path.extension().and_then(|ending| ending.to_str()) {
         Some("onnx") => {

@@ -94,6 +94,15 @@ fn graphc(args: &[&str]) -> String {
 }
 
 #[test]
+fn the_page_of_commands_names_every_preset() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/commands.md");
+    let page = std::fs::read_to_string(path).expect("the page");
+    for name in graphc_compiler::cluster::PRESETS {
+        assert!(page.contains(&format!("`{name}`")), "docs/commands.md lacks the preset {name}");
+    }
+}
+
+#[test]
 fn every_command_has_a_manual_page_and_is_completed() {
     let folder = tempfile::tempdir().expect("a scratch folder");
     let man = folder.path().join("man1");

@@ -2,12 +2,12 @@
 //! with [`verify_plan`].
 
 use graphc_plan::Plan;
-use graphc_plan::check::{Errors, VerifiedPlan, verify_structure};
+use graphc_plan::check::{ErrorCollector, VerifiedPlan, verify_structure};
 
 mod recompile;
 
 pub use graphc_plan::check::{PlanError, PlanErrors, verify_invariants};
-pub use graphc_plan::{ReadError, read_plan, write_plan};
+pub use graphc_plan::{PlanFileError, read_plan, write_plan};
 
 /// Checks every invariant of a plan, and that the graph, options and cluster in it compile to it. A plan that they compile to is proven sound by
 /// that, so it is not proven a second time.
@@ -16,7 +16,7 @@ pub use graphc_plan::{ReadError, read_plan, write_plan};
 /// Returns everything that is wrong.
 pub fn verify_plan(plan: &Plan) -> Result<VerifiedPlan, PlanErrors> {
     verify_structure(plan)?;
-    let mut differences = Errors::default();
+    let mut differences = ErrorCollector::default();
     let again = recompile::compare_recompiled(plan, &mut differences);
     match again.filter(|_| differences.0.is_empty()) {
         Some(again) => Ok(again),

@@ -2,7 +2,7 @@
 
 use graphc_ir::text;
 use graphc_plan::Plan;
-use graphc_plan::check::{Errors, VerifiedPlan};
+use graphc_plan::check::{ErrorCollector, VerifiedPlan};
 use serde_json::Value;
 
 use crate::compile::{Compiled, compile};
@@ -12,7 +12,7 @@ use crate::planner::reprice_sharding;
 const MOST_DIFFERENCES: usize = 8;
 
 /// Compares a plan with the result of compiling its graph, options and cluster, and returns that result.
-pub(super) fn compare_recompiled(plan: &Plan, errors: &mut Errors) -> Option<VerifiedPlan> {
+pub(super) fn compare_recompiled(plan: &Plan, errors: &mut ErrorCollector) -> Option<VerifiedPlan> {
     check_sizes(plan, errors);
     if !errors.0.is_empty() {
         return None;
@@ -30,7 +30,7 @@ pub(super) fn compare_recompiled(plan: &Plan, errors: &mut Errors) -> Option<Ver
 }
 
 /// Checks that the sizes with which the work of compiling grows are those of the plan.
-fn check_sizes(plan: &Plan, errors: &mut Errors) {
+fn check_sizes(plan: &Plan, errors: &mut ErrorCollector) {
     let options = &plan.options;
     let ranks = plan.mesh.iter().try_fold(1usize, |n, &e| n.checked_mul(e));
     let sensible = options.mesh == plan.mesh && ranks == Some(plan.ranks.len());
@@ -50,7 +50,7 @@ fn check_sizes(plan: &Plan, errors: &mut Errors) {
 }
 
 /// Prices the signatures once more, from the graph alone. The planner must have counted the same.
-fn check_objective(plan: &Plan, again: &Compiled, errors: &mut Errors) {
+fn check_objective(plan: &Plan, again: &Compiled, errors: &mut ErrorCollector) {
     let Compiled { decisions, sharding, .. } = again;
     let priced =
         reprice_sharding(decisions, sharding, &plan.cluster, &plan.options).objective_seconds;
@@ -66,7 +66,7 @@ fn check_objective(plan: &Plan, again: &Compiled, errors: &mut Errors) {
 }
 
 /// Reports the fields that differ.
-fn report_differences(plan: &Plan, again: &Plan, errors: &mut Errors) {
+fn report_differences(plan: &Plan, again: &Plan, errors: &mut ErrorCollector) {
     let value = |plan: &Plan| serde_json::to_value(plan).unwrap_or_default();
     let mut found = Vec::new();
     compare_values(&value(plan), &value(again), String::new(), &mut found);

@@ -319,6 +319,17 @@ mod tests {
         assert_eq!(seen.len(), CONSTANTS.constant.len(), "each is somebody's");
     }
 
+    /// Constants of machines would pass by a preset of theirs that no family has.
+    #[test]
+    fn every_preset_is_of_one_family_or_shares_no_constant() {
+        const ALONE: [&str; 2] = ["cpu", "p3.16xlarge"];
+        for name in PRESETS {
+            let families = [A100, HOPPER, BLACKWELL, MI300];
+            let count = families.iter().filter(|family| family.contains(&name)).count();
+            assert_eq!(count, usize::from(!ALONE.contains(&name)), "{name}");
+        }
+    }
+
     #[test]
     fn values_are_what_was_found_and_rounded_or_say_why_not() {
         for (name, constant) in &CONSTANTS.constant {

@@ -40,13 +40,13 @@ impl CompileRequest<'_> {
         let mut short = chosen.regathered;
         self.fit_after_lowering(choice, first, |less| {
             let (forms, known) = (form_decisions(forms), short.clone());
-            let again =
+            let replanned =
                 best_in_memory(&forms, &self.resolve(less), self.cluster, known, Purpose::Plan);
-            let mut again = again.ok()?;
+            let mut replanned = replanned.ok()?;
             // What is proven with less memory is not proven with all of it.
-            lower_reported_bound(&mut again.planned.report, bound);
-            let found = attempt(&again);
-            short = again.regathered;
+            lower_reported_bound(&mut replanned.planned.report, bound);
+            let found = attempt(&replanned);
+            short = replanned.regathered;
             Some(found)
         })
     }
@@ -57,7 +57,7 @@ impl CompileRequest<'_> {
         &self,
         choice: &Choice,
         first: PlanAttempt,
-        mut again: impl FnMut(&Choice) -> Option<PlanAttempt>,
+        mut replan: impl FnMut(&Choice) -> Option<PlanAttempt>,
     ) -> Result<Draft, CompileError> {
         let mut memory = self.memory_limit(choice);
         // Above the memory itself several limits are tried already.
@@ -70,13 +70,13 @@ impl CompileRequest<'_> {
             let known = choose_better(best, found);
             let Some(short) = short else {
                 let known = PlanAttempt { counted, found: known };
-                return self.plan_with_more_memory(choice, memory, known, again);
+                return self.plan_with_more_memory(choice, memory, known, replan);
             };
             let counted = memory.min(counted);
-            let mut again = |memory| again(&choice.with_memory(memory));
-            let mut next = plan_with_less_memory(counted, short, &mut left, &mut again);
+            let mut at_limit = |memory| replan(&choice.with_memory(memory));
+            let mut next = plan_with_less_memory(counted, short, &mut left, &mut at_limit);
             if next.is_none() && known.is_err() {
-                next = plan_at_other_limit(counted, memory, &mut between, again);
+                next = plan_at_other_limit(counted, memory, &mut between, at_limit);
             }
             match next {
                 Some((next, less)) => (attempt, best, memory) = (next, Some(known), less),
@@ -92,7 +92,7 @@ impl CompileRequest<'_> {
         choice: &Choice,
         limit: u64,
         known: PlanAttempt,
-        mut again: impl FnMut(&Choice) -> Option<PlanAttempt>,
+        mut replan: impl FnMut(&Choice) -> Option<PlanAttempt>,
     ) -> Result<Draft, CompileError> {
         let PlanAttempt { counted, found } = known;
         let mut best = found?;
@@ -110,7 +110,7 @@ impl CompileRequest<'_> {
             if memory + more <= limit {
                 break;
             }
-            match again(&choice.with_memory(memory + more)) {
+            match replan(&choice.with_memory(memory + more)) {
                 Some(PlanAttempt { counted, found: Ok(found) }) => {
                     memory = counted;
                     more = left(&found);

@@ -205,9 +205,9 @@ fn reached_share(cluster: &Cluster, precision: DType, arithmetic: Arithmetic, fl
     }
 }
 
-/// Returns the peak FLOPs per second of an element type. A cluster names one type of 8 bits, f8e4m3, for both. If it does not name f16 or f8e4m3, the peak of bf16 is taken for
-/// them. For other types that it
-/// does not name, it is that of f32, or else the least one named.
+/// Returns the peak FLOPs per second of an element type. A cluster names one type of 8 bits, f8e4m3, for both. If it does
+/// not name f16 or f8e4m3, the peak of bf16 is taken for them. For other types that it does not name, it is that of f32,
+/// or else the least one named.
 pub(crate) fn peak_flops(cluster: &Cluster, dtype: DType) -> f64 {
     let flops = &cluster.device.flops;
     let of = |dtype: DType| flops.get(dtype.name());

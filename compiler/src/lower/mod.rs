@@ -85,7 +85,7 @@ pub enum LowerError {
         tasks: Vec<String>,
     },
     /// A node is placed on a rank that the job does not have.
-    #[error("{task} is placed on rank {rank}, but the job has ranks 0..{world}")]
+    #[error("{task} is placed on rank {rank}, but the graph has ranks 0..{world}")]
     Rank {
         /// The task.
         task: String,
@@ -158,13 +158,13 @@ pub fn lower(
 ) -> Result<Lowered, LowerError> {
     let _span = enter_span!("lower");
     let world: usize = options.mesh.iter().product();
-    let mut job = tasks::collect::collect_tasks(decisions, sharding, cluster)?;
-    check_ranks(&job, world)?;
-    steps::run_steps(&mut job, &steps::StepContext { cluster, how })?;
+    let mut graph = tasks::collect::collect_tasks(decisions, sharding, cluster)?;
+    check_ranks(&graph, world)?;
+    steps::run_steps(&mut graph, &steps::StepContext { cluster, how })?;
     let schedule =
-        order::schedule::BlockSchedule::new(&job, options.schedule, decisions.staging.stages);
+        order::schedule::BlockSchedule::new(&graph, options.schedule, decisions.staging.stages);
     let cx = program::build::Context {
-        job: &job,
+        graph: &graph,
         schedule: &schedule,
         placed: how.placed,
         overlap: how.streams != Streams::One,
@@ -172,9 +172,9 @@ pub fn lower(
         memory: options.memory.unwrap_or(cluster.device.memory),
     };
     let (mut programs, ranks) = programs(&cx, world, decisions.staging.stages);
-    programs.iter_mut().for_each(|program| add_sums_in_products(cluster, &job.layouts, program));
+    programs.iter_mut().for_each(|program| add_sums_in_products(cluster, &graph.layouts, program));
     let tensors = program::tables::tensor_entries(decisions, sharding);
-    let tasks::task_graph::TaskGraph { boxing, layouts, channels, .. } = job;
+    let tasks::task_graph::TaskGraph { boxing, layouts, channels, .. } = graph;
     Ok(Lowered { tensors, boxing, layouts, channels, programs, ranks })
 }
 
@@ -186,7 +186,7 @@ fn programs(
 ) -> (Vec<Program>, Vec<RankEntry>) {
     let mut known: BTreeMap<&program::build::ProgramPart, ProgramId> = BTreeMap::new();
     let mut distinct = Vec::new();
-    let (parts, part_of) = program::build::find_parts(cx.job, world, stages);
+    let (parts, part_of) = program::build::find_parts(cx.graph, world, stages);
     let mut program_of = Vec::new();
     for part in &parts {
         program_of.push(*known.entry(part).or_insert_with(|| {
@@ -200,8 +200,8 @@ fn programs(
     (programs, ranks)
 }
 
-fn check_ranks(job: &tasks::task_graph::TaskGraph, world: usize) -> Result<(), LowerError> {
-    for task in &job.tasks {
+fn check_ranks(graph: &tasks::task_graph::TaskGraph, world: usize) -> Result<(), LowerError> {
+    for task in &graph.tasks {
         if let Some(&rank) = task.ranks.iter().find(|&&rank| rank as usize >= world) {
             return Err(LowerError::Rank { task: task.name.clone(), rank, world });
         }

@@ -9,6 +9,7 @@ use std::collections::BinaryHeap;
 
 use graphc_ir::ids::ActorId;
 use graphc_plan::machine::{ActionId, Blocked, Machine};
+use graphc_plan::streams::Known;
 use graphc_plan::{Action, Plan, Program, Rate};
 
 use super::channels::ChannelState;
@@ -20,7 +21,6 @@ use super::rendezvous::{Arrival, Meeting, Rendezvous, moved_bytes};
 use super::{Detail, NullDeviceError, Run, TraceEvent};
 
 mod waits;
-use graphc_plan::streams::Known;
 
 /// The outcome of an execution.
 pub(super) struct Outcome {
@@ -113,6 +113,16 @@ struct RunningAction {
     start: f64,
     /// The time when it ends.
     end: f64,
+}
+
+/// What becomes of a leg that begins.
+enum LegStart {
+    /// It goes on until it ends.
+    Runs(RunningAction),
+    /// It has joined a collective as the last one, which has ended it for all.
+    Joined,
+    /// It waits for others.
+    Waits(StreamWait),
 }
 
 /// The event that a stream waits for.
@@ -249,7 +259,7 @@ impl<'a> Engine<'a> {
             }
             state.running = None;
             self.finish_leg(rank, stream, running);
-            self.call_streams(time, rank, stream);
+            self.wake_other_streams(time, rank, stream);
         } else {
             state.clock.device = state.clock.device.max(time);
         }
@@ -257,7 +267,7 @@ impl<'a> Engine<'a> {
     }
 
     /// Wakes the other streams of a rank that wait for something a stream has done by `time`.
-    fn call_streams(&mut self, time: f64, rank: usize, stream: usize) {
+    fn wake_other_streams(&mut self, time: f64, rank: usize, stream: usize) {
         for (other, state) in self.ranks[rank].streams.iter().enumerate() {
             let time = match state.waits {
                 Some(StreamWait::Register(_)) => time,
@@ -287,22 +297,27 @@ impl<'a> Engine<'a> {
                 state.streams[stream].waits = Some(StreamWait::Register(blocked));
                 return;
             }
-            let (start, end) = match self.begin_leg(rank, stream, action) {
-                Ok(times) => times,
-                Err(wait) => {
-                    self.ranks[rank].streams[stream].waits = wait;
+            let begun = self.begin_leg(rank, stream, action);
+            let state = &mut self.ranks[rank].streams[stream];
+            let running = match begun {
+                LegStart::Runs(running) => running,
+                LegStart::Joined => {
+                    state.waits = None;
+                    return;
+                }
+                LegStart::Waits(wait) => {
+                    state.waits = Some(wait);
                     return;
                 }
             };
-            let state = &mut self.ranks[rank].streams[stream];
             state.waits = None;
-            let running = RunningAction { start, end };
             if !by_event {
                 self.finish_leg(rank, stream, running);
-                self.call_streams(end, rank, stream);
+                self.wake_other_streams(running.end, rank, stream);
             } else {
                 state.running = Some(running);
-                self.events.push(Reverse(StreamEvent { time: end, rank, stream }));
+                let time = running.end;
+                self.events.push(Reverse(StreamEvent { time, rank, stream }));
                 return;
             }
         }
@@ -322,20 +337,17 @@ impl<'a> Engine<'a> {
         Some(ActionId { actor, step: state.step, microbatch: item.microbatch })
     }
 
-    /// Does the local part of a leg and begins the meeting at its end. Returns the times when that begins and ends, or the event to wait for. A rank
-    /// that has joined a collective gets no event: the last rank to come ends it for all.
-    fn begin_leg(
-        &mut self,
-        rank: usize,
-        stream: usize,
-        action: ActionId,
-    ) -> Result<(f64, f64), Option<StreamWait>> {
+    /// Does the local part of a leg and begins the meeting at its end.
+    fn begin_leg(&mut self, rank: usize, stream: usize, action: ActionId) -> LegStart {
         let dispatch = self.plan.cluster.dispatch_seconds();
         let program = self.ranks[rank].program;
         let ready = self.ranks[rank].streams[stream].clock.device;
         let (meets, took) = self.run_local_part(rank, stream, action);
         let clock = &mut self.ranks[rank].streams[stream].clock;
-        let Some(actor) = meets else { return Ok((ready.max(clock.device - took), clock.device)) };
+        let Some(actor) = meets else {
+            let (start, end) = (ready.max(clock.device - took), clock.device);
+            return LegStart::Runs(RunningAction { start, end });
+        };
         let now = clock.device.max(clock.host + dispatch);
         let actor = &program.actors[actor.index()];
         let content = match actor.rate {
@@ -347,23 +359,25 @@ impl<'a> Engine<'a> {
         match actor.action {
             Action::Send { channel } => {
                 let state = &mut self.channels[channel.index()];
-                let time = state
-                    .may_send(rank, content, now)
-                    .map_err(|receiver| Some(StreamWait::Receiver(receiver)))?;
+                let time = match state.may_send(rank, content, now) {
+                    Ok(time) => time,
+                    Err(receiver) => return LegStart::Waits(StreamWait::Receiver(receiver)),
+                };
                 state.send(rank, time);
-                self.call_partners(channel.index(), rank, time);
-                Ok((time, time + actor.seconds))
+                self.wake_partners(channel.index(), rank, time);
+                LegStart::Runs(RunningAction { start: time, end: time + actor.seconds })
             }
             Action::Receive { channel } => {
                 let state = &mut self.channels[channel.index()];
-                let time = state
-                    .may_receive(rank, content, now)
-                    .map_err(|sender| Some(StreamWait::Sender(sender)))?;
+                let time = match state.may_receive(rank, content, now) {
+                    Ok(time) => time,
+                    Err(sender) => return LegStart::Waits(StreamWait::Sender(sender)),
+                };
                 state.receive(rank, time);
-                self.call_partners(channel.index(), rank, time);
-                Ok((time, time + actor.seconds))
+                self.wake_partners(channel.index(), rank, time);
+                LegStart::Runs(RunningAction { start: time, end: time + actor.seconds })
             }
-            _ => Err(self.join_collective(rank, stream, action, now)),
+            _ => self.join_collective(rank, stream, action, now),
         }
     }
 
@@ -396,13 +410,15 @@ impl<'a> Engine<'a> {
         stream: usize,
         action: ActionId,
         now: f64,
-    ) -> Option<StreamWait> {
+    ) -> LegStart {
         let program = self.ranks[rank].program;
         let actor = &program.actors[action.actor.index()];
-        let Action::Collective { kind, axis, sequence, .. } = actor.action else { return None };
+        let Action::Collective { kind, axis, sequence, .. } = actor.action else {
+            return LegStart::Joined;
+        };
         let state = &self.ranks[rank].streams[stream];
-        if matches!(state.waits, Some(StreamWait::Meeting(..))) {
-            return state.waits.clone();
+        if let Some(wait @ StreamWait::Meeting(..)) = &state.waits {
+            return LegStart::Waits(wait.clone());
         }
         let party = self.meetings.find_party(self.plan, self.classes, rank, (program, actor, axis));
         let meeting = (sequence, party.classes[0], action.step, action.microbatch);
@@ -410,7 +426,7 @@ impl<'a> Engine<'a> {
         let arrival = Arrival { class: rank, stream, time: now, bytes };
         let met = self.meetings.arrive(self.plan, meeting, &party, kind, arrival);
         let Some(met) = met else {
-            return Some(StreamWait::Meeting(meeting, party.classes.clone()));
+            return LegStart::Waits(StreamWait::Meeting(meeting, party.classes.clone()));
         };
         for arrival in met.arrivals {
             let (other, its_stream) = (arrival.class, arrival.stream);
@@ -426,11 +442,11 @@ impl<'a> Engine<'a> {
                 stream: its_stream,
             }));
         }
-        None
+        LegStart::Joined
     }
 
     /// Wakes the ranks that wait for something a rank has sent or received.
-    fn call_partners(&mut self, channel: usize, rank: usize, time: f64) {
+    fn wake_partners(&mut self, channel: usize, rank: usize, time: f64) {
         for partner in self.channels[channel].partners(rank) {
             for (stream, state) in self.ranks[partner].streams.iter().enumerate() {
                 if let Some(StreamWait::Receiver(other) | StreamWait::Sender(other)) = state.waits

@@ -97,7 +97,7 @@ fn find_readers(training: &TrainingGraph) -> Vec<Vec<NodeId>> {
     let outputs = graph.outputs.iter().map(|output| output.value);
     let updated = |gradient: &ValueId| {
         let mut readers = readers[gradient.index()].iter();
-        readers.any(|&reader| takes_gradient(&graph.node(reader).op))
+        readers.any(|&reader| graph.node(reader).op.operation().gradient_operand().is_some())
     };
     let gradients = training.gradients.iter().map(|&(_, gradient)| gradient);
     let alone = gradients.filter(|gradient| !updated(gradient));
@@ -106,11 +106,6 @@ fn find_readers(training: &TrainingGraph) -> Vec<Vec<NodeId>> {
         readers[observed.index()].clear();
     }
     readers
-}
-
-/// Whether an op is the step of an optimizer, whose operand 1 is a gradient of its variable's type or of f32.
-fn takes_gradient(op: &Op) -> bool {
-    matches!(op, Op::SgdUpdate(_) | Op::AdamUpdate(_) | Op::RmspropUpdate(_) | Op::LambDirection(_))
 }
 
 fn is_half(dtype: DType) -> bool {
@@ -200,7 +195,9 @@ impl MicrobatchCutter<'_> {
             Op::Cast(cast) => cast.dtype == DType::F32,
             Op::SquareSum(_) | Op::NonFinite(_) => true,
             // A gradient that is to be summed in its own type reaches its update so.
-            op if takes_gradient(op) => self.accumulation.is_f32() && node.operands[0] != operand,
+            op if op.operation().gradient_operand().is_some() => {
+                self.accumulation.is_f32() && node.operands[0] != operand
+            }
             _ => {
                 matches!(movement, Some(Movement::Rearranged | Movement::Part))
                     && self.is_read_wide(node.results[0])

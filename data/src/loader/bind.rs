@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use graphc_host::data::DataError;
+use graphc_host::data::HostFileError;
 use graphc_host::tensor::HostTensor;
 use graphc_ir::types::{Samples, TensorType};
 
@@ -71,7 +71,7 @@ pub(super) fn read_fixed_feeds(
             }
             Some(tensor) => {
                 let (expected, found) = (ty.clone(), tensor.ty());
-                return Err(DataError::Whole { name: input.clone(), expected, found }.into());
+                return Err(HostFileError::Whole { name: input.clone(), expected, found }.into());
             }
             None => "no dim of it counts samples, and there is no whole tensor of its name",
         };

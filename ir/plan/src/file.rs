@@ -8,7 +8,7 @@ use crate::{PLAN_VERSION, Plan};
 /// The reason that a plan file cannot be read.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
-pub enum ReadError {
+pub enum PlanFileError {
     /// A text that is not JSON, or not that of a plan.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
@@ -37,7 +37,7 @@ pub enum ReadError {
     },
 }
 
-graphc_ir::readable_debug!(ReadError);
+graphc_ir::readable_debug!(PlanFileError);
 
 /// The greatest number of ranks that all layouts and tensors of a file may list: each takes four bytes.
 const MOST_LISTED: u64 = 1 << 27;
@@ -46,18 +46,18 @@ const MOST_LISTED: u64 = 1 << 27;
 ///
 /// # Errors
 /// Returns an error if the text is no plan, or one of another version, or lists more ranks than there may be.
-pub fn read_plan(json: &str) -> Result<Plan, ReadError> {
+pub fn read_plan(json: &str) -> Result<Plan, PlanFileError> {
     let value: Value = serde_json::from_str(json)?;
-    let version = value.get("version").ok_or(ReadError::NoVersion)?;
+    let version = value.get("version").ok_or(PlanFileError::NoVersion)?;
     if version.as_u64() != Some(u64::from(PLAN_VERSION)) {
-        return Err(ReadError::Version { found: version.to_string(), expected: PLAN_VERSION });
+        return Err(PlanFileError::Version { found: version.to_string(), expected: PLAN_VERSION });
     }
     check_rank_lists(&value)?;
     Ok(serde_json::from_str(json)?)
 }
 
 /// Checks the numbers of ranks that layouts and tensors list, before runs of them are written out.
-fn check_rank_lists(value: &Value) -> Result<(), ReadError> {
+fn check_rank_lists(value: &Value) -> Result<(), PlanFileError> {
     let ranks = value["ranks"].as_array().map_or(0, |ranks| ranks.len() as u64);
     let mut total = 0u64;
     for part in ["layouts", "tensors"] {
@@ -71,8 +71,12 @@ fn check_rank_lists(value: &Value) -> Result<(), ReadError> {
     check_list_length(|| "the plan".into(), total, MOST_LISTED)
 }
 
-fn check_list_length(place: impl Fn() -> String, listed: u64, most: u64) -> Result<(), ReadError> {
-    if listed <= most { Ok(()) } else { Err(ReadError::Ranks { place: place(), listed, most }) }
+fn check_list_length(
+    place: impl Fn() -> String,
+    listed: u64,
+    most: u64,
+) -> Result<(), PlanFileError> {
+    if listed <= most { Ok(()) } else { Err(PlanFileError::Ranks { place: place(), listed, most }) }
 }
 
 /// Counts the ranks of a list of ranks or runs.

@@ -134,6 +134,10 @@ impl Operation for SgdUpdate {
     fn updates(&self) -> &[(usize, usize)] {
         if self.has_momentum() { &[(0, 0), (1, 2)] } else { &[(0, 0)] }
     }
+
+    fn gradient_operand(&self) -> Option<usize> {
+        Some(1)
+    }
 }
 
 impl AdamUpdate {
@@ -187,6 +191,10 @@ impl Operation for AdamUpdate {
 
     fn updates(&self) -> &[(usize, usize)] {
         &[(0, 0), (1, 2), (2, 3)]
+    }
+
+    fn gradient_operand(&self) -> Option<usize> {
+        Some(1)
     }
 }
 

@@ -26,7 +26,7 @@ from .shapes import Shapes
 from .states import OptimizerState
 from .tensors import Parts, Read, from_first, in_own_words, put
 
-OF_OPTIMIZER = ("optimizer", "lr", "weight_decay", "momentum", "nesterov", "beta1", "beta2", "eps", "group")
+OF_OPTIMIZER = ("optimizer", "lr", "weight_decay", "momentum", "nesterov", "beta1", "beta2", "eps", "alpha", "centered", "group")
 """Options of ``graphc compile`` that the optimizer says."""
 
 
@@ -69,8 +69,8 @@ def parallelize(
             second of a pair. Without it the output is one, or has one as ``loss``. A function may return a pair: the loss, and whatever
             else is to be seen of each step as ``beside``.
         forward: calls the model with a batch, where that is not ``model(input)`` or ``model(**batch)``.
-        optimizer: SGD, Adam or AdamW of the model's parameters; what it has kept of its steps is the first process's for all. Rates and
-            decays of its groups, and betas, are read at each step, so schedulers of PyTorch have their way.
+        optimizer: SGD, Adam, AdamW or RMSprop of the model's parameters; what it has kept of its steps is the first process's for all.
+            Rates and decays of its groups, and betas, are read at each step, so schedulers of PyTorch have their way.
         mesh: the ranks in a grid, or ``auto``.
         accumulate: how many batches make a step, whose gradients are summed.
         max_norm: the norm, of all gradients together, down to which they are scaled.

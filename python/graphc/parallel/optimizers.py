@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
 from ..command import Error
 
@@ -55,7 +55,7 @@ def options(optimizer: Optimizer, names: Mapping[int, str], variables: frozenset
     return own | {"group": _groups(optimizer, names, variables, scheduled)}
 
 
-NUMBERS = {"lr": "lr", "weight_decay": "weight_decay", "momentum": "momentum", "beta1": "beta1", "beta2": "beta2", "eps": "epsilon"}
+NUMBERS = {name: name for name in ("lr", "weight_decay", "momentum", "beta1", "beta2", "alpha")} | {"eps": "epsilon"}
 """What may change from step to step, as ``graphc compile`` calls it, and as ops do."""
 
 
@@ -109,7 +109,12 @@ def _own(optimizer: Optimizer, group: Mapping[str, Any]) -> dict[str, Any]:
         first, second = group["betas"]
         betas = {"beta1": float(first), "beta2": float(second), "eps": float(group["eps"])}
         return {"optimizer": "adamw" if decoupled else "adam", **shared, **betas}
-    raise Error(f"graphc has no optimizer {type(optimizer).__name__}: use torch.optim.SGD, Adam or AdamW")
+    if type(optimizer) is RMSprop:
+        alpha, momentum = float(group["alpha"]), float(group["momentum"])
+        kinds = {"centered": True} if group["centered"] else {}
+        moving = {"momentum": momentum} if momentum else {}
+        return {"optimizer": "rmsprop", **shared, "alpha": alpha, "eps": float(group["eps"]), **kinds, **moving}
+    raise Error(f"parallelize takes no optimizer {type(optimizer).__name__}: use torch.optim.SGD, Adam, AdamW or RMSprop")
 
 
 def _groups(optimizer: Optimizer, names: Mapping[int, str], variables: frozenset[str], scheduled: bool) -> list[str]:

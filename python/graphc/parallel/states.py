@@ -16,7 +16,7 @@ from graphc_torch.session import Session
 from ..command import Error
 from .tensors import Read, put
 
-KINDS = {"exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq", "momentum": "momentum_buffer"}
+KINDS = {name: name for name in ("exp_avg", "exp_avg_sq", "square_avg", "grad_avg")} | {"momentum": "momentum_buffer"}
 """States by graphc's names for them, and PyTorch's."""
 
 MADE = "state.loss_scale.updates"
@@ -98,7 +98,8 @@ class OptimizerState:
         for parameter in self._parameters():
             entry = self.kept.get(self.names[id(parameter)])
             if entry:
-                steps = {} if "momentum_buffer" in entry else {"step": torch.tensor(count)}
+                # SGD counts no steps.
+                steps = {} if list(entry) == ["momentum_buffer"] else {"step": torch.tensor(count)}
                 state[key(parameter)] = steps | {kind: read(variable) for kind, variable in entry.items()}
         groups = [{**group, "params": [key(parameter) for parameter in group["params"]]} for group in self.optimizer.param_groups]
         own = {"steps": self.session.steps, **{name: read(name) for name in self.others}}

@@ -4,9 +4,9 @@ Start with :mod:`graphc_torch.ops.base`. An op is written from its meaning (``ev
 """
 
 from . import elementwise, experts, grouped, image, movement, places, products, recurrence, rows, sources, updates
-from .base import HALVES, TABLE, TORCH, Call, Clock, Port, Run, overlap, prepare, same_memory
+from .base import HALVES, TABLE, TORCH, UPDATES, Call, Clock, Port, Run, overlap, prepare, same_memory
 from .chain import prepare_chain
 
-__all__ = ["HALVES", "TABLE", "TORCH", "Call", "Clock", "Port", "Run", "overlap", "prepare", "prepare_chain", "same_memory"]
+__all__ = ["HALVES", "TABLE", "TORCH", "UPDATES", "Call", "Clock", "Port", "Run", "overlap", "prepare", "prepare_chain", "same_memory"]
 
 _ROOMS = (elementwise, experts, grouped, movement, image, places, products, recurrence, rows, sources, updates)

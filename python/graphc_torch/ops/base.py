@@ -100,12 +100,17 @@ Prepare = Callable[[Call], Run]
 TABLE: dict[str, Prepare] = {}
 """The ops by their names in plans."""
 
+UPDATES: dict[str, tuple[tuple[int, int], ...]] = {}
+"""The results of an op that take the place of an operand, as (result, operand), where it has any."""
 
-def op(name: str) -> Callable[[Prepare], Prepare]:
-    """Enters a function in :data:`TABLE`."""
+
+def op(name: str, updates: tuple[tuple[int, int], ...] = ()) -> Callable[[Prepare], Prepare]:
+    """Enters a function in :data:`TABLE`, and in :data:`UPDATES` the results that take the place of an operand."""
 
     def enter(prepare: Prepare) -> Prepare:
         TABLE[name] = prepare
+        if updates:
+            UPDATES[name] = updates
         return prepare
 
     return enter

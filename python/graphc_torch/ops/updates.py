@@ -80,7 +80,7 @@ def _step(call: Call, tensors: int, step: Callable[[list[Tensor], Tensor], list[
     return run
 
 
-@op("sgd_update")
+@op("sgd_update", updates=((0, 0), (1, 2)))
 def sgd_update(call: Call) -> Run:
     """(w, g [, m]) -> (w' [, m'])."""
     has_momentum, nesterov, rate = call.op.number("momentum") != 0.0, bool(call.op["nesterov"]), _rate(call)
@@ -116,7 +116,7 @@ ADAM = ("beta1", "beta2", "epsilon", "weight_decay")
 """Numbers of Adam besides its rate."""
 
 
-@op("adam_update")
+@op("adam_update", updates=((0, 0), (1, 2), (2, 3)))
 def adam_update(call: Call) -> Run:
     """(w, g, m, v) -> (w', m', v') with bias correction."""
     decoupled, rate, gradient = bool(call.op["decoupled"]), _rate(call), _Gradient(call, 4)
@@ -162,14 +162,19 @@ def _fused_adam(call: Call, numbers: Callable[[], tuple[float, ...]], rate: Call
     return run
 
 
-@op("rmsprop_update")
+RMSPROP = ("alpha", "epsilon", "weight_decay", "momentum")
+"""Numbers of RMSprop besides its rate."""
+
+
+@op("rmsprop_update", updates=((0, 0), (1, 2), (2, 3), (3, 4)))
 def rmsprop_update(call: Call) -> Run:
     """(w, g, v [, a] [, m]) -> (w', v' [, a'] [, m'])."""
-    alpha, epsilon, decay = (call.op.number(name) for name in ("alpha", "epsilon", "weight_decay"))
-    momentum, centered, rate = call.op.number("momentum"), bool(call.op["centered"]), _rate(call)
+    has_momentum, centered, rate = call.op.number("momentum") != 0.0, bool(call.op["centered"]), _rate(call)
+    numbers = call.numbers(*RMSPROP)
 
     def step(old: list[Tensor], g: Tensor) -> list[Tensor]:
         w, square, *states = old
+        alpha, epsilon, decay, momentum = numbers()
         g = g + decay * w
         square = alpha * square + (1.0 - alpha) * g * g
         made, spread = [square], square
@@ -178,15 +183,15 @@ def rmsprop_update(call: Call) -> Run:
             spread = square - mean * mean
             made.append(mean)
         ahead = g / (spread.clamp_min(0.0).sqrt() + epsilon)
-        if momentum:
+        if has_momentum:
             ahead = ahead + momentum * states.pop(0)
             made.append(ahead)
         return [w - rate() * ahead, *made]
 
-    return _step(call, 3 + centered + bool(momentum), step)
+    return _step(call, 3 + centered + has_momentum, step)
 
 
-@op("lamb_direction")
+@op("lamb_direction", updates=((1, 2), (2, 3)))
 def lamb_direction(call: Call) -> Run:
     """(w, g, m, v) -> (u, m', v'): the direction of Adam; 0 where the update is not made."""
     beta1, beta2, epsilon = (call.op.number(name) for name in ("beta1", "beta2", "epsilon"))
@@ -206,7 +211,7 @@ def lamb_direction(call: Call) -> Run:
     return run
 
 
-@op("lamb_update")
+@op("lamb_update", updates=((0, 0),))
 def lamb_update(call: Call) -> Run:
     """(w, u, a, b) -> w - lr sqrt(a / b) u, where a and b are the sums of squares of all of w and u."""
     w, u, a, b = (call.operand(index) for index in range(4))
@@ -250,7 +255,7 @@ def clip_factor(call: Call) -> Run:
     return run
 
 
-@op("blend")
+@op("blend", updates=((0, 0),))
 def blend(call: Call) -> Run:
     """(state, x [, factor [, number]]) -> decay state + rate x, in the place of the state."""
     state, x, result, clock = call.operand(0), call.operand(1), call.result(), call.clock
@@ -288,7 +293,7 @@ def non_finite(call: Call) -> Run:
     return run
 
 
-@op("loss_scale")
+@op("loss_scale", updates=((0, 0), (1, 1), (2, 2)))
 def loss_scale(call: Call) -> Run:
     """(scale, good, made, bad [, factor]) -> (scale', good', made', factor, step, used, skipped)."""
     operands, results = [port.tensor for port in call.operands], [port.tensor for port in call.results]
@@ -317,7 +322,7 @@ def _scaled(scale: Tensor, good: Tensor, made: Tensor, bad: Tensor, how: tuple[f
     return [after, streak, made + one, one / scale, made + 1.0, scale, 1.0 - one]
 
 
-@op("skip_step")
+@op("skip_step", updates=((0, 0),))
 def skip_step(call: Call) -> Run:
     """(before, bad) -> (before', factor, step, skipped)."""
     operands, results, clock = (

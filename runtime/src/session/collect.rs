@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, PoisonError};
 
-use crossbeam_channel::Receiver as Jobs;
+use crossbeam_channel::Receiver as Requests;
 use graphc_comm::JobEnd;
 use graphc_comm::transport::{Receiver, Transport, TransportError};
 use graphc_ir::shard::Rect;
@@ -73,11 +73,11 @@ impl OutputCollector {
     }
 
     /// Takes in step after step until the session hangs up.
-    pub(super) fn run(mut self, jobs: &Jobs<WorkerRequest>) {
+    pub(super) fn run(mut self, requests: &Requests<WorkerRequest>) {
         let activity =
             self.transport.new_activity("outputs".to_owned(), vec!["collect".to_owned()]);
-        for job in jobs {
-            match job {
+        for request in requests {
+            match request {
                 WorkerRequest::Step(step) => {
                     if let Some(activity) = &activity {
                         activity.begin_action(step.index, 0);

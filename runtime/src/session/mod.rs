@@ -74,7 +74,7 @@ pub struct Session {
 struct WorkerSeat {
     rank: usize,
     /// The sender of requests, none when the worker is to end.
-    jobs: Option<Sender<WorkerRequest>>,
+    requests: Option<Sender<WorkerRequest>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -295,8 +295,8 @@ impl Session {
         let state = StepState::new(numbers, feeds, outputs, self.count_seats()).at_rate(rate);
         let state = Arc::new(kind(state));
         for seat in self.workers.iter().chain(&self.collector) {
-            let job = WorkerRequest::Step(Arc::clone(&state));
-            let sent = seat.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
+            let step = WorkerRequest::Step(Arc::clone(&state));
+            let sent = seat.requests.as_ref().is_some_and(|requests| requests.send(step).is_ok());
             if !sent {
                 return Err(self.end_error());
             }
@@ -378,8 +378,8 @@ impl Session {
         let mut statistics = statistics::empty_statistics(&self.plan, self.begun);
         for seat in &self.workers {
             let (sender, receiver) = crossbeam_channel::bounded(1);
-            let jobs = seat.jobs.as_ref().ok_or(JobEnd::ShutDown)?;
-            let asked = jobs.send(WorkerRequest::Report(sender)).is_ok();
+            let requests = seat.requests.as_ref().ok_or(JobEnd::ShutDown)?;
+            let asked = requests.send(WorkerRequest::Report(sender)).is_ok();
             let report = asked.then(|| receiver.recv().ok()).flatten();
             let report = report.ok_or_else(|| self.end_error())?;
             statistics.ranks[seat.rank].add_report(&report);
@@ -422,7 +422,7 @@ impl Session {
 
     fn join_threads(&mut self) {
         let mut all: Vec<_> = self.workers.iter_mut().chain(&mut self.collector).collect();
-        all.iter_mut().for_each(|seat| seat.jobs = None);
+        all.iter_mut().for_each(|seat| seat.requests = None);
         for thread in all.iter_mut().filter_map(|seat| seat.thread.take()) {
             // Workers catch panics and say so in their steps' results.
             let _ = thread.join();

@@ -29,7 +29,7 @@ use crate::device::{
 use crate::error::RuntimeError;
 use crate::worker::{
     self, ActionStopwatches, ActorResolver, Edges, PreparedWork, RankPart, Replay, Report, Worker,
-    WorkerRequest as WorkerJob, WorkerSettings, WorkerShare, find_sending_actors,
+    WorkerRequest, WorkerSettings, WorkerShare, find_sending_actors,
 };
 
 /// Ranks that may be threads of one process: each has a mailbox for each.
@@ -144,12 +144,12 @@ fn check_job(plan: &Plan, job: &Job) -> Result<(), RuntimeError> {
 }
 
 fn seat_collector(collector: OutputCollector, queue: usize) -> Result<WorkerSeat, RuntimeError> {
-    let (sender, jobs) = bounded(queue);
+    let (sender, requests) = bounded(queue);
     let rank = collector.rank();
     let thread =
-        threads::start_thread(format!("rank {rank} outputs"), move || collector.run(&jobs));
+        threads::start_thread(format!("rank {rank} outputs"), move || collector.run(&requests));
     let thread = thread.map_err(|error| RuntimeError::from_thread_error(rank, error))?;
-    Ok(WorkerSeat { rank: rank as usize, jobs: Some(sender), thread: Some(thread) })
+    Ok(WorkerSeat { rank: rank as usize, requests: Some(sender), thread: Some(thread) })
 }
 
 /// Chooses how waits spin: it pays where every worker has a core; otherwise it keeps the peer from answering.
@@ -218,18 +218,22 @@ impl LoadedRank {
             let thread = threads::start_thread(name, move || worker.run());
             let thread =
                 Some(thread.map_err(|error| RuntimeError::from_thread_error(rank, error))?);
-            session.workers.push(WorkerSeat { rank: rank as usize, jobs: Some(sender), thread });
+            session.workers.push(WorkerSeat {
+                rank: rank as usize,
+                requests: Some(sender),
+                thread,
+            });
         }
         Ok(())
     }
 
-    /// Builds one worker per stream, and the queue of its jobs.
+    /// Builds one worker per stream, and the queue of its requests.
     fn build_workers(
         self,
         plan: &Plan,
         settings: WorkerSettings,
         queue: usize,
-    ) -> Result<Vec<(Worker, Sender<WorkerJob>)>, RuntimeError> {
+    ) -> Result<Vec<(Worker, Sender<WorkerRequest>)>, RuntimeError> {
         let mut workers = Vec::new();
         let rank = self.transport.rank();
         let program = plan.program_of(rank);
@@ -237,7 +241,7 @@ impl LoadedRank {
         let ears: Vec<_> = shares.iter().map(|_| unbounded()).collect();
         for (worker, share) in shares.into_iter().enumerate() {
             let WorkerShare { mut actors, order, lanes, streams } = share;
-            let (sender, jobs) = bounded(queue);
+            let (sender, requests) = bounded(queue);
             let others = ears.iter().enumerate().filter(|&(other, _)| other != worker);
             let stream =
                 || self.device.new_stream(settings.seed, build_ended_check(&self.transport));
@@ -272,7 +276,7 @@ impl LoadedRank {
                 met: 0,
                 order,
                 lanes,
-                jobs,
+                requests,
                 stages_ahead,
                 next: None,
                 tell: others.map(|(_, ear)| ear.0.clone()).collect(),

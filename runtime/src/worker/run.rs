@@ -73,10 +73,10 @@ pub(crate) struct Worker {
     pub(crate) events: Vec<DeviceEvent>,
     /// The first action of the step that follows where all streams last met.
     pub(crate) met: usize,
-    pub(crate) jobs: Receiver<WorkerRequest>,
+    pub(crate) requests: Receiver<WorkerRequest>,
     /// Whether what the next step feeds may be staged while a step goes on.
     pub(crate) stages_ahead: bool,
-    /// A job that was taken before its turn.
+    /// A request that was taken before its turn.
     pub(crate) next: Option<WorkerRequest>,
     /// The senders to the other workers of the rank, for actions that are done here.
     pub(crate) tell: Vec<Sender<FinishedAction>>,
@@ -113,13 +113,13 @@ impl Worker {
         }
     }
 
-    /// Executes jobs until the session hangs up.
+    /// Executes requests until the session hangs up.
     pub(crate) fn run(mut self) {
         if let Some(activity) = &self.activity {
             enter_activity(Arc::clone(activity));
         }
-        while let Some(job) = self.next.take().or_else(|| self.jobs.recv().ok()) {
-            match job {
+        while let Some(request) = self.next.take().or_else(|| self.requests.recv().ok()) {
+            match request {
                 WorkerRequest::Step(step) => {
                     let result = self.run_guarded(&step);
                     step.finish(result);
@@ -170,45 +170,15 @@ impl Worker {
         self.replay.begin_step(step.index, &step.fetched);
         self.met = 0;
         let begun = Instant::now();
-        let mut last = begun;
-        let mut replayed = 0;
-        for index in 0..self.order.len() {
-            if index < replayed {
-                continue;
+        let (mut counted, mut index) = (begun, 0);
+        while index < self.order.len() {
+            match self.replay_run(index, step)? {
+                Some(end) => (index, counted) = (end, Instant::now()),
+                None => {
+                    counted = self.run_action(index, step, here, counted)?;
+                    index += 1;
+                }
             }
-            if let Some(end) = self.replay_run(index, step)? {
-                replayed = end;
-                last = Instant::now();
-                continue;
-            }
-            let (actor, microbatch) = self.order[index];
-            let action = ActionId { actor, step: step.index, microbatch };
-            here.action = Some(action);
-            if let Some(activity) = &self.activity {
-                activity.begin_action(step.number, actor.index());
-            }
-            if let Some(blocked) = self.machine.find_blocker(action) {
-                self.wait_unblocked(action, blocked)?;
-                last = self.waited_since(last);
-            }
-            if let Some(seed) = self.settings.shuffle_delays {
-                std::thread::sleep(shuffle_delay(seed, self.transport.rank(), action));
-                last = Instant::now();
-            }
-            let waited = match step.apart {
-                true => self.act_timed(index, step)?,
-                false => self.begin_action(index, step)?,
-            };
-            let now = Instant::now();
-            let busy = (now - last).saturating_sub(waited);
-            last = now;
-            self.report.waiting += waited;
-            self.report.actors[actor.index()] += busy;
-            match self.actors[actor.index()].as_ref().is_some_and(PreparedWork::is_kernel) {
-                true => self.report.kernels += busy,
-                false => self.report.communication += busy,
-            }
-            self.finish_action(action);
         }
         self.stage_next();
         self.end_step(step)?;
@@ -219,8 +189,48 @@ impl Worker {
             activity.note_idle();
         }
         self.report.actions += self.order.len() as u64;
-        self.report.steps += last - begun;
+        self.report.steps += counted - begun;
         Ok(())
+    }
+
+    /// Does an action of the order as soon as nothing blocks it. The report accounts for all time up to `counted`; returns up to when it does
+    /// behind the action.
+    #[inline]
+    fn run_action(
+        &mut self,
+        index: usize,
+        step: &StepState,
+        here: &mut WorkerPosition,
+        mut counted: Instant,
+    ) -> Result<Instant, Cause> {
+        let (actor, microbatch) = self.order[index];
+        let action = ActionId { actor, step: step.index, microbatch };
+        here.action = Some(action);
+        if let Some(activity) = &self.activity {
+            activity.begin_action(step.number, actor.index());
+        }
+        if let Some(blocked) = self.machine.find_blocker(action) {
+            self.wait_unblocked(action, blocked)?;
+            counted = self.waited_since(counted);
+        }
+        if let Some(seed) = self.settings.shuffle_delays {
+            std::thread::sleep(shuffle_delay(seed, self.transport.rank(), action));
+            counted = Instant::now();
+        }
+        let waited = match step.apart {
+            true => self.act_timed(index, step)?,
+            false => self.begin_action(index, step)?,
+        };
+        let now = Instant::now();
+        let busy = (now - counted).saturating_sub(waited);
+        self.report.waiting += waited;
+        self.report.actors[actor.index()] += busy;
+        match self.actors[actor.index()].as_ref().is_some_and(PreparedWork::is_kernel) {
+            true => self.report.kernels += busy,
+            false => self.report.communication += busy,
+        }
+        self.finish_action(action);
+        Ok(now)
     }
 
     /// Begins an action of the order. Returns how long the host has waited.
@@ -326,7 +336,7 @@ impl Worker {
         if !self.stages_ahead {
             return;
         }
-        self.next = self.next.take().or_else(|| self.jobs.try_recv().ok());
+        self.next = self.next.take().or_else(|| self.requests.try_recv().ok());
         if let Some(WorkerRequest::Step(next)) = &self.next {
             let next = Arc::clone(next);
             self.stage_feeds(0..self.order.len(), &next);

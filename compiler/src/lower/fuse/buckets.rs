@@ -41,15 +41,15 @@ const LEAST_BYTES: usize = 4 << 20;
 ///
 /// # Errors
 /// Returns an error if tasks wait for each other in a circle.
-pub(in crate::lower) fn fuse_collectives(job: &mut TaskGraph) -> Result<(), LowerError> {
-    let buckets = find_buckets(job)?;
-    let mut place = vec![None; job.tasks.len()];
+pub(in crate::lower) fn fuse_collectives(graph: &mut TaskGraph) -> Result<(), LowerError> {
+    let buckets = find_buckets(graph)?;
+    let mut place = vec![None; graph.tasks.len()];
     for (bucket, members) in buckets.iter().enumerate() {
         for &member in members {
             place[member] = Some(bucket);
         }
     }
-    let tasks = std::mem::take(&mut job.tasks);
+    let tasks = std::mem::take(&mut graph.tasks);
     let mut fused: Vec<Option<Task>> = vec![None; buckets.len()];
     let mut result = Vec::new();
     for (index, task) in tasks.into_iter().enumerate() {
@@ -63,8 +63,8 @@ pub(in crate::lower) fn fuse_collectives(job: &mut TaskGraph) -> Result<(), Lowe
         task.name = format!("{} and {} more", task.name, members.len() - 1);
         result.push(task);
     }
-    job.replace_tasks(result);
-    job.sort_tasks()
+    graph.replace_tasks(result);
+    graph.sort_tasks()
 }
 
 fn join_tasks(first: &mut Task, other: Task) {
@@ -79,19 +79,19 @@ fn join_tasks(first: &mut Task, other: Task) {
 }
 
 /// Lists the members of each bucket, at least two tasks each.
-fn find_buckets(job: &TaskGraph) -> Result<Vec<Vec<usize>>, LowerError> {
-    let depths = count_depths(job)?;
+fn find_buckets(graph: &TaskGraph) -> Result<Vec<Vec<usize>>, LowerError> {
+    let depths = count_depths(graph)?;
     let mut by_key: BTreeMap<BucketKey, Vec<(usize, usize)>> = BTreeMap::new();
-    for (index, task) in job.tasks.iter().enumerate() {
-        if let Some(key) = bucket_key(job, task, depths[index]) {
-            by_key.entry(key).or_default().push((index, input_bytes(job, task)));
+    for (index, task) in graph.tasks.iter().enumerate() {
+        if let Some(key) = bucket_key(graph, task, depths[index]) {
+            by_key.entry(key).or_default().push((index, input_bytes(graph, task)));
         }
     }
     let mut buckets = Vec::new();
     for (key, mut members) in by_key {
         let mut most = BUCKET_BYTES;
         if key.background == Some(Background::Gradient) {
-            members.sort_by_key(|&(index, _)| (find_moment_made(job, index), index));
+            members.sort_by_key(|&(index, _)| (find_moment_made(graph, index), index));
             let all: usize = members.iter().map(|member| member.1).sum();
             most = (all / LEAST_BUCKETS).clamp(LEAST_BYTES, BUCKET_BYTES);
         }
@@ -109,13 +109,13 @@ fn find_buckets(job: &TaskGraph) -> Result<Vec<Vec<usize>>, LowerError> {
     Ok(buckets)
 }
 
-fn bucket_key(job: &TaskGraph, task: &Task, depth: usize) -> Option<BucketKey> {
+fn bucket_key(graph: &TaskGraph, task: &Task, depth: usize) -> Option<BucketKey> {
     let Action::Collective { kind, reduce, axis, .. } = task.action else { return None };
     let of_updates = task.phase == Phase::Update || task.background == Some(Background::Gradient);
     if !of_updates || task.rate != Rate::Step {
         return None;
     }
-    let layout = &job.layouts[job.buffers[task.inputs[0].0].layout.index()];
+    let layout = &graph.layouts[graph.buffers[task.inputs[0].0].layout.index()];
     Some(BucketKey {
         depth,
         kind,
@@ -129,33 +129,34 @@ fn bucket_key(job: &TaskGraph, task: &Task, depth: usize) -> Option<BucketKey> {
 }
 
 /// Returns the task that makes the tensor which a collective reduces: the last one before the chain of collectives that it ends.
-fn find_moment_made(job: &TaskGraph, task: usize) -> Option<usize> {
-    let before = job.tasks[task].inputs.iter().filter_map(|input| {
-        let TaskId(before) = job.buffers[input.0].producer?;
-        let gradient = job.tasks[before].background == Some(Background::Gradient);
-        if gradient { find_moment_made(job, before) } else { Some(before) }
+fn find_moment_made(graph: &TaskGraph, task: usize) -> Option<usize> {
+    let before = graph.tasks[task].inputs.iter().filter_map(|input| {
+        let TaskId(before) = graph.buffers[input.0].producer?;
+        let gradient = graph.tasks[before].background == Some(Background::Gradient);
+        if gradient { find_moment_made(graph, before) } else { Some(before) }
     });
     before.max()
 }
 
 /// Returns the bytes of the task's input on its first rank, which holds the most.
-fn input_bytes(job: &TaskGraph, task: &Task) -> usize {
-    let layout = &job.layouts[job.buffers[task.inputs[0].0].layout.index()];
-    let rect = layout.ranks.first().and_then(|&rank| layout.rect(rank, 0, job.microbatches));
+fn input_bytes(graph: &TaskGraph, task: &Task) -> usize {
+    let layout = &graph.layouts[graph.buffers[task.inputs[0].0].layout.index()];
+    let rect = layout.ranks.first().and_then(|&rank| layout.rect(rank, 0, graph.microbatches));
     rect.map_or(0, |rect| rect.elements() * layout.dtype.size())
 }
 
 /// Returns, for each task, the most collectives of the update phase that come one after another before it.
-fn count_depths(job: &TaskGraph) -> Result<Vec<usize>, LowerError> {
-    let edges = job.list_edges();
-    let mut before = vec![Vec::new(); job.tasks.len()];
+fn count_depths(graph: &TaskGraph) -> Result<Vec<usize>, LowerError> {
+    let edges = graph.list_edges();
+    let mut before = vec![Vec::new(); graph.tasks.len()];
     for edge in &edges {
         before[edge.to].push(edge.from);
     }
-    let counts = |task: &Task| bucket_key(job, task, 0).is_some();
-    let mut depths = vec![0; job.tasks.len()];
-    for task in job.topological_order(&edges, |task| task)? {
-        let deepest = before[task].iter().map(|&b| depths[b] + usize::from(counts(&job.tasks[b])));
+    let counts = |task: &Task| bucket_key(graph, task, 0).is_some();
+    let mut depths = vec![0; graph.tasks.len()];
+    for task in graph.topological_order(&edges, |task| task)? {
+        let deepest =
+            before[task].iter().map(|&b| depths[b] + usize::from(counts(&graph.tasks[b])));
         depths[task] = deepest.max().unwrap_or(0);
     }
     Ok(depths)

@@ -33,21 +33,21 @@ impl ChainKey {
 }
 
 /// Returns the key of an elementwise task, of one that may begin a chain, or of a reduction that may end one; `None` for others.
-pub(in crate::lower) fn chain_key(job: &TaskGraph, task: &Task) -> Option<ChainKey> {
+pub(in crate::lower) fn chain_key(graph: &TaskGraph, task: &Task) -> Option<ChainKey> {
     let Action::Compute { op, .. } = &task.action else { return None };
     let shards = match op {
         Op::Reduce(reduce) => {
-            let types = [task.inputs[0], task.outputs[0]].map(|buffer| job.first_shard(buffer));
+            let types = [task.inputs[0], task.outputs[0]].map(|buffer| graph.first_shard(buffer));
             let [operand, result] = types.map(|ty| ty.unwrap_or(TensorType::new(DType::F32, [])));
             let runs = reduce.run_extents(&operand)?;
             if runs[0] == 1 && runs[1] > 1 || result.elements() * LEAST_SUMMED > operand.elements()
             {
                 return None;
             }
-            shard_layout(job, task.inputs[0])
+            shard_layout(graph, task.inputs[0])
         }
         _ if op.operation().is_elementwise() || op.operation().begins_chain() => {
-            shard_layout(job, task.outputs[0])
+            shard_layout(graph, task.outputs[0])
         }
         _ => return None,
     };
@@ -63,8 +63,8 @@ pub(in crate::lower) fn chain_key(job: &TaskGraph, task: &Task) -> Option<ChainK
 }
 
 /// Returns the layout of a buffer, without its element type and with summands taken as whole tensors.
-pub(in crate::lower) fn shard_layout(job: &TaskGraph, buffer: BufferId) -> Layout {
-    let layout = &job.layouts[job.buffers[buffer.0].layout.index()];
+pub(in crate::lower) fn shard_layout(graph: &TaskGraph, buffer: BufferId) -> Layout {
+    let layout = &graph.layouts[graph.buffers[buffer.0].layout.index()];
     let whole = |sbp: &Sbp| if sbp.is_partial() { Sbp::Broadcast } else { *sbp };
     let sbp = NdSbp(layout.sbp.0.iter().map(whole).collect());
     Layout { sbp, dtype: DType::F32, ..layout.clone() }

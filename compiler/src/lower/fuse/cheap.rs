@@ -18,11 +18,11 @@ use crate::lower::tasks::task_graph::{BufferId, Task, TaskGraph, in_order};
 const SMALL: u64 = 16;
 
 /// Gives each reader of a cheap task's result a task of its own. Tasks are sorted, and stay so.
-pub(in crate::lower) fn make_again(job: &mut TaskGraph) {
+pub(in crate::lower) fn make_again(graph: &mut TaskGraph) {
     // What a chain may begin with reads tensors from memory.
-    let step = |task: &Task| if begins_chain(task) { None } else { chain_key(job, task) };
-    let keys: Vec<Option<ChainKey>> = job.tasks.iter().map(step).collect();
-    let mut copies = Copies::new(job);
+    let step = |task: &Task| if begins_chain(task) { None } else { chain_key(graph, task) };
+    let keys: Vec<Option<ChainKey>> = graph.tasks.iter().map(step).collect();
+    let mut copies = Copies::new(graph);
     for task in (0..keys.len()).rev() {
         if let Some(key) = &keys[task]
             && copies.is_cheap(task, key)
@@ -35,24 +35,24 @@ pub(in crate::lower) fn make_again(job: &mut TaskGraph) {
         }
     }
     let tasks = copies.into_tasks();
-    job.replace_tasks(tasks);
+    graph.replace_tasks(tasks);
 }
 
 struct Copies<'a> {
-    job: &'a mut TaskGraph,
-    /// The tasks of the job, and behind them the copies.
+    graph: &'a mut TaskGraph,
+    /// The tasks of the graph, and behind them the copies.
     tasks: Vec<Task>,
-    /// For each task, the task of the job before which it stands.
+    /// For each task, the task of the graph before which it stands.
     host: Vec<usize>,
     /// The tasks that read each buffer, each once.
     readers: BTreeMap<BufferId, Vec<usize>>,
 }
 
 impl<'a> Copies<'a> {
-    fn new(job: &'a mut TaskGraph) -> Self {
-        let tasks = std::mem::take(&mut job.tasks);
+    fn new(graph: &'a mut TaskGraph) -> Self {
+        let tasks = std::mem::take(&mut graph.tasks);
         let mut copies =
-            Self { host: (0..tasks.len()).collect(), job, readers: BTreeMap::new(), tasks };
+            Self { host: (0..tasks.len()).collect(), graph, readers: BTreeMap::new(), tasks };
         for task in 0..copies.tasks.len() {
             copies.note_reads(task);
         }
@@ -75,11 +75,11 @@ impl<'a> Copies<'a> {
         let (Action::Compute { op, .. }, [output]) = (&task.action, task.outputs.as_slice()) else {
             return false;
         };
-        let bytes = self.job.bytes(*output);
+        let bytes = self.graph.bytes(*output);
         let (whole, small): (Vec<BufferId>, Vec<BufferId>) =
-            task.inputs.iter().partition(|&&input| shard_layout(self.job, input) == key.shards);
-        let fits = |&input: &BufferId| self.job.bytes(input) <= bytes;
-        let few = |&input: &BufferId| self.job.bytes(input) * SMALL <= bytes;
+            task.inputs.iter().partition(|&&input| shard_layout(self.graph, input) == key.shards);
+        let fits = |&input: &BufferId| self.graph.bytes(input) <= bytes;
+        let few = |&input: &BufferId| self.graph.bytes(input) * SMALL <= bytes;
         op.operation().is_light()
             && whole.len() == 1
             && whole.iter().all(fits)
@@ -103,7 +103,7 @@ impl<'a> Copies<'a> {
     /// Gives a reader its own copy of a task, right before it.
     fn copy_task(&mut self, task: usize, reader: usize) {
         let output = self.tasks[task].outputs[0];
-        let buffer = self.job.add_buffer(self.job.buffers[output.0].clone());
+        let buffer = self.graph.add_buffer(self.graph.buffers[output.0].clone());
         let of = &self.tasks[reader];
         let (segment, phase, anchor) = (of.segment, of.phase, of.anchor);
         let original = self.tasks[task].clone();

@@ -29,7 +29,7 @@ const MOST_STEPS: usize = 24;
 const MOST_OPERANDS: usize = 12;
 
 struct FusionGroups<'a> {
-    job: &'a TaskGraph,
+    graph: &'a TaskGraph,
     readers: Vec<Vec<TaskId>>,
     keys: Vec<Option<ChainKey>>,
     before: Vec<Vec<usize>>,
@@ -47,26 +47,26 @@ struct FusionGroups<'a> {
 /// # Errors
 /// Returns an error if tasks wait for each other in a circle.
 pub(in crate::lower) fn fuse_elementwise(
-    job: &mut TaskGraph,
+    graph: &mut TaskGraph,
     cluster: &Cluster,
 ) -> Result<(), LowerError> {
-    make_again(job);
-    let mut groups = FusionGroups::new(job);
-    for task in 0..job.tasks.len() {
+    make_again(graph);
+    let mut groups = FusionGroups::new(graph);
+    for task in 0..graph.tasks.len() {
         groups.join_producers(task);
     }
-    for task in 0..job.tasks.len() {
+    for task in 0..graph.tasks.len() {
         groups.join_reduction(task);
     }
-    for task in 0..job.tasks.len() {
+    for task in 0..graph.tasks.len() {
         groups.join_chain_head(task);
     }
     let FusionGroups { members, readers, .. } = groups;
     let mut actors: Vec<Vec<usize>> = Vec::with_capacity(members.len());
     for members in members.into_iter().filter(|members| !members.is_empty()) {
         let (heads, rest): (Vec<usize>, Vec<usize>) =
-            members.iter().partition(|&&member| begins_chain(&job.tasks[member]));
-        let whole = heads.iter().all(|&head| has_place(job, head, &members, &readers));
+            members.iter().partition(|&&member| begins_chain(&graph.tasks[member]));
+        let whole = heads.iter().all(|&head| has_place(graph, head, &members, &readers));
         match whole {
             true => actors.push(members),
             false => actors.extend([heads, rest]),
@@ -74,33 +74,33 @@ pub(in crate::lower) fn fuse_elementwise(
     }
     let several = actors.iter().filter(|members| members.len() > 1);
     let fused: Vec<Task> =
-        several.map(|members| fuse_members(job, cluster, members, &readers)).collect();
+        several.map(|members| fuse_members(graph, cluster, members, &readers)).collect();
     let mut fused = fused.into_iter();
     let mut tasks: Vec<Option<Task>> =
-        std::mem::take(&mut job.tasks).into_iter().map(Some).collect();
+        std::mem::take(&mut graph.tasks).into_iter().map(Some).collect();
     let task = |members: &Vec<usize>| match members.as_slice() {
         &[single] => tasks[single].take(),
         _ => fused.next(),
     };
-    job.replace_tasks(actors.iter().filter_map(task).collect());
-    job.sort_tasks()
+    graph.replace_tasks(actors.iter().filter_map(task).collect());
+    graph.sort_tasks()
 }
 
 impl<'a> FusionGroups<'a> {
-    fn new(job: &'a TaskGraph) -> Self {
-        let mut before = vec![Vec::new(); job.tasks.len()];
-        for edge in job.list_edges() {
-            let (from, to) = (&job.tasks[edge.from], &job.tasks[edge.to]);
+    fn new(graph: &'a TaskGraph) -> Self {
+        let mut before = vec![Vec::new(); graph.tasks.len()];
+        for edge in graph.list_edges() {
+            let (from, to) = (&graph.tasks[edge.from], &graph.tasks[edge.to]);
             // What lies in another part of the step can be on no way that leads back.
             if (from.segment, from.phase) == (to.segment, to.phase) {
                 before[edge.to].push(edge.from);
             }
         }
-        let count = job.tasks.len();
+        let count = graph.tasks.len();
         Self {
-            job,
-            readers: job.readers(),
-            keys: job.tasks.iter().map(|task| chain_key(job, task)).collect(),
+            graph,
+            readers: graph.readers(),
+            keys: graph.tasks.iter().map(|task| chain_key(graph, task)).collect(),
             before,
             of: (0..count).collect(),
             members: (0..count).map(|task| vec![task]).collect(),
@@ -112,12 +112,12 @@ impl<'a> FusionGroups<'a> {
 
     /// Joins a task to the groups of its operands' producers.
     fn join_producers(&mut self, task: usize) {
-        if self.keys[task].is_none() || begins_chain(&self.job.tasks[task]) {
+        if self.keys[task].is_none() || begins_chain(&self.graph.tasks[task]) {
             return;
         }
-        for input in &self.job.tasks[task].inputs {
-            if let Some(TaskId(producer)) = self.job.buffers[input.0].producer
-                && !begins_chain(&self.job.tasks[producer])
+        for input in &self.graph.tasks[task].inputs {
+            if let Some(TaskId(producer)) = self.graph.buffers[input.0].producer
+                && !begins_chain(&self.graph.tasks[producer])
             {
                 self.join_groups(producer, task);
             }
@@ -126,10 +126,10 @@ impl<'a> FusionGroups<'a> {
 
     /// Joins a reduction to the groups that read the tensor that it reads.
     fn join_reduction(&mut self, task: usize) {
-        if self.keys[task].is_none() || !is_reduction(&self.job.tasks[task]) {
+        if self.keys[task].is_none() || !is_reduction(&self.graph.tasks[task]) {
             return;
         }
-        let input = self.job.tasks[task].inputs[0];
+        let input = self.graph.tasks[task].inputs[0];
         for reader in self.readers[input.0].clone() {
             self.join_groups(task, reader.0);
         }
@@ -137,10 +137,10 @@ impl<'a> FusionGroups<'a> {
 
     /// Joins a task that may begin a chain to the group that reads it, if no other group does.
     fn join_chain_head(&mut self, task: usize) {
-        if self.keys[task].is_none() || !begins_chain(&self.job.tasks[task]) {
+        if self.keys[task].is_none() || !begins_chain(&self.graph.tasks[task]) {
             return;
         }
-        let readers = &self.readers[self.job.tasks[task].outputs[0].0];
+        let readers = &self.readers[self.graph.tasks[task].outputs[0].0];
         let Some(&TaskId(first)) = readers.first() else { return };
         if readers.iter().all(|reader| self.of[reader.0] == self.of[first]) {
             self.join_groups(task, first);
@@ -163,20 +163,20 @@ impl<'a> FusionGroups<'a> {
         let members = [self.members[a].as_slice(), &self.members[b]].concat();
         let sums: Vec<BufferId> = members
             .iter()
-            .map(|&member| &self.job.tasks[member])
+            .map(|&member| &self.graph.tasks[member])
             .filter(|task| is_reduction(task))
             .map(|task| task.outputs[0])
             .collect();
-        let mut inputs = members.iter().flat_map(|&member| &self.job.tasks[member].inputs);
+        let mut inputs = members.iter().flat_map(|&member| &self.graph.tasks[member].inputs);
         members.len() <= MOST_STEPS
-            && list_operands(self.job, &members).len() <= MOST_OPERANDS
+            && list_operands(self.graph, &members).len() <= MOST_OPERANDS
             && !inputs.any(|input| sums.contains(input))
             && self.may_begin(&members, &sums)
     }
 
     /// Whether these tasks have no head, or one head that reads none of their results, and no sums.
     fn may_begin(&self, members: &[usize], sums: &[BufferId]) -> bool {
-        let tasks = &self.job.tasks;
+        let tasks = &self.graph.tasks;
         let mut heads = members.iter().filter(|&&member| begins_chain(&tasks[member]));
         let Some(&head) = heads.next() else { return true };
         let made =
@@ -228,22 +228,22 @@ impl<'a> FusionGroups<'a> {
 }
 
 /// Whether the head's result can be computed in the memory of a result of its group, which must be of the same type.
-fn has_place(job: &TaskGraph, head: usize, members: &[usize], readers: &[Vec<TaskId>]) -> bool {
+fn has_place(graph: &TaskGraph, head: usize, members: &[usize], readers: &[Vec<TaskId>]) -> bool {
     let dtype = |member: usize| {
-        job.layouts[job.buffers[job.tasks[member].outputs[0].0].layout.index()].dtype
+        graph.layouts[graph.buffers[graph.tasks[member].outputs[0].0].layout.index()].dtype
     };
-    let given = |&&member: &&usize| is_read_outside(job, member, members, readers);
+    let given = |&&member: &&usize| is_read_outside(graph, member, members, readers);
     members.iter().filter(given).any(|&member| dtype(member) == dtype(head))
 }
 
 /// Whether any task outside of these reads a result of one of them, or none reads it at all.
 fn is_read_outside(
-    job: &TaskGraph,
+    graph: &TaskGraph,
     member: usize,
     members: &[usize],
     readers: &[Vec<TaskId>],
 ) -> bool {
-    let readers = &readers[job.tasks[member].outputs[0].0];
+    let readers = &readers[graph.tasks[member].outputs[0].0];
     readers.is_empty() || readers.iter().any(|reader| !members.contains(&reader.0))
 }
 
@@ -253,10 +253,10 @@ fn is_reduction(task: &Task) -> bool {
 }
 
 /// Returns the buffers that these tasks read and none of them makes, each once, in order.
-fn list_operands(job: &TaskGraph, members: &[usize]) -> Vec<BufferId> {
+fn list_operands(graph: &TaskGraph, members: &[usize]) -> Vec<BufferId> {
     let mut operands = Vec::new();
-    for input in members.iter().flat_map(|&member| &job.tasks[member].inputs) {
-        let inside = job.buffers[input.0].producer.is_some_and(|p| members.contains(&p.0));
+    for input in members.iter().flat_map(|&member| &graph.tasks[member].inputs) {
+        let inside = graph.buffers[input.0].producer.is_some_and(|p| members.contains(&p.0));
         if !inside && !operands.contains(input) {
             operands.push(*input);
         }
@@ -266,14 +266,14 @@ fn list_operands(job: &TaskGraph, members: &[usize]) -> Vec<BufferId> {
 
 /// Returns the steps of a chain, each once, and the step that each member is.
 fn list_steps(
-    job: &TaskGraph,
+    graph: &TaskGraph,
     members: &[usize],
     inputs: &[BufferId],
 ) -> (Vec<FusedStep>, Vec<usize>) {
     let mut steps: Vec<FusedStep> = Vec::new();
     let mut step_of: BTreeMap<BufferId, usize> = BTreeMap::new();
     for &member in members {
-        let task = &job.tasks[member];
+        let task = &graph.tasks[member];
         let Action::Compute { op, operands } = &task.action else { continue };
         let argument = |input: usize| {
             let buffer = task.inputs[input];
@@ -295,29 +295,30 @@ fn list_steps(
             steps.push(step);
         }
     }
-    let of_members = members.iter().map(|&member| step_of[&job.tasks[member].outputs[0]]).collect();
+    let of_members =
+        members.iter().map(|&member| step_of[&graph.tasks[member].outputs[0]]).collect();
     (steps, of_members)
 }
 
 fn fuse_members(
-    job: &TaskGraph,
+    graph: &TaskGraph,
     cluster: &Cluster,
     members: &[usize],
     readers: &[Vec<TaskId>],
 ) -> Task {
-    let inputs = list_operands(job, members);
-    let (steps, of_members) = list_steps(job, members, &inputs);
-    let outside = |&member: &usize| is_read_outside(job, members[member], members, readers);
+    let inputs = list_operands(graph, members);
+    let (steps, of_members) = list_steps(graph, members, &inputs);
+    let outside = |&member: &usize| is_read_outside(graph, members[member], members, readers);
     let given: Vec<usize> = (0..members.len()).filter(outside).collect();
     let outputs = given.iter().map(|&member| of_members[member]).collect();
-    let last = &job.tasks[members[members.len() - 1]];
-    let tensor = &job.buffers[last.outputs[0].0].name;
-    let names: Vec<&str> = members.iter().map(|&member| op_name(&job.tasks[member])).collect();
+    let last = &graph.tasks[members[members.len() - 1]];
+    let tensor = &graph.buffers[last.outputs[0].0].name;
+    let names: Vec<&str> = members.iter().map(|&member| op_name(&graph.tasks[member])).collect();
     let filled: Vec<BufferId> =
-        given.iter().map(|&member| job.tasks[members[member]].outputs[0]).collect();
-    let bytes = inputs.iter().chain(&filled).map(|&buffer| job.bytes(buffer)).sum::<u64>() as f64;
-    let flops = members.iter().map(|&member| job.tasks[member].flops).sum();
-    let head = members.iter().map(|&member| &job.tasks[member]).find(|task| begins_chain(task));
+        given.iter().map(|&member| graph.tasks[members[member]].outputs[0]).collect();
+    let bytes = inputs.iter().chain(&filled).map(|&buffer| graph.bytes(buffer)).sum::<u64>() as f64;
+    let flops = members.iter().map(|&member| graph.tasks[member].flops).sum();
+    let head = members.iter().map(|&member| &graph.tasks[member]).find(|task| begins_chain(task));
     let work = |flops, bytes| NodeWork { flops, bytes, unaligned: false };
     let head = head.map(|task| (work(task.flops, task.bytes), task.seconds));
     let seconds = chain_seconds(cluster, head, work(flops, bytes));
@@ -329,7 +330,7 @@ fn fuse_members(
         outputs: filled,
         action: Action::Fused(FusedOp { steps, outputs }),
         inputs,
-        anchor: members.iter().map(|&member| job.tasks[member].anchor).max().unwrap_or_default(),
+        anchor: members.iter().map(|&member| graph.tasks[member].anchor).max().unwrap_or_default(),
         ..last.clone()
     }
 }

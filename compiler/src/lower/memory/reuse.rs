@@ -37,9 +37,9 @@ pub(in crate::lower) struct ReuseClock {
 
 impl ReuseClock {
     /// Makes the clock of actions, given by their tasks in order.
-    pub(in crate::lower) fn new(order: impl Iterator<Item = TaskId>, job: &TaskGraph) -> Self {
+    pub(in crate::lower) fn new(order: impl Iterator<Item = TaskId>, graph: &TaskGraph) -> Self {
         let (mut now, mut clock) = (0.0, Self { begins: Vec::new(), longest: 0.0 });
-        for task in order.map(|task| &job.tasks[task.0]) {
+        for task in order.map(|task| &graph.tasks[task.0]) {
             clock.begins.push(now);
             match task.background {
                 None => now += task.seconds + task.expected,

@@ -14,7 +14,7 @@
 //! each other. Computing waits for it at once, so it gains nothing on another stream, and would queue there behind
 //! gradients. Both streams take their part of the one order of all communication, whose numbers ascend on each.
 //!
-//! What is made ahead takes memory, so one stream runs ahead of the other only so far ([`waits`]). A gather waits until
+//! What is made ahead takes memory, so one stream runs ahead of the other only so far ([`find_waits`]). A gather waits until
 //! computing is near its first reader. Computing waits for gradients that are scattered, as these free memory.
 //!
 //! A rank on a processor has one stream. Its cores are busy with kernels, and a second thread would only add a hand-over
@@ -36,92 +36,93 @@ use crate::lower::tasks::task_graph::{Background, BufferId, Task, TaskGraph, Tas
 
 /// Moves collectives that scatter large gradients, and those before them, right behind the tasks whose results they reduce. This is for jobs with one
 /// stream: whole gradients are then not kept until the update phase. Tasks are sorted.
-pub(in crate::lower) fn scatter_early(job: &mut TaskGraph) {
-    let (late, readers) = (find_late_boxing(job), job.readers());
-    let mut early = vec![false; job.tasks.len()];
-    for task in (0..job.tasks.len()).rev() {
+pub(in crate::lower) fn scatter_early(graph: &mut TaskGraph) {
+    let (late, readers) = (find_late_boxing(graph), graph.readers());
+    let mut early = vec![false; graph.tasks.len()];
+    for task in (0..graph.tasks.len()).rev() {
         let scatters = matches!(
-            job.tasks[task].action,
+            graph.tasks[task].action,
             Action::Collective { kind: BoxingKind::ReduceScatter, .. }
         );
-        let mut of_task = job.tasks[task].outputs.iter().flat_map(|output| &readers[output.0]);
+        let mut of_task = graph.tasks[task].outputs.iter().flat_map(|output| &readers[output.0]);
         let mut leads =
-            || is_boxing(&job.tasks[task]) && of_task.any(|&TaskId(reader)| early[reader]);
-        early[task] = late[task] && is_large(job, task) && (scatters || leads());
+            || is_boxing(&graph.tasks[task]) && of_task.any(|&TaskId(reader)| early[reader]);
+        early[task] = late[task] && is_large(graph, task) && (scatters || leads());
     }
     for (task, early) in early.into_iter().enumerate() {
-        if early && find_origin(job, task).is_some() {
-            job.tasks[task].background = Some(Background::Gradient);
+        if early && find_origin(graph, task).is_some() {
+            graph.tasks[task].background = Some(Background::Gradient);
         }
     }
-    move_to_origins(job, |job, task| job.tasks[task].background.is_some());
+    move_to_origins(graph, |graph, task| graph.tasks[task].background.is_some());
 }
 
-fn is_large(job: &TaskGraph, task: usize) -> bool {
-    let layouts = job.tasks[task].inputs.iter().map(|input| job.buffers[input.0].layout.index());
+fn is_large(graph: &TaskGraph, task: usize) -> bool {
+    let layouts =
+        graph.tasks[task].inputs.iter().map(|input| graph.buffers[input.0].layout.index());
     let bytes = layouts.map(|at| {
-        let layout = &job.layouts[at];
+        let layout = &graph.layouts[at];
         layout.shape.iter().product::<usize>() * layout.dtype.size()
     });
     bytes.max().unwrap_or(0) >= SCATTERED_BYTES
 }
 
 /// Moves boxing of the update phase behind the tasks from which its tensors come.
-fn move_to_origins(job: &mut TaskGraph, moves: impl Fn(&TaskGraph, usize) -> bool) {
-    for task in 0..job.tasks.len() {
-        if let Some((phase, anchor)) = find_origin(job, task).filter(|_| moves(job, task)) {
-            (job.tasks[task].phase, job.tasks[task].anchor) = (phase, anchor);
+fn move_to_origins(graph: &mut TaskGraph, moves: impl Fn(&TaskGraph, usize) -> bool) {
+    for task in 0..graph.tasks.len() {
+        if let Some((phase, anchor)) = find_origin(graph, task).filter(|_| moves(graph, task)) {
+            (graph.tasks[task].phase, graph.tasks[task].anchor) = (phase, anchor);
         }
     }
 }
 
 /// Marks the tasks of the second stream, and moves gradients' collectives behind the tasks whose results they reduce. Tasks are sorted.
-pub(in crate::lower) fn mark_background(job: &mut TaskGraph) {
-    let (gathers, late) = (find_gathers(job), find_late_boxing(job));
-    let ahead = casts_ahead(job, &gathers);
-    for task in 0..job.tasks.len() {
-        let collective = matches!(job.tasks[task].action, Action::Collective { .. });
+pub(in crate::lower) fn mark_background(graph: &mut TaskGraph) {
+    let (gathers, late) = (find_gathers(graph), find_late_boxing(graph));
+    let ahead = casts_ahead(graph, &gathers);
+    for task in 0..graph.tasks.len() {
+        let collective = matches!(graph.tasks[task].action, Action::Collective { .. });
         let kind = match (gathers[task], late[task]) {
             (true, _) if collective || ahead[task] => Some(Background::Gather),
-            (false, true) if find_origin(job, task).is_none() && collective => {
+            (false, true) if find_origin(graph, task).is_none() && collective => {
                 Some(Background::Home)
             }
-            (false, true) if collective || follows_gradient(job, task) => {
+            (false, true) if collective || follows_gradient(graph, task) => {
                 Some(Background::Gradient)
             }
-            (false, _) if follows_gradient(job, task) => Some(Background::Gradient),
+            (false, _) if follows_gradient(graph, task) => Some(Background::Gradient),
             _ => None,
         };
-        job.tasks[task].background = kind;
+        graph.tasks[task].background = kind;
     }
-    move_to_origins(job, |_, _| true);
+    move_to_origins(graph, |_, _| true);
 }
 
 /// Whether a task accumulates or slices the result of a gradient's collective.
-fn follows_gradient(job: &TaskGraph, task: usize) -> bool {
-    let cheap = matches!(job.tasks[task].action, Action::Accumulate | Action::Local { .. });
+fn follows_gradient(graph: &TaskGraph, task: usize) -> bool {
+    let cheap = matches!(graph.tasks[task].action, Action::Accumulate | Action::Local { .. });
     cheap
-        && find_producers(job, task)
-            .any(|before| job.tasks[before].background == Some(Background::Gradient))
+        && find_producers(graph, task)
+            .any(|before| graph.tasks[before].background == Some(Background::Gradient))
 }
 
-fn find_producers(job: &TaskGraph, task: usize) -> impl Iterator<Item = usize> + '_ {
-    let inputs = job.tasks[task].inputs.iter();
-    inputs.filter_map(|input| job.buffers[input.0].producer.map(|TaskId(task)| task))
+fn find_producers(graph: &TaskGraph, task: usize) -> impl Iterator<Item = usize> + '_ {
+    let inputs = graph.tasks[task].inputs.iter();
+    inputs.filter_map(|input| graph.buffers[input.0].producer.map(|TaskId(task)| task))
 }
 
 /// Returns, for each task, whether it casts a variable in its layout at rest for gathers alone. Such a cast goes ahead with them, as they would
 /// otherwise wait until computing comes to it.
-fn casts_ahead(job: &TaskGraph, gathers: &[bool]) -> Vec<bool> {
-    let readers = job.readers();
+fn casts_ahead(graph: &TaskGraph, gathers: &[bool]) -> Vec<bool> {
+    let readers = graph.readers();
     let ahead = |(index, task): (usize, &Task)| {
         let mut of_task = task.outputs.iter().flat_map(|output| &readers[output.0]);
         let gather = |&TaskId(reader): &TaskId| {
-            gathers[reader] && matches!(job.tasks[reader].action, Action::Collective { .. })
+            gathers[reader] && matches!(graph.tasks[reader].action, Action::Collective { .. })
         };
         gathers[index] && is_cast(task) && of_task.all(gather)
     };
-    job.tasks.iter().enumerate().map(ahead).collect()
+    graph.tasks.iter().enumerate().map(ahead).collect()
 }
 
 fn is_cast(task: &Task) -> bool {
@@ -129,17 +130,17 @@ fn is_cast(task: &Task) -> bool {
 }
 
 /// Returns, for each task, whether it boxes a variable from its layout at rest, or casts it there.
-fn find_gathers(job: &TaskGraph) -> Vec<bool> {
-    let mut gathers = vec![false; job.tasks.len()];
-    for task in 0..job.tasks.len() {
-        let of = |&BufferId(input): &BufferId| match job.buffers[input].producer {
+fn find_gathers(graph: &TaskGraph) -> Vec<bool> {
+    let mut gathers = vec![false; graph.tasks.len()];
+    for task in 0..graph.tasks.len() {
+        let of = |&BufferId(input): &BufferId| match graph.buffers[input].producer {
             Some(TaskId(before)) => gathers[before],
-            None => job.buffers[input].variable.is_some(),
+            None => graph.buffers[input].variable.is_some(),
         };
-        let resting = |&BufferId(input): &BufferId| job.buffers[input].variable.is_some();
-        let inputs = &job.tasks[task].inputs;
-        gathers[task] = is_boxing(&job.tasks[task]) && inputs.iter().all(of)
-            || is_cast(&job.tasks[task]) && inputs.iter().all(resting);
+        let resting = |&BufferId(input): &BufferId| graph.buffers[input].variable.is_some();
+        let inputs = &graph.tasks[task].inputs;
+        gathers[task] = is_boxing(&graph.tasks[task]) && inputs.iter().all(of)
+            || is_cast(&graph.tasks[task]) && inputs.iter().all(resting);
     }
     gathers
 }
@@ -150,26 +151,26 @@ pub(in crate::lower) fn is_boxing(task: &Task) -> bool {
 }
 
 /// Returns, for each task, whether it is boxing whose results only accumulations and the update phase read.
-fn find_late_boxing(job: &TaskGraph) -> Vec<bool> {
-    let readers = job.readers();
-    let mut late = vec![false; job.tasks.len()];
-    for task in (0..job.tasks.len()).rev() {
-        let mut of_task = job.tasks[task].outputs.iter().flat_map(|output| &readers[output.0]);
+fn find_late_boxing(graph: &TaskGraph) -> Vec<bool> {
+    let readers = graph.readers();
+    let mut late = vec![false; graph.tasks.len()];
+    for task in (0..graph.tasks.len()).rev() {
+        let mut of_task = graph.tasks[task].outputs.iter().flat_map(|output| &readers[output.0]);
         let waits = |&TaskId(reader): &TaskId| {
-            let accumulates = matches!(job.tasks[reader].action, Action::Accumulate);
-            late[reader] || accumulates || job.tasks[reader].phase == Phase::Update
+            let accumulates = matches!(graph.tasks[reader].action, Action::Accumulate);
+            late[reader] || accumulates || graph.tasks[reader].phase == Phase::Update
         };
-        late[task] = is_boxing(&job.tasks[task]) && of_task.all(waits);
+        late[task] = is_boxing(&graph.tasks[task]) && of_task.all(waits);
     }
     late
 }
 
 /// Returns the phase and place of the last task before the update phase from which boxing of that phase comes; `None` if there is none.
-fn find_origin(job: &TaskGraph, task: usize) -> Option<(Phase, usize)> {
-    let of = &job.tasks[task];
+fn find_origin(graph: &TaskGraph, task: usize) -> Option<(Phase, usize)> {
+    let of = &graph.tasks[task];
     match of.phase {
         Phase::Update if is_boxing(of) => {
-            let origins = find_producers(job, task).map(|before| find_origin(job, before));
+            let origins = find_producers(graph, task).map(|before| find_origin(graph, before));
             origins.collect::<Option<Vec<_>>>()?.into_iter().max()
         }
         Phase::Update => None,

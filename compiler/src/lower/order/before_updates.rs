@@ -17,20 +17,20 @@ use crate::lower::tasks::task_graph::{Task, TaskGraph, TaskId};
 ///
 /// # Errors
 /// Returns an error if tasks wait for each other in a circle.
-pub(in crate::lower) fn move_ahead(job: &mut TaskGraph) -> Result<(), LowerError> {
-    let all = of_updates(job, |task| is_boxing(task) || is_direction(task) || is_sum(task));
-    let boxing = of_updates(job, is_boxing);
+pub(in crate::lower) fn move_ahead(graph: &mut TaskGraph) -> Result<(), LowerError> {
+    let all = of_updates(graph, |task| is_boxing(task) || is_direction(task) || is_sum(task));
+    let boxing = of_updates(graph, is_boxing);
     let several = all.len() > boxing.len();
-    if !(several && in_front(job, &all)?) {
-        in_front(job, &boxing)?;
+    if !(several && in_front(graph, &all)?) {
+        in_front(graph, &boxing)?;
     }
     Ok(())
 }
 
 /// Moves these tasks in front of the update phase if that takes no more memory, and returns whether it has.
-fn in_front(job: &mut TaskGraph, moved: &[usize]) -> Result<bool, LowerError> {
+fn in_front(graph: &mut TaskGraph, moved: &[usize]) -> Result<bool, LowerError> {
     // Sums behind all directions, so that these stand together.
-    put_in_front(job, moved, |task| (task.phase, usize::from(is_sum(task))))
+    put_in_front(graph, moved, |task| (task.phase, usize::from(is_sum(task))))
 }
 
 /// Moves these tasks to the places that `place` gives, if they are several and no stage takes more memory then. Returns whether it has.
@@ -38,21 +38,21 @@ fn in_front(job: &mut TaskGraph, moved: &[usize]) -> Result<bool, LowerError> {
 /// # Errors
 /// Returns an error if tasks wait for each other in a circle.
 pub(in crate::lower) fn put_in_front(
-    job: &mut TaskGraph,
+    graph: &mut TaskGraph,
     moved: &[usize],
     place: impl Fn(&Task) -> (Phase, usize),
 ) -> Result<bool, LowerError> {
     if moved.len() < 2 {
         return Ok(false);
     }
-    let (tasks, before) = (job.tasks.clone(), stage_peaks(job));
+    let (tasks, before) = (graph.tasks.clone(), stage_peaks(graph));
     for &task in moved {
-        (job.tasks[task].phase, job.tasks[task].anchor) = place(&job.tasks[task]);
+        (graph.tasks[task].phase, graph.tasks[task].anchor) = place(&graph.tasks[task]);
     }
-    job.sort_tasks()?;
-    let more = stage_peaks(job).iter().zip(&before).any(|(peak, before)| peak > before);
+    graph.sort_tasks()?;
+    let more = stage_peaks(graph).iter().zip(&before).any(|(peak, before)| peak > before);
     if more {
-        job.replace_tasks(tasks);
+        graph.replace_tasks(tasks);
     }
     Ok(!more)
 }
@@ -66,12 +66,12 @@ fn is_sum(task: &Task) -> bool {
 }
 
 /// Returns the tasks of the update phase that are of a kind and wait for none of another kind there.
-fn of_updates(job: &TaskGraph, moves: impl Fn(&Task) -> bool) -> Vec<usize> {
+fn of_updates(graph: &TaskGraph, moves: impl Fn(&Task) -> bool) -> Vec<usize> {
     let updates = |task: &Task| task.phase == Phase::Update && task.rate == Rate::Step;
-    let mut waits = vec![false; job.tasks.len()];
+    let mut waits = vec![false; graph.tasks.len()];
     let mut moved = Vec::new();
-    for (index, task) in job.tasks.iter().enumerate().filter(|(_, task)| updates(task)) {
-        let mut producers = task.inputs.iter().filter_map(|input| job.buffers[input.0].producer);
+    for (index, task) in graph.tasks.iter().enumerate().filter(|(_, task)| updates(task)) {
+        let mut producers = task.inputs.iter().filter_map(|input| graph.buffers[input.0].producer);
         waits[index] = !moves(task) || producers.any(|TaskId(before)| waits[before]);
         if !waits[index] && task.background.is_none() {
             moved.push(index);
@@ -82,17 +82,17 @@ fn of_updates(job: &TaskGraph, moves: impl Fn(&Task) -> bool) -> Vec<usize> {
 
 /// Returns, for each stage, the most bytes that live at one time, in the order of the tasks and of one microbatch. Variables, which always live, do
 /// not count.
-pub(in crate::lower) fn stage_peaks(job: &TaskGraph) -> Vec<u64> {
-    let mut last: Vec<usize> = vec![0; job.buffers.len()];
-    for (place, task) in job.tasks.iter().enumerate() {
+pub(in crate::lower) fn stage_peaks(graph: &TaskGraph) -> Vec<u64> {
+    let mut last: Vec<usize> = vec![0; graph.buffers.len()];
+    for (place, task) in graph.tasks.iter().enumerate() {
         task.inputs.iter().for_each(|input| last[input.0] = place);
     }
-    let stages = job.tasks.iter().map(|task| task.stage + 1).max().unwrap_or(0);
+    let stages = graph.tasks.iter().map(|task| task.stage + 1).max().unwrap_or(0);
     let (mut live, mut peaks) = (vec![0; stages], vec![0; stages]);
-    let mut ending = vec![Vec::new(); job.tasks.len()];
-    for (place, task) in job.tasks.iter().enumerate() {
+    let mut ending = vec![Vec::new(); graph.tasks.len()];
+    for (place, task) in graph.tasks.iter().enumerate() {
         for &output in &task.outputs {
-            let bytes = job.bytes(output);
+            let bytes = graph.bytes(output);
             live[task.stage] += bytes;
             ending[last[output.0].max(place)].push((task.stage, bytes));
         }
@@ -125,23 +125,23 @@ mod tests {
     /// A forward pass that takes so many elements, then three slices with an update of 16 elements behind each. Whether slices
     /// come first.
     fn slices_first(forward: usize) -> bool {
-        let mut job = TaskGraph::new(1);
-        let activation = job.numbers(forward, false);
-        job.add_task(task(Action::Assign, &[], &[activation], (Phase::Forward, 0)));
+        let mut graph = TaskGraph::new(1);
+        let activation = graph.numbers(forward, false);
+        graph.add_task(task(Action::Assign, &[], &[activation], (Phase::Forward, 0)));
         let update = Op::SgdUpdate(SgdUpdate { lr: 0.1.into(), ..SgdUpdate::default() });
         for anchor in 1..4 {
-            let weight = job.numbers(16, true);
-            let [part, updated] = [false, false].map(|_| job.numbers(16, false));
+            let weight = graph.numbers(16, true);
+            let [part, updated] = [false, false].map(|_| graph.numbers(16, false));
             let at = (Phase::Update, anchor);
-            job.add_task(task(Action::Local { kind: BoxingKind::Slice }, &[weight], &[part], at));
+            graph.add_task(task(Action::Local { kind: BoxingKind::Slice }, &[weight], &[part], at));
             let update =
                 Action::Compute { op: update.clone(), operands: vec![OperandSource::Input(0); 2] };
-            job.add_task(task(update, &[part], &[updated], at));
+            graph.add_task(task(update, &[part], &[updated], at));
         }
-        job.sort_tasks().expect("no circle");
-        move_ahead(&mut job).expect("no circle");
+        graph.sort_tasks().expect("no circle");
+        move_ahead(&mut graph).expect("no circle");
         let local: Vec<_> =
-            job.tasks.iter().map(|task| matches!(task.action, Action::Local { .. })).collect();
+            graph.tasks.iter().map(|task| matches!(task.action, Action::Local { .. })).collect();
         match local[..] {
             [false, true, true, true, false, false, false] => true,
             [false, true, false, true, false, true, false] => false,

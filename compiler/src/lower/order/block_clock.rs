@@ -8,7 +8,7 @@ pub(in crate::lower) struct BlockActors<'a> {
     /// The actors' tasks.
     pub tasks: Vec<&'a Task>,
     /// The graph that the tasks are of.
-    pub job: &'a TaskGraph,
+    pub graph: &'a TaskGraph,
     /// How far the streams may run ahead of each other.
     pub ahead: RunAhead,
 }

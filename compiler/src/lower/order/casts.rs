@@ -21,18 +21,18 @@ const SMALL: u64 = 64 << 10;
 ///
 /// # Errors
 /// Returns an error if tasks wait for each other in a circle.
-pub(in crate::lower) fn put_together(job: &mut TaskGraph) -> Result<(), LowerError> {
+pub(in crate::lower) fn put_together(graph: &mut TaskGraph) -> Result<(), LowerError> {
     for (phase, moves) in
         [(Phase::Forward, is_of_variable as Moves), (Phase::Update, is_for_update)]
     {
-        let all = find_casts(job, moves);
+        let all = find_casts(graph, moves);
         let small: Vec<usize> = (all.iter().copied())
-            .filter(|&task| job.bytes(job.tasks[task].outputs[0]) <= SMALL)
+            .filter(|&task| graph.bytes(graph.tasks[task].outputs[0]) <= SMALL)
             .collect();
         let fewer = small.len() < all.len();
         let place = |_: &Task| (phase, 0);
-        if !put_in_front(job, &all, place)? && fewer {
-            put_in_front(job, &small, place)?;
+        if !put_in_front(graph, &all, place)? && fewer {
+            put_in_front(graph, &small, place)?;
         }
     }
     Ok(())
@@ -43,37 +43,37 @@ type Moves = fn(&BufferUses<'_>, &Task) -> bool;
 
 /// The uses of buffers by tasks.
 struct BufferUses<'a> {
-    job: &'a TaskGraph,
+    graph: &'a TaskGraph,
     readers: Vec<Vec<TaskId>>,
     /// Variables that are brought back to their layout beside kernels. The first kernels of the next step do not wait for all of them.
     home: BTreeSet<BufferId>,
 }
 
 /// Returns the casts of a kind that act once a step on the stream of kernels.
-fn find_casts(job: &TaskGraph, moves: Moves) -> Vec<usize> {
-    let beside = job.tasks.iter().filter(|task| task.background.is_some());
+fn find_casts(graph: &TaskGraph, moves: Moves) -> Vec<usize> {
+    let beside = graph.tasks.iter().filter(|task| task.background.is_some());
     let home = beside.flat_map(|task| task.updates.iter().copied()).collect();
-    let uses = BufferUses { job, readers: job.readers(), home };
+    let uses = BufferUses { graph, readers: graph.readers(), home };
     let is_cast = |task: &Task| {
         matches!(&task.action, Action::Compute { op: Op::Cast(_), .. })
             && task.rate == Rate::Step
             && task.background.is_none()
     };
     let moved = |task: &Task| is_cast(task) && moves(&uses, task);
-    (0..job.tasks.len()).filter(|&task| moved(&job.tasks[task])).collect()
+    (0..graph.tasks.len()).filter(|&task| moved(&graph.tasks[task])).collect()
 }
 
 /// Whether it casts a variable for the forward pass.
 fn is_of_variable(uses: &BufferUses<'_>, task: &Task) -> bool {
     let is_there = |input: &BufferId| {
-        uses.job.buffers[input.0].variable.is_some() && !uses.home.contains(input)
+        uses.graph.buffers[input.0].variable.is_some() && !uses.home.contains(input)
     };
     task.phase == Phase::Forward && task.inputs.iter().all(is_there)
 }
 
 /// Whether only updates read its result.
 fn is_for_update(uses: &BufferUses<'_>, task: &Task) -> bool {
-    let updates = |&TaskId(reader): &TaskId| !uses.job.tasks[reader].updates.is_empty();
+    let updates = |&TaskId(reader): &TaskId| !uses.graph.tasks[reader].updates.is_empty();
     let mut readers = task.outputs.iter().flat_map(|output| &uses.readers[output.0]).peekable();
     task.phase == Phase::Backward && readers.peek().is_some() && readers.all(updates)
 }
@@ -86,12 +86,18 @@ mod tests {
 
     use super::*;
 
-    fn task(job: &mut TaskGraph, op: Op, reads: &[BufferId], gives: BufferId, at: (Phase, usize)) {
+    fn task(
+        graph: &mut TaskGraph,
+        op: Op,
+        reads: &[BufferId],
+        gives: BufferId,
+        at: (Phase, usize),
+    ) {
         let operands = vec![OperandSource::Input(0); reads.len()];
         let updates = at.0 == Phase::Update;
         let (outputs, updates) =
             if updates { (vec![], vec![gives]) } else { (vec![gives], vec![]) };
-        job.add_task(Task {
+        graph.add_task(Task {
             inputs: reads.to_vec(),
             outputs,
             updates,
@@ -104,34 +110,34 @@ mod tests {
     /// The ops of a training of two layers in order, by their initials. A weight's copy has so many elements, and the first
     /// layer's is read in the forward pass alone.
     fn order(copy: usize) -> String {
-        let mut job = TaskGraph::new(1);
+        let mut graph = TaskGraph::new(1);
         let cast = || Op::Cast(Cast { dtype: DType::BF16 });
         let product = || Op::MatMul(MatMul { transpose_a: false, transpose_b: false });
-        let weights = [1, 2].map(|_| job.numbers(64, true));
-        let copies = [1, 2].map(|_| job.numbers(copy, false));
-        let values = [1, 2].map(|_| job.numbers(64, false));
+        let weights = [1, 2].map(|_| graph.numbers(64, true));
+        let copies = [1, 2].map(|_| graph.numbers(copy, false));
+        let values = [1, 2].map(|_| graph.numbers(64, false));
         for layer in [0, 1] {
             let at = (Phase::Forward, 10 * layer + 1);
-            task(&mut job, cast(), &[weights[layer]], copies[layer], at);
+            task(&mut graph, cast(), &[weights[layer]], copies[layer], at);
             let mut reads = vec![copies[layer]];
             reads.extend((layer > 0).then(|| values[0]));
-            task(&mut job, product(), &reads, values[layer], (Phase::Forward, 10 * layer + 2));
+            task(&mut graph, product(), &reads, values[layer], (Phase::Forward, 10 * layer + 2));
         }
         for layer in [1, 0] {
-            let [product_of, gradient] = [(); 2].map(|()| job.numbers(64, false));
+            let [product_of, gradient] = [(); 2].map(|()| graph.numbers(64, false));
             let at = 100 - 10 * layer;
-            task(&mut job, product(), &[values[layer]], product_of, (Phase::Backward, at));
-            task(&mut job, cast(), &[product_of], gradient, (Phase::Backward, at + 1));
+            task(&mut graph, product(), &[values[layer]], product_of, (Phase::Backward, at));
+            task(&mut graph, cast(), &[product_of], gradient, (Phase::Backward, at + 1));
             let update = Op::SgdUpdate(SgdUpdate::default());
-            task(&mut job, update, &[gradient], weights[layer], (Phase::Update, layer));
+            task(&mut graph, update, &[gradient], weights[layer], (Phase::Update, layer));
         }
-        job.sort_tasks().expect("no circle");
-        put_together(&mut job).expect("no circle");
+        graph.sort_tasks().expect("no circle");
+        put_together(&mut graph).expect("no circle");
         let initial = |task: &Task| match &task.action {
             Action::Compute { op, .. } => op.name().chars().next().expect("a name"),
             _ => '?',
         };
-        job.tasks.iter().map(initial).collect()
+        graph.tasks.iter().map(initial).collect()
     }
 
     #[test]

@@ -29,44 +29,46 @@ type Key = (usize, usize, bool);
 ///
 /// # Errors
 /// Returns an error if tasks wait for each other in a circle.
-pub(in crate::lower) fn move_up(job: &mut TaskGraph) -> Result<(), LowerError> {
-    let all = job.list_edges();
-    let (mut before, mut after) = (vec![Vec::new(); job.tasks.len()], vec![0; job.tasks.len()]);
+pub(in crate::lower) fn move_up(graph: &mut TaskGraph) -> Result<(), LowerError> {
+    let all = graph.list_edges();
+    let (mut before, mut after) = (vec![Vec::new(); graph.tasks.len()], vec![0; graph.tasks.len()]);
     for edge in &all {
         before[edge.to].push(edge.from);
         after[edge.from] += 1;
     }
-    let mut keys: Vec<Key> = (0..job.tasks.len()).map(|place| (place, 0, false)).collect();
-    for update in 0..job.tasks.len() {
-        let Some(gradient) = find_gradient(job, update) else { continue };
+    let mut keys: Vec<Key> = (0..graph.tasks.len()).map(|place| (place, 0, false)).collect();
+    for update in 0..graph.tasks.len() {
+        let Some(gradient) = find_gradient(graph, update) else { continue };
         let others = before[update].iter().copied().filter(|&other| other != gradient);
         let behind = others.max().unwrap_or(0).max(gradient);
-        if is_product(&job.tasks[gradient]) && after[gradient] == 1 && behind - gradient <= PUT_OFF
+        if is_product(&graph.tasks[gradient])
+            && after[gradient] == 1
+            && behind - gradient <= PUT_OFF
         {
             keys[gradient] = (behind, gradient, false);
         }
         keys[update] = (behind, gradient, true);
     }
-    let order = job.topological_order(&all, |task| keys[task])?;
-    let (tasks, before) = (job.tasks.clone(), stage_peaks(job));
-    job.put_in_order(&order);
-    if stage_peaks(job).iter().zip(&before).any(|(peak, before)| peak > before) {
-        job.replace_tasks(tasks);
+    let order = graph.topological_order(&all, |task| keys[task])?;
+    let (tasks, before) = (graph.tasks.clone(), stage_peaks(graph));
+    graph.put_in_order(&order);
+    if stage_peaks(graph).iter().zip(&before).any(|(peak, before)| peak > before) {
+        graph.replace_tasks(tasks);
     }
     Ok(())
 }
 
 /// Returns the task that makes the gradient of an update, if it computes in the same segment, at the same rate and on the same ranks.
-fn find_gradient(job: &TaskGraph, update: usize) -> Option<usize> {
-    let task = &job.tasks[update];
+fn find_gradient(graph: &TaskGraph, update: usize) -> Option<usize> {
+    let task = &graph.tasks[update];
     let Action::Compute { op, .. } = &task.action else { return None };
     if task.phase != Phase::Update || task.updates.is_empty() || op.operation().updates().is_empty()
     {
         return None;
     }
-    let first = job.buffers[task.inputs.first()?.0].producer?;
+    let first = graph.buffers[task.inputs.first()?.0].producer?;
     let TaskId(gradient) = first;
-    let given = &job.tasks[gradient];
+    let given = &graph.tasks[gradient];
     let is_near =
         (given.segment, given.rate, &given.ranks) == (task.segment, task.rate, &task.ranks);
     (is_near && matches!(given.action, Action::Compute { .. } | Action::Fused(_)))
@@ -87,7 +89,7 @@ mod tests {
 
     /// A task that multiplies, or of the update phase one that updates.
     fn task(
-        job: &mut TaskGraph,
+        graph: &mut TaskGraph,
         name: &str,
         reads: &[BufferId],
         gives: &[BufferId],
@@ -100,7 +102,7 @@ mod tests {
         };
         let operands = vec![OperandSource::Input(0); reads.len()];
         let [outputs, updated] = if updates { [&[][..], gives] } else { [gives, &[]] };
-        job.add_task(Task {
+        graph.add_task(Task {
             name: name.into(),
             inputs: reads.to_vec(),
             outputs: outputs.to_vec(),
@@ -114,22 +116,22 @@ mod tests {
     /// The order of the backward pass of two layers; one factor of the first product has so many elements, and nothing
     /// else reads it.
     fn moved(of_factor: usize) -> Vec<String> {
-        let mut job = TaskGraph::new(1);
-        let weights = [1, 2].map(|_| job.numbers(64, true));
-        let gradients = [1, 2].map(|_| job.numbers(64, false));
+        let mut graph = TaskGraph::new(1);
+        let weights = [1, 2].map(|_| graph.numbers(64, true));
+        let gradients = [1, 2].map(|_| graph.numbers(64, false));
         let extents = [16, 200, of_factor, 16, 16];
-        let [top, middle, first, second, below] = extents.map(|n| job.numbers(n, false));
-        task(&mut job, "start", &[], &[top, first, second], (Phase::Forward, 0));
-        task(&mut job, "product 1", &[top, first], &[gradients[0]], (Phase::Backward, 1));
-        task(&mut job, "below 1", &[top, weights[0]], &[middle], (Phase::Backward, 2));
-        task(&mut job, "product 2", &[middle, second], &[gradients[1]], (Phase::Backward, 3));
-        task(&mut job, "below 2", &[middle, weights[1]], &[below], (Phase::Backward, 4));
+        let [top, middle, first, second, below] = extents.map(|n| graph.numbers(n, false));
+        task(&mut graph, "start", &[], &[top, first, second], (Phase::Forward, 0));
+        task(&mut graph, "product 1", &[top, first], &[gradients[0]], (Phase::Backward, 1));
+        task(&mut graph, "below 1", &[top, weights[0]], &[middle], (Phase::Backward, 2));
+        task(&mut graph, "product 2", &[middle, second], &[gradients[1]], (Phase::Backward, 3));
+        task(&mut graph, "below 2", &[middle, weights[1]], &[below], (Phase::Backward, 4));
         for (index, name) in ["update 1", "update 2"].iter().enumerate() {
-            task(&mut job, name, &[gradients[index]], &[weights[index]], (Phase::Update, index));
+            task(&mut graph, name, &[gradients[index]], &[weights[index]], (Phase::Update, index));
         }
-        job.sort_tasks().expect("no circle");
-        move_up(&mut job).expect("no circle");
-        job.tasks.into_iter().map(|task| task.name).collect()
+        graph.sort_tasks().expect("no circle");
+        move_up(&mut graph).expect("no circle");
+        graph.tasks.into_iter().map(|task| task.name).collect()
     }
 
     #[test]
@@ -149,19 +151,19 @@ mod tests {
 
     #[test]
     fn updates_that_need_something_else_stay() {
-        let mut job = TaskGraph::new(1);
-        let [gradient, factor] = [64, 1].map(|n| job.numbers(n, false));
-        let weight = job.numbers(64, true);
-        task(&mut job, "product", &[], &[gradient], (Phase::Forward, 0));
+        let mut graph = TaskGraph::new(1);
+        let [gradient, factor] = [64, 1].map(|n| graph.numbers(n, false));
+        let weight = graph.numbers(64, true);
+        task(&mut graph, "product", &[], &[gradient], (Phase::Forward, 0));
         for index in 1..6 {
-            let given = job.numbers(1, false);
-            task(&mut job, "other", &[], &[given], (Phase::Backward, index));
+            let given = graph.numbers(1, false);
+            task(&mut graph, "other", &[], &[given], (Phase::Backward, index));
         }
-        task(&mut job, "factor", &[], &[factor], (Phase::Backward, 6));
-        task(&mut job, "update", &[gradient, factor], &[weight], (Phase::Update, 0));
-        job.sort_tasks().expect("no circle");
-        move_up(&mut job).expect("no circle");
-        let names: Vec<&str> = job.tasks.iter().map(|task| task.name.as_str()).collect();
+        task(&mut graph, "factor", &[], &[factor], (Phase::Backward, 6));
+        task(&mut graph, "update", &[gradient, factor], &[weight], (Phase::Update, 0));
+        graph.sort_tasks().expect("no circle");
+        move_up(&mut graph).expect("no circle");
+        let names: Vec<&str> = graph.tasks.iter().map(|task| task.name.as_str()).collect();
         assert_eq!(names[0], "product");
         assert_eq!(names[6..], ["factor", "update"]);
     }

@@ -77,7 +77,7 @@ impl BlockActors<'_> {
     }
 
     fn sum_bytes(&self, buffers: &[BufferId]) -> u64 {
-        buffers.iter().map(|&buffer| self.job.bytes(buffer)).sum()
+        buffers.iter().map(|&buffer| self.graph.bytes(buffer)).sum()
     }
 }
 

@@ -34,8 +34,8 @@ pub(in crate::lower) struct BlockSchedule {
 
 impl BlockSchedule {
     /// Makes the schedule of a job.
-    pub(in crate::lower) fn new(job: &TaskGraph, kind: Kind, stages: usize) -> Self {
-        let keys: BTreeSet<BlockKey> = job.tasks.iter().map(block_key).collect();
+    pub(in crate::lower) fn new(graph: &TaskGraph, kind: Kind, stages: usize) -> Self {
+        let keys: BTreeSet<BlockKey> = graph.tasks.iter().map(block_key).collect();
         let halves: BTreeSet<(usize, bool)> =
             keys.iter().map(|key| (key.segment, key.backward)).collect();
         let both = |segment: &usize| {
@@ -43,8 +43,8 @@ impl BlockSchedule {
         };
         let segments = keys.last().map_or(0, |key| key.segment + 1);
         let pipelined = (0..segments).filter(both).collect();
-        let shared = stages_share_ranks(job);
-        Self { kind, microbatches: job.microbatches, stages, shared, segments, pipelined }
+        let shared = stages_share_ranks(graph);
+        Self { kind, microbatches: graph.microbatches, stages, shared, segments, pipelined }
     }
 
     /// Returns the blocks of a step on ranks of a stage, each with its microbatch.
@@ -100,9 +100,9 @@ pub(in crate::lower) fn block_key(task: &crate::lower::tasks::task_graph::Task) 
     BlockKey { segment: task.segment, chunk, backward: repeated && task.is_backward() }
 }
 
-fn stages_share_ranks(job: &TaskGraph) -> bool {
+fn stages_share_ranks(graph: &TaskGraph) -> bool {
     let mut stage_of: BTreeMap<u32, usize> = BTreeMap::new();
-    (job.tasks.iter()).any(|task| {
+    (graph.tasks.iter()).any(|task| {
         task.ranks.iter().any(|&rank| *stage_of.entry(rank).or_insert(task.stage) != task.stage)
     })
 }

@@ -12,7 +12,7 @@
 //!
 //! Where memory is short by bytes, computing waits for reductions in this simulation too. They are then due when it would wait.
 //!
-//! All ranks of a group must communicate in one order, so the order is that of the job's tasks, the same for all ranks.
+//! All ranks of a group must communicate in one order, so the order is that of the graph's tasks, the same for all ranks.
 
 use std::collections::BTreeMap;
 
@@ -30,35 +30,35 @@ use crate::lower::{LowerError, RunAhead};
 /// # Errors
 /// Returns an error if tasks wait for each other in a circle.
 pub(in crate::lower) fn reorder_second_stream(
-    job: &mut TaskGraph,
+    graph: &mut TaskGraph,
     ahead: RunAhead,
 ) -> Result<(), LowerError> {
     let mut blocks: BTreeMap<(usize, BlockKey), Vec<usize>> = BTreeMap::new();
-    for (index, task) in job.tasks.iter().enumerate() {
+    for (index, task) in graph.tasks.iter().enumerate() {
         blocks.entry((task.stage, block_key(task))).or_default().push(index);
     }
-    let mut all = job.list_edges();
-    let mut before = vec![Vec::new(); job.tasks.len()];
+    let mut all = graph.list_edges();
+    let mut before = vec![Vec::new(); graph.tasks.len()];
     all.iter().filter(|edge| edge.segments == 0).for_each(|edge| before[edge.to].push(edge.from));
-    for tasks in blocks.values().filter(|tasks| both_kinds(job, tasks)) {
-        let of_block = tasks.iter().map(|&task| &job.tasks[task]).collect();
-        let block = BlockActors { tasks: of_block, job, ahead };
+    for tasks in blocks.values().filter(|tasks| both_kinds(graph, tasks)) {
+        let of_block = tasks.iter().map(|&task| &graph.tasks[task]).collect();
+        let block = BlockActors { tasks: of_block, graph, ahead };
         let place = |task: &usize| tasks.binary_search(task).ok();
         let before = tasks.iter().map(|&task| before[task].iter().filter_map(place).collect());
         let played = Play::new(&block, before.collect()).into_order();
         let chain = played.windows(2);
         all.extend(chain.map(|w| Edge { from: tasks[w[0]], to: tasks[w[1]], segments: 0 }));
     }
-    let order = job.topological_order(&all, |task| task)?;
-    job.put_in_order(&order);
+    let order = graph.topological_order(&all, |task| task)?;
+    graph.put_in_order(&order);
     Ok(())
 }
 
 /// Whether gathers and reductions of gradients compete in a block.
-fn both_kinds(job: &TaskGraph, tasks: &[usize]) -> bool {
+fn both_kinds(graph: &TaskGraph, tasks: &[usize]) -> bool {
     [Background::Gather, Background::Gradient]
         .iter()
-        .all(|&kind| tasks.iter().any(|&task| job.tasks[task].background == Some(kind)))
+        .all(|&kind| tasks.iter().any(|&task| graph.tasks[task].background == Some(kind)))
 }
 
 /// Returns the gate of each gather, and of each cast before one. If several gathers read one cast, it gets the gate that opens first.
@@ -195,10 +195,10 @@ mod tests {
     /// A task, given by its name, its seconds, its kind on the second stream, and the buffers that it reads and fills.
     type Given<'a> = (&'a str, f64, Option<Background>, &'a [usize], &'a [usize]);
 
-    /// A job of tasks on one rank.
-    fn job(tasks: &[Given<'_>], variables: &[usize]) -> TaskGraph {
-        let mut job = TaskGraph::new(2);
-        job.layouts.push(Layout {
+    /// A graph of tasks on one rank.
+    fn graph(tasks: &[Given<'_>], variables: &[usize]) -> TaskGraph {
+        let mut graph = TaskGraph::new(2);
+        graph.layouts.push(Layout {
             shape: vec![4],
             dtype: DType::F32,
             microbatch_dim: None,
@@ -214,7 +214,7 @@ mod tests {
                 init: Init::Weights,
                 role: TensorKind::Parameter,
             };
-            job.add_buffer(Buffer {
+            graph.add_buffer(Buffer {
                 name: id.to_string(),
                 layout: LayoutId(0),
                 rate: Rate::Microbatch,
@@ -225,7 +225,7 @@ mod tests {
         let ids = |all: &[usize]| all.iter().map(|&id| BufferId(id)).collect();
         for (anchor, &(name, seconds, background, inputs, outputs)) in tasks.iter().enumerate() {
             let second = background.is_some();
-            job.add_task(Task {
+            graph.add_task(Task {
                 name: name.into(),
                 action: Action::Accumulate,
                 inputs: ids(inputs),
@@ -246,16 +246,16 @@ mod tests {
                 boxing: None,
             });
         }
-        job
+        graph
     }
 
-    fn reordered(job: TaskGraph) -> Vec<String> {
-        reordered_where(RunAhead::Far, job)
+    fn reordered(graph: TaskGraph) -> Vec<String> {
+        reordered_where(RunAhead::Far, graph)
     }
 
-    fn reordered_where(ahead: RunAhead, mut job: TaskGraph) -> Vec<String> {
-        reorder_second_stream(&mut job, ahead).expect("no circle");
-        job.tasks.into_iter().map(|task| task.name).collect()
+    fn reordered_where(ahead: RunAhead, mut graph: TaskGraph) -> Vec<String> {
+        reorder_second_stream(&mut graph, ahead).expect("no circle");
+        graph.tasks.into_iter().map(|task| task.name).collect()
     }
 
     const GATHER: Option<Background> = Some(Background::Gather);
@@ -272,7 +272,7 @@ mod tests {
             ("reader", 1.0, None, &[3, 5], &[6]),
         ];
         let expected = ["gather", "first", "second", "reduce", "third", "reader"];
-        assert_eq!(reordered(job(&tasks, &[4])), expected);
+        assert_eq!(reordered(graph(&tasks, &[4])), expected);
     }
 
     #[test]
@@ -287,7 +287,7 @@ mod tests {
         ];
         // It takes 2 s and is read at 10 s: it may begin behind what begins 4 s before, as may the cast before it.
         let expected = ["long", "cast", "gather", "short", "reduce", "reader"];
-        assert_eq!(reordered(job(&tasks, &[3])), expected);
+        assert_eq!(reordered(graph(&tasks, &[3])), expected);
     }
 
     #[test]
@@ -303,7 +303,7 @@ mod tests {
             ("large", 8.0, GATHER, &[11], &[7]),
             ("last", 1.0, None, &[6, 7], &[8]),
         ];
-        let all = job(&tasks, &[10, 11]);
+        let all = graph(&tasks, &[10, 11]);
         let expected =
             ["small", "first", "large", "second", "third", "reduce", "reader", "fourth", "last"];
         assert_eq!(reordered(all.clone()), expected);
@@ -339,7 +339,7 @@ mod tests {
             tasks.push((compute, 1.0, None, read, &made[1..2]));
             tasks.push((scatter, 1.0, GRADIENT, &made[1..2], &made[2..]));
         }
-        let mut all = job(&tasks, &weights);
+        let mut all = graph(&tasks, &weights);
         for task in all.tasks.iter_mut().filter(|task| task.background == GRADIENT) {
             let (kind, reduce) = (BoxingKind::ReduceScatter, Some(ReduceKind::Sum));
             task.action = Action::Collective { kind, reduce, axis: 0, sequence: 0 };
@@ -369,6 +369,6 @@ mod tests {
             ("second", 1.0, None, &[0], &[1]),
             ("reduce", 4.0, GRADIENT, &[0], &[2]),
         ];
-        assert_eq!(reordered(job(&tasks, &[])), ["first", "second", "reduce"]);
+        assert_eq!(reordered(graph(&tasks, &[])), ["first", "second", "reduce"]);
     }
 }

@@ -35,7 +35,7 @@ pub(in crate::lower) struct ProgramPart {
 /// The context in which a program is built from a part.
 pub(in crate::lower) struct Context<'a> {
     /// The job.
-    pub job: &'a TaskGraph,
+    pub graph: &'a TaskGraph,
     /// The order of blocks.
     pub schedule: &'a BlockSchedule,
     /// Whether registers get slots and offsets.
@@ -54,7 +54,7 @@ const FOR_LAUNCHES: u64 = 128;
 
 /// Builds the program of a part.
 pub(in crate::lower) fn build_program(cx: &Context<'_>, part: &ProgramPart) -> Program {
-    let registers = build_registers(cx.job, part);
+    let registers = build_registers(cx.graph, part);
     let place: BTreeMap<BufferId, RegisterId> =
         part.buffers.iter().enumerate().map(|(i, &buffer)| (buffer, RegisterId::new(i))).collect();
     let mut actors: Vec<Actor> =
@@ -68,11 +68,11 @@ pub(in crate::lower) fn build_program(cx: &Context<'_>, part: &ProgramPart) -> P
     program
 }
 
-fn build_registers(job: &TaskGraph, part: &ProgramPart) -> Vec<Register> {
+fn build_registers(graph: &TaskGraph, part: &ProgramPart) -> Vec<Register> {
     let register = |(&id, shape): (&BufferId, &Vec<usize>)| {
-        let buffer = &job.buffers[id.0];
+        let buffer = &graph.buffers[id.0];
         let bytes =
-            shape.iter().product::<usize>() * job.layouts[buffer.layout.index()].dtype.size();
+            shape.iter().product::<usize>() * graph.layouts[buffer.layout.index()].dtype.size();
         let kind = match &buffer.variable {
             None => RegisterKind::Activation,
             Some(variable) => RegisterKind::Variable {
@@ -97,7 +97,7 @@ fn build_registers(job: &TaskGraph, part: &ProgramPart) -> Vec<Register> {
 }
 
 fn build_actor(cx: &Context<'_>, id: TaskId, place: &BTreeMap<BufferId, RegisterId>) -> Actor {
-    let task = &cx.job.tasks[id.0];
+    let task = &cx.graph.tasks[id.0];
     let places = |buffers: &[BufferId]| -> Vec<RegisterId> {
         buffers.iter().filter_map(|buffer| place.get(buffer).copied()).collect()
     };
@@ -123,7 +123,7 @@ fn build_streams(
 ) -> (Vec<Stream>, Vec<lifetimes::StepAction>) {
     let mut blocks: BTreeMap<BlockKey, Vec<usize>> = BTreeMap::new();
     for (actor, task) in part.tasks.iter().enumerate() {
-        blocks.entry(block_key(&cx.job.tasks[task.0])).or_default().push(actor);
+        blocks.entry(block_key(&cx.graph.tasks[task.0])).or_default().push(actor);
     }
     let items: Vec<(BlockKey, u32)> = cx.schedule.order_blocks(part.stage);
     let mut order = Vec::new();
@@ -133,14 +133,14 @@ fn build_streams(
         order.extend(actions.map(|&actor| lifetimes::StepAction { actor, microbatch }));
     }
     let in_background =
-        |actor: usize| cx.overlap && cx.job.tasks[part.tasks[actor].0].background.is_some();
+        |actor: usize| cx.overlap && cx.graph.tasks[part.tasks[actor].0].background.is_some();
     if !(0..actors.len()).any(in_background) {
         return (vec![build_stream(&blocks, &items, |_| true)], order);
     }
     for block in blocks.values() {
-        let tasks = block.iter().map(|&actor| &cx.job.tasks[part.tasks[actor].0]).collect();
+        let tasks = block.iter().map(|&actor| &cx.graph.tasks[part.tasks[actor].0]).collect();
         for (place, before) in
-            background::find_waits(&BlockActors { tasks, job: cx.job, ahead: cx.ahead })
+            background::find_waits(&BlockActors { tasks, graph: cx.graph, ahead: cx.ahead })
                 .into_iter()
                 .enumerate()
         {
@@ -180,9 +180,10 @@ fn place_registers(
     program: &mut Program,
     order: &[lifetimes::StepAction],
 ) {
-    let job = cx.job;
+    let graph = cx.graph;
     let streams = stream_of(program);
-    let lives = find_lives(&program.registers, &program.actors, order, &streams, job.microbatches);
+    let lives =
+        find_lives(&program.registers, &program.actors, order, &streams, graph.microbatches);
     if !cx.placed {
         for (register, lives) in program.registers.iter_mut().zip(&lives) {
             register.slots = count_slots(lives);
@@ -195,11 +196,11 @@ fn place_registers(
     let sharing = Sharing {
         registers: &program.registers,
         actors: &program.actors,
-        layouts: &job.layouts,
+        layouts: &graph.layouts,
         order,
         lives: &lives,
         flow: &flow,
-        microbatches: job.microbatches,
+        microbatches: graph.microbatches,
     };
     let (mut groups, shares) = sharing.find_groups();
     let flow = with_slots(program, &mut groups, (order, &streams));
@@ -210,7 +211,7 @@ fn place_registers(
         starts: find_block_starts(program, order),
         within: cx.ahead.is_short().then_some(cx.memory),
         clock: waits
-            .then(|| ReuseClock::new(order.iter().map(|action| part.tasks[action.actor]), job)),
+            .then(|| ReuseClock::new(order.iter().map(|action| part.tasks[action.actor]), graph)),
     };
     let mut arena = places.find_arena(&groups);
     let together = Together {
@@ -294,14 +295,14 @@ fn stream_of(program: &Program) -> Vec<usize> {
 /// Returns the different parts, and the index of each rank's part. Ranks that take part in the same tasks and hold shards of the same extents have
 /// the same part.
 pub(in crate::lower) fn find_parts(
-    job: &TaskGraph,
+    graph: &TaskGraph,
     world: usize,
     stages: usize,
 ) -> (Vec<ProgramPart>, Vec<usize>) {
-    let shapes = ShardShapes::new(job);
+    let shapes = ShardShapes::new(graph);
     let mut known: BTreeMap<Vec<usize>, usize> = BTreeMap::new();
     let (mut firsts, mut part_of) = (Vec::new(), Vec::new());
-    for (rank, kind) in find_kinds(job, &shapes, world, stages).into_iter().enumerate() {
+    for (rank, kind) in find_kinds(graph, &shapes, world, stages).into_iter().enumerate() {
         part_of.push(*known.entry(kind).or_insert_with(|| {
             firsts.push(rank);
             firsts.len() - 1
@@ -309,15 +310,15 @@ pub(in crate::lower) fn find_parts(
     }
     let mut tasks: Vec<Vec<TaskId>> = vec![Vec::new(); firsts.len()];
     let mut variables: Vec<Vec<BufferId>> = vec![Vec::new(); firsts.len()];
-    for (index, task) in job.tasks.iter().enumerate() {
+    for (index, task) in graph.tasks.iter().enumerate() {
         for (part, _) in
             firsts.iter().enumerate().filter(|(_, rank)| contains_rank(&task.ranks, **rank))
         {
             tasks[part].push(TaskId(index));
         }
     }
-    for (index, buffer) in job.buffers.iter().enumerate().filter(|(_, b)| b.variable.is_some()) {
-        let ranks = &job.layouts[buffer.layout.index()].ranks;
+    for (index, buffer) in graph.buffers.iter().enumerate().filter(|(_, b)| b.variable.is_some()) {
+        let ranks = &graph.layouts[buffer.layout.index()].ranks;
         for (part, _) in firsts.iter().enumerate().filter(|(_, rank)| contains_rank(ranks, **rank))
         {
             variables[part].push(BufferId(index));
@@ -325,11 +326,11 @@ pub(in crate::lower) fn find_parts(
     }
     let parts = firsts.into_iter().zip(tasks.into_iter().zip(variables));
     let parts = parts.map(|(rank, (tasks, variables))| {
-        let first = tasks.iter().map(|task| job.tasks[task.0].stage).min();
+        let first = tasks.iter().map(|task| graph.tasks[task.0].stage).min();
         let stage = first.unwrap_or(rank * stages / world);
-        let buffers = list_buffers(job, rank as u32, &tasks, variables);
+        let buffers = list_buffers(graph, rank as u32, &tasks, variables);
         let shapes =
-            buffers.iter().map(|&buffer| shapes.shard_shape(job, buffer, rank as u32)).collect();
+            buffers.iter().map(|&buffer| shapes.shard_shape(graph, buffer, rank as u32)).collect();
         ProgramPart { stage, tasks, buffers, shapes }
     });
     (parts.collect(), part_of)
@@ -345,14 +346,14 @@ fn contains_rank(ranks: &[u32], rank: usize) -> bool {
 /// Returns, for each rank, a key that tells its part from others: the meshes to which it belongs, its stage if it has nothing to do, and the extents
 /// of its shards in layouts that are not split evenly.
 fn find_kinds(
-    job: &TaskGraph,
+    graph: &TaskGraph,
     shapes: &ShardShapes,
     world: usize,
     stages: usize,
 ) -> Vec<Vec<usize>> {
     let mut meshes: BTreeMap<&[u32], usize> = BTreeMap::new();
-    let of_layouts = job.layouts.iter().map(|layout| &layout.ranks);
-    for ranks in job.tasks.iter().map(|task| &task.ranks).chain(of_layouts) {
+    let of_layouts = graph.layouts.iter().map(|layout| &layout.ranks);
+    for ranks in graph.tasks.iter().map(|task| &task.ranks).chain(of_layouts) {
         let next = meshes.len();
         meshes.entry(ranks).or_insert(next);
     }
@@ -375,26 +376,24 @@ fn find_kinds(
 
 /// Returns the buffers that tasks touch on a rank, each once: the variables, and then the others in order of first use.
 fn list_buffers(
-    job: &TaskGraph,
+    graph: &TaskGraph,
     rank: u32,
     tasks: &[TaskId],
     variables: Vec<BufferId>,
 ) -> Vec<BufferId> {
-    let mut known = vec![false; job.buffers.len()];
+    let mut known = vec![false; graph.buffers.len()];
     let mut buffers = variables;
     buffers.iter().for_each(|buffer| known[buffer.0] = true);
-    for task in tasks.iter().map(|task| &job.tasks[task.0]) {
+    for task in tasks.iter().map(|task| &graph.tasks[task.0]) {
         for &buffer in task.inputs.iter().chain(&task.outputs).chain(&task.updates) {
             if !std::mem::replace(&mut known[buffer.0], true) {
                 buffers.push(buffer);
             }
         }
     }
-    debug_assert!(
-        buffers.iter().all(|buffer| {
-            job.layouts[job.buffers[buffer.0].layout.index()].ranks.contains(&rank)
-        })
-    );
+    debug_assert!(buffers.iter().all(|buffer| {
+        graph.layouts[graph.buffers[buffer.0].layout.index()].ranks.contains(&rank)
+    }));
     buffers
 }
 
@@ -409,21 +408,21 @@ enum ShardExtents {
 }
 
 impl ShardShapes {
-    fn new(job: &TaskGraph) -> Self {
-        let of = |layout: &Layout| match layout.uniform_extents(job.microbatches) {
+    fn new(graph: &TaskGraph) -> Self {
+        let of = |layout: &Layout| match layout.uniform_extents(graph.microbatches) {
             Some(extents) => ShardExtents::Equal(extents),
             None => {
-                let rect = |position| layout.rect_at(position, 0, job.microbatches);
+                let rect = |position| layout.rect_at(position, 0, graph.microbatches);
                 let ranks = layout.ranks.iter().enumerate();
                 let extents = ranks.map(|(position, &rank)| (rank, rect(position).extent));
                 ShardExtents::Different(extents.collect())
             }
         };
-        Self(job.layouts.iter().map(of).collect())
+        Self(graph.layouts.iter().map(of).collect())
     }
 
-    fn shard_shape(&self, job: &TaskGraph, buffer: BufferId, rank: u32) -> Vec<usize> {
-        match &self.0[job.buffers[buffer.0].layout.index()] {
+    fn shard_shape(&self, graph: &TaskGraph, buffer: BufferId, rank: u32) -> Vec<usize> {
+        match &self.0[graph.buffers[buffer.0].layout.index()] {
             ShardExtents::Equal(extents) => extents.clone(),
             ShardExtents::Different(of_rank) => of_rank.get(&rank).cloned().unwrap_or_default(),
         }

@@ -30,7 +30,7 @@ pub(in crate::lower) struct Collector<'a> {
     /// The routes between layouts.
     pub router: Router<'a>,
     /// The tasks so far.
-    pub job: TaskGraph,
+    pub task_graph: TaskGraph,
     /// The place, phase and stage of the node at hand.
     pub here: Here,
     /// The home of each value: where it is made, and the value by which it is known. A `to_global` gives no value of its own.
@@ -86,7 +86,7 @@ pub(in crate::lower) fn collect_tasks(
         sharding,
         cluster,
         router: Router::new(cluster, decisions.rates.microbatches),
-        job: TaskGraph::new(decisions.rates.microbatches),
+        task_graph: TaskGraph::new(decisions.rates.microbatches),
         here: Here { anchor: 0, phase: Phase::Forward, stage: 0, chunk: 0 },
         homes: vec![None; graph.values.len()],
         copies: BTreeMap::new(),
@@ -100,7 +100,7 @@ pub(in crate::lower) fn collect_tasks(
         collector.collect_node(NodeId::new(node))?;
     }
     collector.add_fetches()?;
-    Ok(collector.job)
+    Ok(collector.task_graph)
 }
 
 /// Returns the place of each node, in an order phase by phase.
@@ -158,7 +158,7 @@ impl<'a> Collector<'a> {
 
     fn add_variable(&mut self, id: NodeId, node: &Node, variable: &Variable) {
         let buffer = self.new_result(id, node, 0);
-        self.job.buffers[buffer.0].variable = Some(VariableOf {
+        self.task_graph.buffers[buffer.0].variable = Some(VariableOf {
             name: variable.name.clone(),
             init: variable.init.clone(),
             role: self.decisions.training.kinds[node.results[0].index()],
@@ -187,7 +187,7 @@ impl<'a> Collector<'a> {
         let root = node.results[0];
         let placement = self.decisions.staging.placement[id.index()].clone();
         let sbp = self.sharding.nodes[id.index()].results[0].clone();
-        let layout = self.job.intern_layout(self.decisions.layout(root, &placement, &sbp));
+        let layout = self.task_graph.intern_layout(self.decisions.layout(root, &placement, &sbp));
         self.copies.insert((root, layout), buffer);
         let made = self.here;
         self.homes[root.index()] = Some(Home { root, buffer, placement, sbp, made });
@@ -202,8 +202,8 @@ impl<'a> Collector<'a> {
         let sbp = &self.sharding.nodes[id.index()].operands[0];
         let placement = &self.decisions.staging.placement[id.index()];
         let kept = self.decisions.layout(home.root, placement, sbp);
-        let is_given = self.job.buffers[home.buffer.0].variable.is_some();
-        let is_smaller = self.job.bytes_of(&kept) < self.job.bytes(home.buffer);
+        let is_given = self.task_graph.buffers[home.buffer.0].variable.is_some();
+        let is_smaller = self.task_graph.bytes_of(&kept) < self.task_graph.bytes(home.buffer);
         if is_given || !is_smaller || self.decisions.rates.values[value.index()] == ValueRate::Anew
         {
             return Ok(None);
@@ -269,7 +269,7 @@ impl<'a> Collector<'a> {
     /// Whether a buffer is the variable itself, not a copy.
     fn at_rest(&self, value: ValueId, buffer: BufferId) -> Result<bool, LowerError> {
         let home = self.home(value)?;
-        Ok(home.buffer == buffer && self.job.buffers[buffer.0].variable.is_some())
+        Ok(home.buffer == buffer && self.task_graph.buffers[buffer.0].variable.is_some())
     }
 
     fn alias_home(&mut self, value: ValueId, of: ValueId) -> Result<(), LowerError> {
@@ -287,7 +287,7 @@ impl<'a> Collector<'a> {
         let buffer = self.require_buffer(new, &home.placement, &home.sbp)?;
         let name = self.report_name("assign", variable);
         self.push_task(id, name, Action::Assign, vec![buffer], Vec::new(), vec![home.buffer])?;
-        let task = self.job.tasks.last_mut().expect("a task was just pushed");
+        let task = self.task_graph.tasks.last_mut().expect("a task was just pushed");
         task.ranks = home.placement.ranks;
         Ok(())
     }
@@ -309,7 +309,7 @@ impl<'a> Collector<'a> {
             let name = format!("fetch {}", output.name);
             let task =
                 self.build_task(name, action, vec![buffer], Vec::new(), home.placement.ranks);
-            self.job.add_task(task);
+            self.task_graph.add_task(task);
         }
         Ok(())
     }
@@ -327,7 +327,7 @@ impl<'a> Collector<'a> {
     /// Returns the place at which the updates of a stage begin, if it has any.
     fn first_update(&self, stage: usize) -> Option<Here> {
         let updates =
-            self.job.tasks.iter().filter(|t| t.phase == Phase::Update && t.stage == stage);
+            self.task_graph.tasks.iter().filter(|t| t.phase == Phase::Update && t.stage == stage);
         let anchor = updates.map(|task| task.anchor).min()?;
         Some(Here { anchor, phase: Phase::Update, stage, chunk: 0 })
     }
@@ -349,7 +349,7 @@ impl<'a> Collector<'a> {
         let value = node.results[index];
         let placement = self.decisions.staging.placement[id.index()].clone();
         let sbp = self.sharding.nodes[id.index()].results[index].clone();
-        let layout = self.job.intern_layout(self.decisions.layout(value, &placement, &sbp));
+        let layout = self.task_graph.intern_layout(self.decisions.layout(value, &placement, &sbp));
         let buffer = self.new_buffer(value, layout);
         let home = Home { root: value, buffer, placement, sbp, made: self.here };
         self.homes[value.index()] = Some(home);
@@ -359,7 +359,7 @@ impl<'a> Collector<'a> {
 
     /// Makes a buffer for a value in a layout.
     pub(in crate::lower) fn new_buffer(&mut self, value: ValueId, layout: LayoutId) -> BufferId {
-        self.job.add_buffer(Buffer {
+        self.task_graph.add_buffer(Buffer {
             name: self.graph().display_name(value),
             layout,
             rate: self.rate(value),
@@ -393,7 +393,7 @@ impl<'a> Collector<'a> {
 
     /// Returns the place of the task that fills a buffer.
     pub(in crate::lower) fn producer_place(&self, buffer: BufferId) -> Option<Here> {
-        let task = &self.job.tasks[self.job.buffers[buffer.0].producer?.0];
+        let task = &self.task_graph.tasks[self.task_graph.buffers[buffer.0].producer?.0];
         let Task { anchor, phase, stage, chunk, .. } = *task;
         Some(Here { anchor, phase, stage, chunk })
     }
@@ -407,10 +407,10 @@ impl<'a> Collector<'a> {
         outputs: Vec<BufferId>,
         ranks: Vec<u32>,
     ) -> Task {
-        let moved = inputs.iter().chain(&outputs).map(|&buffer| self.job.bytes(buffer));
+        let moved = inputs.iter().chain(&outputs).map(|&buffer| self.task_graph.bytes(buffer));
         let bytes = moved.max().unwrap_or(0) as f64;
         let kernel = !matches!(action, Action::Send { .. } | Action::Receive { .. });
-        let over = |id: &BufferId| self.job.buffers[id.0].rate == Rate::Microbatch;
+        let over = |id: &BufferId| self.task_graph.buffers[id.0].rate == Rate::Microbatch;
         let microbatch = inputs.iter().chain(&outputs).any(over);
         Task {
             name,
@@ -451,14 +451,14 @@ impl<'a> Collector<'a> {
             (task.flops, task.bytes, task.seconds) = (work.flops, work.bytes, seconds);
         }
         let accumulates = matches!(task.action, Action::Accumulate);
-        let step = |id: &BufferId| self.job.buffers[id.0].rate == Rate::Step;
+        let step = |id: &BufferId| self.task_graph.buffers[id.0].rate == Rate::Step;
         let fills_less_often = task.rate == Rate::Microbatch && task.outputs.iter().any(step);
         if fills_less_often && !accumulates
             || task.rate == Rate::Microbatch && !task.updates.is_empty()
         {
             return Err(LowerError::Rates { task: task.name });
         }
-        self.job.add_task(task);
+        self.task_graph.add_task(task);
         Ok(())
     }
 

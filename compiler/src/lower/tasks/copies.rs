@@ -26,7 +26,7 @@ impl Collector<'_> {
     ) -> Result<BufferId, LowerError> {
         let home = self.home(value)?.clone();
         let to = self.decisions.layout(home.root, placement, sbp);
-        let to_index = self.job.intern_layout(to.clone());
+        let to_index = self.task_graph.intern_layout(to.clone());
         if let Some(&known) = self.copies.get(&(home.root, to_index)) {
             return Ok(known);
         }
@@ -36,7 +36,7 @@ impl Collector<'_> {
         let crosses = |step: &RouteStep| step.step == BoxingStep::Exchange;
         let crossing = steps.iter().position(crosses).unwrap_or(0);
         for (index, step) in steps.into_iter().enumerate() {
-            let after = self.job.intern_layout(step.layout_after.clone());
+            let after = self.task_graph.intern_layout(step.layout_after.clone());
             buffer = match self.copies.get(&(home.root, after)) {
                 Some(&known) => known,
                 None => self.add_step(home.root, buffer, after, &step, index < crossing),
@@ -76,11 +76,11 @@ impl Collector<'_> {
         task.expected = if local { 0.0 } else { step.seconds };
         // It reads and writes what it leaves.
         task.bytes = if local { 2.0 * step.bytes as f64 } else { 0.0 };
-        task.boxing = Some(self.job.boxing.len() - 1);
+        task.boxing = Some(self.task_graph.boxing.len() - 1);
         if at_maker {
             self.place_at_maker(&mut task, root, from);
         }
-        self.job.add_task(task);
+        self.task_graph.add_task(task);
         to
     }
 
@@ -108,18 +108,18 @@ impl Collector<'_> {
         to: BufferId,
         after: LayoutId,
     ) -> BufferId {
-        let channel = ChannelId::new(self.job.channels.len());
-        let before = self.job.buffers[from.0].layout;
-        let [made, rate] = [from, to].map(|buffer| self.job.buffers[buffer.0].rate);
-        self.job.channels.push(Channel {
-            tensor: self.job.buffers[from.0].name.clone(),
+        let channel = ChannelId::new(self.task_graph.channels.len());
+        let before = self.task_graph.buffers[from.0].layout;
+        let [made, rate] = [from, to].map(|buffer| self.task_graph.buffers[buffer.0].rate);
+        self.task_graph.channels.push(Channel {
+            tensor: self.task_graph.buffers[from.0].name.clone(),
             from: before,
             to: after,
             slots: 1,
             rate,
             sequence: 0,
         });
-        let ranks = |layout: LayoutId| self.job.layouts[layout.index()].ranks.clone();
+        let ranks = |layout: LayoutId| self.task_graph.layouts[layout.index()].ranks.clone();
         let (senders, receivers) = (ranks(before), ranks(after));
         let name = self.report_name("send", root);
         let mut send =
@@ -129,19 +129,19 @@ impl Collector<'_> {
             false => self.place_at_home(&mut send, root),
         }
         send.rate = rate;
-        send.boxing = Some(self.job.boxing.len() - 1);
-        self.job.add_task(send);
+        send.boxing = Some(self.task_graph.boxing.len() - 1);
+        self.task_graph.add_task(send);
         let name = self.report_name("receive", root);
         let action = Action::Receive { channel };
         let receive = self.build_task(name, action, Vec::new(), vec![to], receivers);
-        self.job.add_task(receive);
+        self.task_graph.add_task(receive);
         to
     }
 
     fn record_boxing(&mut self, root: ValueId, from: BufferId, step: &RouteStep) {
-        let before = &self.job.layouts[self.job.buffers[from.0].layout.index()];
-        self.job.boxing.push(BoxingEntry {
-            tensor: self.job.buffers[from.0].name.clone(),
+        let before = &self.task_graph.layouts[self.task_graph.buffers[from.0].layout.index()];
+        self.task_graph.boxing.push(BoxingEntry {
+            tensor: self.task_graph.buffers[from.0].name.clone(),
             from: before.sbp.clone(),
             to: step.layout_after.sbp.clone(),
             kind: step.step.boxing_kind(),

@@ -132,8 +132,8 @@ mod tests {
     use super::*;
     use crate::lower::tasks::task_graph::{BufferId, Task};
 
-    fn task(job: &mut TaskGraph, name: &str, input: BufferId, output: BufferId) {
-        job.add_task(Task {
+    fn task(graph: &mut TaskGraph, name: &str, input: BufferId, output: BufferId) {
+        graph.add_task(Task {
             name: name.into(),
             inputs: vec![input],
             outputs: vec![output],
@@ -143,12 +143,12 @@ mod tests {
 
     #[test]
     fn of_tasks_that_wait_for_each_other_the_cycle_is_told() {
-        let mut job = TaskGraph::new(1);
-        let [a, b, c] = [(); 3].map(|()| job.numbers(1, false));
-        task(&mut job, "reads the cycle", a, c);
-        task(&mut job, "of b", b, a);
-        task(&mut job, "of a", a, b);
-        let error = job.sort_tasks().expect_err("there is no order").to_string();
+        let mut graph = TaskGraph::new(1);
+        let [a, b, c] = [(); 3].map(|()| graph.numbers(1, false));
+        task(&mut graph, "reads the cycle", a, c);
+        task(&mut graph, "of b", b, a);
+        task(&mut graph, "of a", a, b);
+        let error = graph.sort_tasks().expect_err("there is no order").to_string();
         assert_eq!(error, "these wait for each other: of b -> of a -> of b");
     }
 }

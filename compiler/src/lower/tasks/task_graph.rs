@@ -11,11 +11,11 @@ use graphc_plan::{Action, BoxingEntry, Channel, Layout, Rate, TensorKind};
 use crate::boxing::shard_bytes;
 use crate::decisions::Phase;
 
-/// The index of a buffer of the job.
+/// The index of a buffer of the graph of tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in crate::lower) struct BufferId(pub usize);
 
-/// The index of a task of the job.
+/// The index of a task of the graph of tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in crate::lower) struct TaskId(pub usize);
 
@@ -149,7 +149,7 @@ pub(in crate::lower) struct TaskGraph {
 }
 
 impl TaskGraph {
-    /// Makes an empty job.
+    /// Makes an empty graph.
     pub(in crate::lower) fn new(microbatches: usize) -> Self {
         Self { microbatches, ..Self::default() }
     }

@@ -35,7 +35,7 @@ mod heads;
 
 use super::experts::PinnedExperts;
 use super::sequences::{SEQUENCE, SequenceAxes};
-use super::{choose_by_layout, choose_by_operand, is_local, pinned_state};
+use super::{choose_by_layout, choose_by_operand, choose_cheapest, is_local, pinned_state, prefer};
 use crate::decisions::Phase;
 use crate::passes::float8::quantizing_nodes;
 use crate::planner::error::PlannerError;
@@ -102,10 +102,6 @@ impl Wish {
         matches!(choice, Some(Choice::Factor(factor)) if self.factors.contains(factor))
     }
 }
-
-/// The score of a candidate: the number of broken rules, whether another one is wished for, and the seconds of communication, of local boxing and of
-/// computing. Less is better.
-type Score = (usize, bool, [f64; 3]);
 
 impl Splitter<'_, '_> {
     fn visit(&mut self, id: NodeId, node: &Node) -> Result<(), PlannerError> {
@@ -252,20 +248,11 @@ impl Splitter<'_, '_> {
             .collect();
         let least = fits.iter().min().copied();
         let all = (0..fits.len()).filter(|&label| Some(fits[label]) == least);
-        let mut best: Option<(Score, usize)> = None;
-        for label in self.worth_pricing(id, node, &sources, all.collect()) {
-            let score =
-                (fits[label].0, fits[label].1, self.price_candidate(id, node, &sources, label));
-            let less = |known: &Score| {
-                let pairs = score.2.iter().zip(&known.2).map(|(a, b)| a.total_cmp(b));
-                pairs.fold(std::cmp::Ordering::Equal, std::cmp::Ordering::then).is_lt()
-            };
-            if best.as_ref().is_none_or(|(known, _)| less(known)) {
-                best = Some((score, label));
-            }
-        }
-        let (score, label) = best.unwrap_or(((0, false, [0.0; 3]), 0));
-        if let Some(wish) = wish.filter(|wish| wish.heads.is_some() && score.1) {
+        let labels = self.worth_pricing(id, node, &sources, all.collect());
+        let label =
+            choose_cheapest(labels, |label| self.price_candidate(id, node, &sources, label));
+        let is_unmet = least.is_some_and(|(_, is_unmet)| is_unmet);
+        if let Some(wish) = wish.filter(|wish| wish.heads.is_some() && is_unmet) {
             return Err(self.indivisible_error(id, node, &wish, &sources));
         }
         self.chosen[id.index()] = Some(label);
@@ -535,16 +522,14 @@ impl Splitter<'_, '_> {
         labels: Vec<usize>,
     ) -> Vec<usize> {
         let graph = self.problem.decisions.graph();
-        let local = |&label: &usize| {
+        prefer(labels, |&label| {
             let taken = &self.problem.candidates_of(id)[label].operands;
             let operands = node.operands.iter().zip(sources).zip(taken);
             operands.into_iter().all(|((&operand, source), &taken)| {
                 let producer = graph.value(operand).producer;
                 source.is_none_or(|source| is_local(self.problem, (producer, id), source, taken))
             })
-        };
-        let moves_nothing: Vec<usize> = labels.iter().copied().filter(local).collect();
-        if moves_nothing.is_empty() { labels } else { moves_nothing }
+        })
     }
 
     /// Returns the seconds of communication, of local boxing and of computing in a step.

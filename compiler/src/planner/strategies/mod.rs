@@ -11,9 +11,9 @@
 //! | zero2 | whole | S(0) | S(0): those of each microbatch are reduce-scattered |
 //! | zero3 | S(0), gathered for the forward and again for the backward pass | S(0) | S(0) |
 //!
-//! In mixed precision a variable is cast as it lies, so it is gathered in half precision. GradientLayouts are reduced as
-//! the frameworks' own strategies do it. zero2 and zero3 reduce-scatter them in half precision (FSDP's
-//! `MixedPrecision` with `param_dtype` alone). The others cast them to f32 first (DDP under autocast). Sums over
+//! In mixed precision a variable is cast as it lies, so it is gathered in half precision. Gradients are reduced as the
+//! frameworks' own strategies do it. zero2 and zero3 reduce-scatter them in half precision (FSDP's `MixedPrecision`
+//! with `param_dtype` alone). The others cast them to f32 first (DDP under autocast). Sums over
 //! microbatches are f32.
 //!
 //! An update works where its states lie, if a pin says where: ranks of some axes alone may share them, and the others
@@ -215,8 +215,7 @@ fn follow_operands(
         let whole = problem.layouts.intern_sbp(&NdSbp::broadcast(axes));
         return choose_by_layout(problem, id, whole);
     }
-    let mut best: Option<([f64; 4], usize)> = None;
-    for label in worth_pricing(problem, id, node, assignment, pinned) {
+    let price = |label: usize| {
         let candidate = problem.candidates_of(id)[label].clone();
         let (mut others, mut moved, mut local) = (0.0, 0.0, 0.0);
         for (position, &target) in candidate.operands.iter().enumerate() {
@@ -225,16 +224,29 @@ fn follow_operands(
             *if movement == BoxingEffect::Local { &mut local } else { &mut moved } += seconds;
             others += f64::from(u8::from(movement == BoxingEffect::Changed));
         }
-        let score = [others, moved, local, candidate.seconds];
-        let better = best.is_none_or(|(known, _)| {
-            let order = score.iter().zip(&known).map(|(a, b)| a.total_cmp(b));
-            order.fold(std::cmp::Ordering::Equal, std::cmp::Ordering::then).is_lt()
-        });
-        if better {
-            best = Some((score, label));
-        }
-    }
-    best.map_or(0, |(_, label)| label)
+        [others, moved, local, candidate.seconds]
+    };
+    choose_cheapest(worth_pricing(problem, id, node, assignment, pinned), price)
+}
+
+/// Returns the first of the candidates with the least price: the least first number, of those the least second one, and so on; 0 where there are
+/// no candidates.
+fn choose_cheapest<const N: usize>(
+    labels: Vec<usize>,
+    price: impl FnMut(usize) -> [f64; N],
+) -> usize {
+    let prices: Vec<[f64; N]> = labels.iter().copied().map(price).collect();
+    let cheapest = prices.iter().zip(labels).min_by(|(a, _), (b, _)| {
+        let pairs = a.iter().zip(*b).map(|(a, b)| a.total_cmp(b));
+        pairs.fold(std::cmp::Ordering::Equal, std::cmp::Ordering::then)
+    });
+    cheapest.map_or(0, |(_, label)| label)
+}
+
+/// Returns the candidates for which `is_wanted` holds, or all where it holds for none.
+fn prefer(labels: Vec<usize>, is_wanted: impl FnMut(&usize) -> bool) -> Vec<usize> {
+    let wanted: Vec<usize> = labels.iter().copied().filter(is_wanted).collect();
+    if wanted.is_empty() { labels } else { wanted }
 }
 
 /// Returns the candidates that take all operands without communication, or all candidates if there are none. So no routes on large meshes are
@@ -253,13 +265,11 @@ fn worth_pricing(
         .collect();
     let made: Vec<SbpId> = sources.iter().map(|&(_, made)| made).collect();
     let all = pinned.sequences.add_up(problem, id, &made, all);
-    let moves_nothing = |label: &usize| {
-        let operands = &problem.candidates_of(id)[*label].operands;
+    prefer(all, |&label| {
+        let operands = &problem.candidates_of(id)[label].operands;
         let mut pairs = sources.iter().zip(operands);
         pairs.all(|(&(producer, source), &to)| is_local(problem, (producer, id), source, to))
-    };
-    let local: Vec<usize> = all.iter().copied().filter(moves_nothing).collect();
-    if local.is_empty() { all } else { local }
+    })
 }
 
 /// Returns the node that makes an operand, and the layout in which it counts as made.

@@ -4,7 +4,7 @@ use graphc_ir::ids::{LayoutId, RegisterId};
 use graphc_ir::op::Op;
 use graphc_ir::types::TensorType;
 
-use super::Errors;
+use super::ErrorCollector;
 use crate::{
     Action, Actor, BoxingKind, FusedArg, FusedOp, FusedStep, Layout, OperandSource, Plan, Program,
     Rate, RegisterKind,
@@ -16,7 +16,7 @@ pub(super) fn check_references(
     program: &Program,
     actor: &Actor,
     place: &str,
-    errors: &mut Errors,
+    errors: &mut ErrorCollector,
 ) {
     let registers = actor.inputs.iter().chain(&actor.outputs).chain(&actor.updates);
     for register in registers.filter(|register| register.index() >= program.registers.len()) {
@@ -41,7 +41,7 @@ pub(super) fn check_actor(
     program: &Program,
     actor: &Actor,
     place: &str,
-    errors: &mut Errors,
+    errors: &mut ErrorCollector,
 ) {
     check_rates(program, actor, place, errors);
     let cx = ActorContext { plan, program, actor };
@@ -50,7 +50,7 @@ pub(super) fn check_actor(
     }
 }
 
-fn check_rates(program: &Program, actor: &Actor, place: &str, errors: &mut Errors) {
+fn check_rates(program: &Program, actor: &Actor, place: &str, errors: &mut ErrorCollector) {
     let rate = |register: &RegisterId| program.registers[register.index()].rate;
     let variable = |register: &RegisterId| {
         matches!(program.registers[register.index()].kind, RegisterKind::Variable { .. })

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Errors, edges, structure};
+use super::{ErrorCollector, edges, structure};
 use crate::{Action, Actor, Plan, Program};
 
 /// Checks collectives and channels of all ranks.
-pub(super) fn check_communication(plan: &Plan, errors: &mut Errors) {
+pub(super) fn check_communication(plan: &Plan, errors: &mut ErrorCollector) {
     let ranks_of = structure::ranks_of(plan);
     edges::check_edges(plan, &ranks_of, errors);
     check_collectives(plan, &ranks_of, errors);
@@ -25,7 +25,7 @@ fn describe_terms(program: &Program, actor: &Actor) -> String {
     format!("{:?} {:?} from layouts {inputs:?} to {outputs:?}", actor.action, actor.rate)
 }
 
-fn check_collectives(plan: &Plan, ranks_of: &[Vec<u32>], errors: &mut Errors) {
+fn check_collectives(plan: &Plan, ranks_of: &[Vec<u32>], errors: &mut ErrorCollector) {
     let mut terms_of: BTreeMap<u32, (String, String)> = BTreeMap::new();
     let mut comes: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
     let mut expected: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
@@ -55,7 +55,7 @@ fn check_collectives(plan: &Plan, ranks_of: &[Vec<u32>], errors: &mut Errors) {
     }
 }
 
-fn check_channels(plan: &Plan, ranks_of: &[Vec<u32>], errors: &mut Errors) {
+fn check_channels(plan: &Plan, ranks_of: &[Vec<u32>], errors: &mut ErrorCollector) {
     let count = plan.channels.len();
     let mut sends: Vec<Vec<u32>> = vec![Vec::new(); count];
     let mut receives = sends.clone();
@@ -91,7 +91,7 @@ fn check_channels(plan: &Plan, ranks_of: &[Vec<u32>], errors: &mut Errors) {
 }
 
 /// Checks that collectives and sends stand in ascending order in a block, no two with the same number.
-fn check_sequence_order(plan: &Plan, index: usize, program: &Program, errors: &mut Errors) {
+fn check_sequence_order(plan: &Plan, index: usize, program: &Program, errors: &mut ErrorCollector) {
     let mut seen = BTreeSet::new();
     for (number, stream) in program.streams.iter().enumerate() {
         for (block, actors) in stream.blocks.iter().enumerate() {

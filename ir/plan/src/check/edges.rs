@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use graphc_ir::ids::{LayoutId, RegisterId};
 use graphc_ir::types::Samples;
 
-use super::Errors;
+use super::ErrorCollector;
 use crate::{Action, Plan, Program, RegisterKind};
 
 /// A part of something with a name.
@@ -16,7 +16,7 @@ struct NamedRegister<'a> {
 }
 
 /// Checks inputs, outputs and variables of all ranks.
-pub(super) fn check_edges(plan: &Plan, ranks_of: &[Vec<u32>], errors: &mut Errors) {
+pub(super) fn check_edges(plan: &Plan, ranks_of: &[Vec<u32>], errors: &mut ErrorCollector) {
     check_inputs(plan, errors);
     check_on_ranks(plan, ranks_of, ("output", list_outputs), errors);
     check_on_ranks(plan, ranks_of, ("variable", list_variables), errors);
@@ -32,7 +32,7 @@ pub(super) fn check_edges(plan: &Plan, ranks_of: &[Vec<u32>], errors: &mut Error
 }
 
 /// Checks that all parts of an input are of one tensor.
-fn check_inputs(plan: &Plan, errors: &mut Errors) {
+fn check_inputs(plan: &Plan, errors: &mut ErrorCollector) {
     let mut known = BTreeMap::new();
     for (index, program) in plan.programs.iter().enumerate() {
         for actor in &program.actors {
@@ -80,7 +80,7 @@ fn check_on_ranks(
     plan: &Plan,
     ranks_of: &[Vec<u32>],
     (what, parts): (&str, fn(&Program) -> Vec<NamedRegister<'_>>),
-    errors: &mut Errors,
+    errors: &mut ErrorCollector,
 ) {
     // By name: the layout, and the ranks that have a part.
     let mut known: BTreeMap<&str, (LayoutId, usize)> = BTreeMap::new();

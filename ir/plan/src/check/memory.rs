@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use graphc_ir::ids::RegisterId;
 
-use super::Errors;
+use super::ErrorCollector;
 use super::clock::Clock;
 use super::fence::Fences;
 use crate::in_place::{Pair, in_place_pairs};
@@ -25,9 +25,9 @@ use crate::{Action, Actor, Plan, Program, Rate, Register, RegisterKind};
 const MOST_ERRORS: usize = 4;
 
 /// Checks all programs.
-pub(super) fn check_memory(plan: &Plan, errors: &mut Errors) {
+pub(super) fn check_memory(plan: &Plan, errors: &mut ErrorCollector) {
     for (index, program) in plan.programs.iter().enumerate() {
-        let mut found = Errors::default();
+        let mut found = ErrorCollector::default();
         let mut arena = ArenaState::new(plan, program);
         match Known::from_program(program) {
             Some(known) => arena.follow_both(&known, &mut found),
@@ -46,7 +46,7 @@ pub(super) fn check_memory(plan: &Plan, errors: &mut Errors) {
 }
 
 /// Checks that what several streams touch overlaps nothing, and what one stream touches nothing of another's.
-fn streams_apart(program: &Program, errors: &mut Errors) {
+fn streams_apart(program: &Program, errors: &mut ErrorCollector) {
     if program.streams.len() < 2 {
         return;
     }
@@ -199,7 +199,7 @@ impl<'a> ArenaState<'a> {
     }
 
     /// Executes two steps of a stream.
-    fn follow_stream(&mut self, stream: usize, errors: &mut Errors) {
+    fn follow_stream(&mut self, stream: usize, errors: &mut ErrorCollector) {
         let program = self.program;
         let stream = &program.streams[stream];
         for step in 0..2 {
@@ -213,7 +213,7 @@ impl<'a> ArenaState<'a> {
     }
 
     /// Executes two steps of two streams, in an order that what they know allows.
-    fn follow_both(&mut self, known: &Known, errors: &mut Errors) {
+    fn follow_both(&mut self, known: &Known, errors: &mut ErrorCollector) {
         let program = self.program;
         for step in 0..2 {
             // All streams have ended the step before.
@@ -252,7 +252,7 @@ impl<'a> ArenaState<'a> {
         actor: &Actor,
         (register, slot): (RegisterId, usize),
         writes: bool,
-        errors: &mut Errors,
+        errors: &mut ErrorCollector,
     ) {
         let (around, memory) =
             (self.segments_around(register.index(), slot), self.memories[register.index()]);
@@ -266,7 +266,7 @@ impl<'a> ArenaState<'a> {
         });
     }
 
-    fn execute_action(&mut self, actor: &Actor, now: Now, errors: &mut Errors) {
+    fn execute_action(&mut self, actor: &Actor, now: Now, errors: &mut ErrorCollector) {
         for &read in actor.inputs.iter().chain(&actor.updates) {
             self.check_read(actor, read, now, errors);
             self.check_touch(actor, (read, self.content_at(read, now).0), false, errors);
@@ -313,7 +313,13 @@ impl<'a> ArenaState<'a> {
         })
     }
 
-    fn check_read(&self, actor: &Actor, register: RegisterId, now: Now, errors: &mut Errors) {
+    fn check_read(
+        &self,
+        actor: &Actor,
+        register: RegisterId,
+        now: Now,
+        errors: &mut ErrorCollector,
+    ) {
         let (slot, content) = self.content_at(register, now);
         let empty = self.program.registers[register.index()].slot_bytes == 0;
         let kept =
@@ -334,7 +340,7 @@ impl<'a> ArenaState<'a> {
         actor: &Actor,
         output: RegisterId,
         now: Now,
-        errors: &mut Errors,
+        errors: &mut ErrorCollector,
     ) -> Option<u64> {
         let shared = self.program.registers[output.index()].shares;
         let place = actor.outputs.iter().position(|&other| other == output);
@@ -398,7 +404,7 @@ impl<'a> ArenaState<'a> {
     }
 
     /// Variables outlive the step.
-    fn variables_last(&self, errors: &mut Errors) {
+    fn variables_last(&self, errors: &mut ErrorCollector) {
         for (index, register) in self.program.registers.iter().enumerate() {
             let variable = matches!(register.kind, RegisterKind::Variable { .. });
             let held = |&(_, number): &(u64, u64)| {

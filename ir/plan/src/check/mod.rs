@@ -120,9 +120,9 @@ const MOST_ERRORS: usize = 64;
 
 /// Checks of a plan that are not passed so far.
 #[derive(Debug, Default)]
-pub struct Errors(pub Vec<PlanError>);
+pub struct ErrorCollector(pub Vec<PlanError>);
 
-impl Errors {
+impl ErrorCollector {
     /// Adds an error, unless there are many already.
     pub fn add(&mut self, place: impl Display, message: impl Into<String>) {
         if self.0.len() == MOST_ERRORS {
@@ -152,7 +152,7 @@ impl Errors {
 /// # Errors
 /// Everything that is wrong.
 pub fn verify_structure(plan: &Plan) -> Result<(), PlanErrors> {
-    let mut errors = Errors::default();
+    let mut errors = ErrorCollector::default();
     structure::check_structure(plan, &mut errors);
     errors.into_result()
 }
@@ -162,7 +162,7 @@ pub fn verify_structure(plan: &Plan) -> Result<(), PlanErrors> {
 /// # Errors
 /// Everything that is wrong.
 pub fn verify_invariants(plan: &Plan) -> Result<(), PlanErrors> {
-    let mut errors = Errors::default();
+    let mut errors = ErrorCollector::default();
     structure::check_structure(plan, &mut errors);
     if errors.0.is_empty() {
         communication::check_communication(plan, &mut errors);

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 
 use graphc_ir::ids::ActorId;
 
-use super::Errors;
+use super::ErrorCollector;
 use crate::machine::{ActionId, Blocked, Machine};
 use crate::{Action, Plan, Program, Rate};
 
@@ -29,7 +29,7 @@ const STEPS: u64 = 2;
 const MOST_TOLD: usize = 16;
 
 /// Checks that all programs do all their steps.
-pub(super) fn check_progress(plan: &Plan, errors: &mut Errors) {
+pub(super) fn check_progress(plan: &Plan, errors: &mut ErrorCollector) {
     let waits = Execution::new(plan).run_steps();
     errors.require(waits.is_empty(), "programs", || {
         format!("the plan hangs:\n  {}", waits.join("\n  "))

@@ -6,7 +6,7 @@ use graphc_ir::ids::LayoutId;
 use graphc_ir::sbp::Sbp;
 use graphc_ir::types::DType;
 
-use super::{Errors, actors};
+use super::{ErrorCollector, actors};
 use crate::{
     Channel, Layout, PLAN_VERSION, Plan, Program, Rate, Register, RegisterKind, Stream, TensorEntry,
 };
@@ -21,7 +21,7 @@ const FEW_MICROBATCHES: usize = 1024;
 const MOST_ACTIONS: u64 = 1 << 26;
 
 /// Checks the whole plan; each level only where what it stands on holds.
-pub(super) fn check_structure(plan: &Plan, errors: &mut Errors) {
+pub(super) fn check_structure(plan: &Plan, errors: &mut ErrorCollector) {
     check_header(plan, errors);
     for (index, layout) in plan.layouts.iter().enumerate() {
         check_layout(plan, layout, &format!("layouts[{index}]"), errors);
@@ -50,7 +50,7 @@ pub(super) fn check_structure(plan: &Plan, errors: &mut Errors) {
 }
 
 /// Checks the extent and the place of a tensor of the logical graph: programs do not read them, people do.
-fn check_tensor(plan: &Plan, entry: &TensorEntry, place: &str, errors: &mut Errors) {
+fn check_tensor(plan: &Plan, entry: &TensorEntry, place: &str, errors: &mut ErrorCollector) {
     check_size(&entry.shape, entry.dtype, place, errors);
     let beyond = entry.ranks.iter().find(|&&rank| rank as usize >= plan.world_size);
     errors.require(beyond.is_none(), place, || {
@@ -81,7 +81,7 @@ fn count_actions(plan: &Plan) -> Option<u64> {
     Some(actions)
 }
 
-fn check_header(plan: &Plan, errors: &mut Errors) {
+fn check_header(plan: &Plan, errors: &mut ErrorCollector) {
     let world = plan.mesh.iter().try_fold(1usize, |product, &extent| product.checked_mul(extent));
     errors.require(plan.version == PLAN_VERSION, "version", || {
         format!("is {}, this build knows {PLAN_VERSION}: compile the model again", plan.version)
@@ -109,7 +109,7 @@ fn check_header(plan: &Plan, errors: &mut Errors) {
 }
 
 /// Checks that the predicted memory of each program is its arena.
-fn check_peaks(plan: &Plan, errors: &mut Errors) {
+fn check_peaks(plan: &Plan, errors: &mut ErrorCollector) {
     let peaks = &plan.predicted.peak_memory_bytes;
     errors.require(peaks.len() == plan.programs.len(), "predicted.peak_memory_bytes", || {
         format!("has {} entries for {} programs", peaks.len(), plan.programs.len())
@@ -121,7 +121,7 @@ fn check_peaks(plan: &Plan, errors: &mut Errors) {
     }
 }
 
-fn check_layout(plan: &Plan, layout: &Layout, place: &str, errors: &mut Errors) {
+fn check_layout(plan: &Plan, layout: &Layout, place: &str, errors: &mut ErrorCollector) {
     let size = layout.hierarchy.iter().try_fold(1usize, |size, &extent| size.checked_mul(extent));
     let known = |rank: &u32| (*rank as usize) < plan.world_size;
     let mut distinct = layout.ranks.clone();
@@ -152,7 +152,7 @@ fn check_layout(plan: &Plan, layout: &Layout, place: &str, errors: &mut Errors) 
     check_size(&layout.shape, layout.dtype, place, errors);
 }
 
-fn check_size(shape: &[usize], dtype: DType, place: &str, errors: &mut Errors) {
+fn check_size(shape: &[usize], dtype: DType, place: &str, errors: &mut ErrorCollector) {
     // A dim of extent 0 does not make the others harmless: strides are products of these.
     let size = |bytes: usize, &extent: &usize| bytes.checked_mul(extent.max(1));
     let bytes = shape.iter().try_fold(dtype.size(), size);
@@ -160,7 +160,7 @@ fn check_size(shape: &[usize], dtype: DType, place: &str, errors: &mut Errors) {
     errors.require(sensible, place, || format!("{shape:?} is larger than any memory"));
 }
 
-fn check_channel(plan: &Plan, channel: &Channel, place: &str, errors: &mut Errors) {
+fn check_channel(plan: &Plan, channel: &Channel, place: &str, errors: &mut ErrorCollector) {
     let layout = |id: LayoutId| plan.layouts.get(id.index());
     let (Some(from), Some(to)) = (layout(channel.from), layout(channel.to)) else {
         errors.add(place, format!("layout {} or {} does not exist", channel.from.0, channel.to.0));
@@ -178,7 +178,7 @@ fn check_channel(plan: &Plan, channel: &Channel, place: &str, errors: &mut Error
     });
 }
 
-fn check_program(plan: &Plan, index: usize, ranks: &[u32], errors: &mut Errors) {
+fn check_program(plan: &Plan, index: usize, ranks: &[u32], errors: &mut ErrorCollector) {
     let place = format!("programs[{index}]");
     let program = &plan.programs[index];
     errors.require(!ranks.is_empty(), &place, || "no rank runs it".into());
@@ -207,7 +207,7 @@ fn check_program(plan: &Plan, index: usize, ranks: &[u32], errors: &mut Errors) 
 }
 
 /// An arena is as large as its registers need.
-fn check_arena(program: &Program, place: &str, errors: &mut Errors) {
+fn check_arena(program: &Program, place: &str, errors: &mut ErrorCollector) {
     let ends = program.registers.iter().map(|register| register_end(register).unwrap_or(0));
     let needed = ends.max().unwrap_or(0);
     errors.require(program.arena_bytes <= needed.next_multiple_of(ALIGNMENT), place, || {
@@ -242,7 +242,7 @@ fn check_register(
     (program, index): (&Program, usize),
     (ranks, members): (&[u32], &mut LayoutMembers),
     place: &str,
-    errors: &mut Errors,
+    errors: &mut ErrorCollector,
 ) {
     let register = &program.registers[index];
     let Some(layout) = plan.layouts.get(register.layout.index()) else {
@@ -307,7 +307,7 @@ fn check_register(
 }
 
 /// Checks that every activation is filled by one actor, and every variable updated by one at most.
-fn check_producers(program: &Program, place: &str, errors: &mut Errors) {
+fn check_producers(program: &Program, place: &str, errors: &mut ErrorCollector) {
     let mut fills = vec![0; program.registers.len()];
     let mut updates = vec![0; program.registers.len()];
     for actor in &program.actors {
@@ -327,7 +327,7 @@ fn check_producers(program: &Program, place: &str, errors: &mut Errors) {
 }
 
 /// Checks that every actor stands in one block; blocks run once a step, or once for each microbatch.
-fn check_blocks(plan: &Plan, program: &Program, place: &str, errors: &mut Errors) {
+fn check_blocks(plan: &Plan, program: &Program, place: &str, errors: &mut ErrorCollector) {
     let mut stands = vec![0; program.actors.len()];
     for (index, stream) in program.streams.iter().enumerate() {
         let place = format!("{place}.streams[{index}]");
@@ -353,7 +353,7 @@ fn check_block_order(
     program: &Program,
     stream: &Stream,
     place: &str,
-    errors: &mut Errors,
+    errors: &mut ErrorCollector,
 ) {
     let mut runs: Vec<Vec<u32>> = vec![Vec::new(); stream.blocks.len()];
     for item in &stream.order {

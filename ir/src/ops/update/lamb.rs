@@ -110,6 +110,10 @@ impl Operation for LambDirection {
         &[(1, 2), (2, 3)]
     }
 
+    fn gradient_operand(&self) -> Option<usize> {
+        Some(1)
+    }
+
     /// Returns the results that may take an operand's memory; the direction may take the gradient's place too.
     fn in_place(&self) -> Vec<InPlace> {
         vec![InPlace::new(0, 1), InPlace::new(1, 2), InPlace::new(2, 3)]

@@ -100,6 +100,10 @@ impl Operation for RmspropUpdate {
     fn updates(&self) -> &[(usize, usize)] {
         &[(0, 0), (1, 2), (2, 3), (3, 4)][..self.count_tensors() - 1]
     }
+
+    fn gradient_operand(&self) -> Option<usize> {
+        Some(1)
+    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::handshake::{Guest, PATIENCE};
+use super::handshake::{ENTRY_PATIENCE, Guest};
 
 /// The most guests that may stand at the door at once: each takes a file descriptor.
 const GUESTS: usize = 256;
@@ -38,7 +38,7 @@ impl Door {
     pub(crate) fn new(listener: TcpListener, token: &str) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let (address, token) = (listener.local_addr()?, token.to_owned());
-        let (patience, closing) = (PATIENCE, AtomicBool::new(false));
+        let (patience, closing) = (ENTRY_PATIENCE, AtomicBool::new(false));
         Ok(Self { listener, address, token, patience, closing })
     }
 

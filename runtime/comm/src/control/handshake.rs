@@ -15,7 +15,7 @@ const PROOF: usize = 32;
 /// The bytes of a hello: magic, rank and nonce.
 const HELLO: usize = MAGIC.len() + 4 + NONCE;
 /// The time that a handshake may take, all of it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const ENTRY_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Somebody at the door, who may be a stranger. Nothing here waits.
 #[derive(Debug)]
@@ -112,9 +112,9 @@ impl Guest {
 /// # Errors
 /// Where the other end does not know the token, is too slow, or speaks something else.
 pub(crate) fn request_entry(stream: &mut TcpStream, token: &str, rank: u32) -> io::Result<()> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + ENTRY_PATIENCE;
     stream.set_nodelay(true)?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(ENTRY_PATIENCE))?;
     let mut hello = MAGIC.to_vec();
     hello.extend(rank.to_le_bytes());
     hello.extend(random_nonce()?);
@@ -191,7 +191,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
         let accepting = std::thread::spawn(move || {
-            let mut guest = Guest::new(listener.accept()?.0, PATIENCE)?;
+            let mut guest = Guest::new(listener.accept()?.0, ENTRY_PATIENCE)?;
             loop {
                 if let Some(rank) = guest.receive_hello(server)? {
                     return Ok(rank);

@@ -14,7 +14,7 @@ mod wire;
 
 pub use activity::Activity;
 pub use activity::enter_activity;
-pub(crate) use activity::note_waiting;
+pub(crate) use activity::{WaitGuard, note_waiting};
 pub(crate) use door::Door;
 pub(crate) use line::JobLine;
 pub(crate) use wire::{ControlMessage, Member, read_message, write_message};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use graphc_ir::types::{Samples, TensorType};
 
-use super::{DataError, Pieces};
+use super::{HostFileError, Pieces};
 use crate::tensor::HostTensor;
 
 /// A data set in memory: a tensor for each input. What counts its samples an input says; one that has no such dim is the same in
@@ -36,11 +36,11 @@ impl Batches {
         mut tensors: BTreeMap<String, HostTensor>,
         inputs: &BTreeMap<String, TensorType>,
         samples: &BTreeMap<String, Samples>,
-    ) -> Result<Self, DataError> {
+    ) -> Result<Self, HostFileError> {
         let found: Vec<String> = tensors.keys().cloned().collect();
         let mut kept = Vec::new();
         for (name, ty) in inputs {
-            let tensor = tensors.remove(name).ok_or_else(|| DataError::InputMissing {
+            let tensor = tensors.remove(name).ok_or_else(|| HostFileError::InputMissing {
                 name: name.clone(),
                 ty: ty.clone(),
                 found: found.clone(),
@@ -54,7 +54,7 @@ impl Batches {
         let counts: Vec<(String, usize)> = kept.iter().filter_map(count).collect();
         let samples = counts.first().map_or(0, |first| first.1);
         if counts.iter().any(|count| count.1 != samples) {
-            return Err(DataError::Samples(counts));
+            return Err(HostFileError::Samples(counts));
         }
         let batch = kept.iter().find_map(|held| held.dim.map(|dim| held.ty.shape[dim]));
         Ok(Self { inputs: kept, samples, batch: batch.unwrap_or(1) })
@@ -81,12 +81,12 @@ fn check_input(
     tensor: &HostTensor,
     ty: &TensorType,
     dim: Option<usize>,
-) -> Result<(), DataError> {
+) -> Result<(), HostFileError> {
     let found = tensor.ty();
     let name = name.to_owned();
     let Some(dim) = dim else {
         let fits = found == *ty;
-        let whole = || DataError::Whole { name, expected: ty.clone(), found };
+        let whole = || HostFileError::Whole { name, expected: ty.clone(), found };
         return if fits { Ok(()) } else { Err(whole()) };
     };
     let others = |shape: &[usize]| -> Vec<usize> {
@@ -101,7 +101,7 @@ fn check_input(
     } else {
         return Ok(());
     };
-    Err(DataError::InputType { name, expected: ty.clone(), found, reason })
+    Err(HostFileError::InputType { name, expected: ty.clone(), found, reason })
 }
 
 impl HeldInput {
@@ -135,7 +135,7 @@ mod tests {
     fn batches(
         tensors: BTreeMap<String, HostTensor>,
         inputs: &BTreeMap<String, TensorType>,
-    ) -> Result<Batches, DataError> {
+    ) -> Result<Batches, HostFileError> {
         Batches::new(tensors, inputs, &BTreeMap::new())
     }
 

@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crc::{CRC_32_ISCSI, Crc};
 
-use super::DataError;
+use super::HostFileError;
 use super::files::{append_whole, make_folder, write_error};
 
 /// The checksum of records.
@@ -33,7 +33,7 @@ impl EventWriter {
     ///
     /// # Errors
     /// Returns an error if the folder or the file cannot be written.
-    pub fn create(folder: &Path, first_step: u64) -> Result<Self, DataError> {
+    pub fn create(folder: &Path, first_step: u64) -> Result<Self, HostFileError> {
         make_folder(folder).map_err(|e| write_error(folder, &e))?;
         let now = seconds_now();
         let process = std::process::id();
@@ -60,13 +60,13 @@ impl EventWriter {
     ///
     /// # Errors
     /// Returns an error if the file cannot be written. What it held stays readable.
-    pub fn write(&mut self, step: u64, numbers: &[(String, f64)]) -> Result<(), DataError> {
+    pub fn write(&mut self, step: u64, numbers: &[(String, f64)]) -> Result<(), HostFileError> {
         let summary: Vec<u8> =
             numbers.iter().flat_map(|(name, number)| encode_value(name, *number)).collect();
         self.write_event(&encode_event(seconds_now(), step, &bytes_field(5, &summary)))
     }
 
-    fn write_event(&mut self, event: &[u8]) -> Result<(), DataError> {
+    fn write_event(&mut self, event: &[u8]) -> Result<(), HostFileError> {
         append_whole(&mut self.file, &self.path, &encode_record(event))
     }
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-use super::DataError;
+use super::HostFileError;
 
 /// Opens a file to be read. What is none (a device, a pipe, a folder) is an error: to open a pipe waits for a writer, and a
 /// device may have no end.
@@ -71,7 +71,7 @@ pub fn read_file(path: &Path, most: u64) -> std::io::Result<Vec<u8>> {
 ///
 /// # Errors
 /// Where it cannot be written; nothing half-written is left.
-pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), DataError> {
+pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), HostFileError> {
     write_with(path, |file| file.write_all(bytes))
 }
 
@@ -83,7 +83,7 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), DataError> {
 pub fn write_with(
     path: &Path,
     content: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
-) -> Result<(), DataError> {
+) -> Result<(), HostFileError> {
     let fail = |error: std::io::Error| write_error(path, &error);
     match std::fs::metadata(path) {
         Ok(found) if found.is_dir() => Err(fail(ErrorKind::IsADirectory.into())),
@@ -100,7 +100,7 @@ pub fn write_with(
 ///
 /// # Errors
 /// Where it cannot be written.
-pub fn check_writable(path: &Path) -> Result<(), DataError> {
+pub fn check_writable(path: &Path) -> Result<(), HostFileError> {
     let checked: std::io::Result<()> = match std::fs::metadata(path) {
         Ok(found) if found.is_dir() => Err(ErrorKind::IsADirectory.into()),
         Ok(found) if !found.is_file() => Ok(()),
@@ -113,7 +113,11 @@ pub fn check_writable(path: &Path) -> Result<(), DataError> {
 ///
 /// # Errors
 /// Where they cannot be written.
-pub(super) fn append_whole(file: &mut File, path: &Path, bytes: &[u8]) -> Result<(), DataError> {
+pub(super) fn append_whole(
+    file: &mut File,
+    path: &Path,
+    bytes: &[u8],
+) -> Result<(), HostFileError> {
     let before = file.metadata().ok().filter(|found| found.is_file());
     file.write_all(bytes).map_err(|error| {
         if let Some(before) = before {
@@ -125,8 +129,8 @@ pub(super) fn append_whole(file: &mut File, path: &Path, bytes: &[u8]) -> Result
 }
 
 /// The error of a file that cannot be written.
-pub(super) fn write_error(path: &Path, reason: &impl ToString) -> DataError {
-    DataError::Write { path: path.display().to_string(), reason: reason.to_string() }
+pub(super) fn write_error(path: &Path, reason: &impl ToString) -> HostFileError {
+    HostFileError::Write { path: path.display().to_string(), reason: reason.to_string() }
 }
 
 fn write_buffered(

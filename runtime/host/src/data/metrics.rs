@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::files::{append_whole, write_error};
-use super::{DataError, read_file};
+use super::{HostFileError, read_file};
 
 /// Writes one JSON object a line. Every line reaches the file at once, so that it can be followed, and whole or not at
 /// all.
@@ -23,7 +23,7 @@ impl MetricsWriter {
     ///
     /// # Errors
     /// Where it cannot be written.
-    pub fn create(path: &Path) -> Result<Self, DataError> {
+    pub fn create(path: &Path) -> Result<Self, HostFileError> {
         let file = File::create(path).map_err(|e| write_error(path, &e))?;
         Ok(Self { path: path.to_owned(), file, last_step: None })
     }
@@ -32,7 +32,7 @@ impl MetricsWriter {
     ///
     /// # Errors
     /// Where it cannot be written.
-    pub fn append(path: &Path) -> Result<Self, DataError> {
+    pub fn append(path: &Path) -> Result<Self, HostFileError> {
         let file = File::options().create(true).append(true).open(path);
         let file = file.map_err(|e| write_error(path, &e))?;
         Ok(Self { path: path.to_owned(), file, last_step: None })
@@ -43,10 +43,10 @@ impl MetricsWriter {
     ///
     /// # Errors
     /// Where it cannot be read or written.
-    pub fn resume(path: &Path, step: u64) -> Result<Self, DataError> {
+    pub fn resume(path: &Path, step: u64) -> Result<Self, HostFileError> {
         let mut last_step = None;
         if std::fs::metadata(path).is_ok_and(|found| found.is_file()) {
-            let text = read_file(path, u64::MAX).map_err(|e| DataError::Read {
+            let text = read_file(path, u64::MAX).map_err(|e| HostFileError::Read {
                 path: path.display().to_string(),
                 reason: e.to_string(),
             })?;
@@ -73,7 +73,7 @@ impl MetricsWriter {
     ///
     /// # Errors
     /// Where it cannot be written.
-    pub fn write(&mut self, line: &impl Serialize) -> Result<(), DataError> {
+    pub fn write(&mut self, line: &impl Serialize) -> Result<(), HostFileError> {
         let mut text = serde_json::to_string(line).map_err(|e| write_error(&self.path, &e))?;
         text.push('\n');
         append_whole(&mut self.file, &self.path, text.as_bytes())

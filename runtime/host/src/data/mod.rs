@@ -26,7 +26,7 @@ use graphc_ir::types::TensorType;
 /// The errors of reading files and data sets.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
-pub enum DataError {
+pub enum HostFileError {
     /// A file that cannot be read.
     #[error("cannot read {path}: {reason}")]
     Read {
@@ -93,4 +93,4 @@ pub enum DataError {
     },
 }
 
-graphc_ir::readable_debug!(DataError);
+graphc_ir::readable_debug!(HostFileError);

@@ -10,7 +10,7 @@ use safetensors::tensor::Metadata;
 
 use super::recognise::describe_fault;
 use super::stored::StoredElements;
-use super::{DataError, Pieces, open_file};
+use super::{HostFileError, Pieces, open_file};
 use crate::tensor::HostTensor;
 
 /// The greatest number of bytes that the format allows for a header.
@@ -39,8 +39,9 @@ impl TensorFile {
     ///
     /// # Errors
     /// Where the file cannot be read, or is no safetensors file of the length that its header says.
-    pub fn open(path: &Path) -> Result<Self, DataError> {
-        let fail = |reason: String| DataError::Read { path: path.display().to_string(), reason };
+    pub fn open(path: &Path) -> Result<Self, HostFileError> {
+        let fail =
+            |reason: String| HostFileError::Read { path: path.display().to_string(), reason };
         let file = open_file(path).map_err(|e| fail(e.to_string()))?;
         let (metadata, data) =
             read_header(&file).map_err(|reason| fail(describe_fault(&file, &reason)))?;
@@ -70,7 +71,7 @@ impl TensorFile {
         name: &str,
         (dim, row): (usize, usize),
         into: &mut [u8],
-    ) -> Result<(), DataError> {
+    ) -> Result<(), HostFileError> {
         let (ty, place) = self.find_tensor(name)?;
         let rows = ty.shape.get(dim).copied().unwrap_or(0);
         if row >= rows || ty.bytes() / rows != into.len() {
@@ -89,7 +90,7 @@ impl TensorFile {
     ///
     /// # Errors
     /// Where there is none of that name, or the file cannot be read.
-    pub fn read(&self, name: &str) -> Result<HostTensor, DataError> {
+    pub fn read(&self, name: &str) -> Result<HostTensor, HostFileError> {
         let (ty, place) = self.find_tensor(name)?;
         let mut tensor = HostTensor::zeros(ty.dtype, ty.shape.clone());
         self.read_elements(place, 0, tensor.bytes_mut())?;
@@ -102,7 +103,7 @@ impl TensorFile {
         place: TensorPlace,
         first: usize,
         into: &mut [u8],
-    ) -> Result<(), DataError> {
+    ) -> Result<(), HostFileError> {
         let TensorPlace { begin, elements } = place;
         let at = begin + (first * elements.size()) as u64;
         let read = if elements.are_same() {
@@ -117,13 +118,13 @@ impl TensorFile {
     }
 
     /// Finds a tensor's type, and where it lies.
-    fn find_tensor(&self, name: &str) -> Result<(&TensorType, TensorPlace), DataError> {
+    fn find_tensor(&self, name: &str) -> Result<(&TensorType, TensorPlace), HostFileError> {
         let known = self.tensors.get(name).zip(self.places.get(name).copied());
         known.ok_or_else(|| self.read_error(format!("it has no tensor `{name}`")))
     }
 
-    fn read_error(&self, reason: String) -> DataError {
-        DataError::Read { path: self.path.clone(), reason }
+    fn read_error(&self, reason: String) -> HostFileError {
+        HostFileError::Read { path: self.path.clone(), reason }
     }
 }
 

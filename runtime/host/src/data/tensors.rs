@@ -12,15 +12,15 @@ use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorInfo};
 
 use super::recognise::describe_fault;
 use super::stored::StoredElements;
-use super::{DataError, open_file, write_with};
+use super::{HostFileError, open_file, write_with};
 use crate::tensor::HostTensor;
 
 /// Loads all tensors of a file, by name.
 ///
 /// # Errors
 /// Where the file cannot be read, is no safetensors file, or has an element type that graphc lacks.
-pub fn load_safetensors(path: &Path) -> Result<BTreeMap<String, HostTensor>, DataError> {
-    let read = |reason: String| DataError::Read { path: path.display().to_string(), reason };
+pub fn load_safetensors(path: &Path) -> Result<BTreeMap<String, HostTensor>, HostFileError> {
+    let read = |reason: String| HostFileError::Read { path: path.display().to_string(), reason };
     let file = open_file(path).map_err(|e| read(e.to_string()))?;
     if file.metadata().is_ok_and(|found| found.len() == 0) {
         return Err(read("the file is empty".into()));
@@ -32,17 +32,18 @@ pub fn load_safetensors(path: &Path) -> Result<BTreeMap<String, HostTensor>, Dat
 fn parse_tensors(
     bytes: &Mmap,
     (path, stored): (&Path, &File),
-    read: impl Fn(String) -> DataError,
-) -> Result<BTreeMap<String, HostTensor>, DataError> {
+    read: impl Fn(String) -> HostFileError,
+) -> Result<BTreeMap<String, HostTensor>, HostFileError> {
     let file =
         SafeTensors::deserialize(bytes).map_err(|error| read(describe_fault(stored, &error)))?;
     let mut tensors = BTreeMap::new();
     for (name, view) in file.iter() {
-        let elements = StoredElements::of_file(view.dtype()).ok_or_else(|| DataError::DType {
-            path: path.display().to_string(),
-            name: name.to_owned(),
-            dtype: format!("{:?}", view.dtype()),
-        })?;
+        let elements =
+            StoredElements::of_file(view.dtype()).ok_or_else(|| HostFileError::DType {
+                path: path.display().to_string(),
+                name: name.to_owned(),
+                dtype: format!("{:?}", view.dtype()),
+            })?;
         let bytes = copy_elements(elements, view.data()).map_err(&read)?;
         let tensor = HostTensor::new(elements.dtype, view.shape(), bytes);
         tensors.insert(name.to_owned(), tensor.map_err(|e| read(e.to_string()))?);
@@ -86,7 +87,7 @@ pub fn file_dtype(dtype: DType) -> Dtype {
 pub fn save_safetensors(
     path: &Path,
     tensors: &BTreeMap<String, HostTensor>,
-) -> Result<(), DataError> {
+) -> Result<(), HostFileError> {
     let types = tensors.iter().map(|(name, tensor)| (name.clone(), tensor.ty())).collect();
     let of = |name: &str, write: &mut dyn FnMut(&[u8])| {
         write(tensors[name].bytes());
@@ -104,7 +105,7 @@ pub fn save_each<E: Display>(
     path: &Path,
     types: &BTreeMap<String, TensorType>,
     mut bytes: impl FnMut(&str, &mut dyn FnMut(&[u8])) -> Result<(), E>,
-) -> Result<(), DataError> {
+) -> Result<(), HostFileError> {
     let names = order_in_file(types);
     write_with(path, |file| {
         let tensors = names.iter().map(|&name| (name, types[name].dtype, &types[name].shape[..]));
@@ -206,7 +207,7 @@ mod tests {
         );
         for content in [&b""[..], b"no tensors at all", &[0xFF; 64]] {
             std::fs::write(&path, content).expect("it is writable");
-            assert!(matches!(load_safetensors(&path), Err(DataError::Read { .. })));
+            assert!(matches!(load_safetensors(&path), Err(HostFileError::Read { .. })));
         }
     }
 }

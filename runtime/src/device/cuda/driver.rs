@@ -457,7 +457,7 @@ impl Queue {
 }
 
 /// The longest wait for a stream whose job has ended.
-const PATIENCE: Duration = Duration::from_secs(5);
+const REST_PATIENCE: Duration = Duration::from_secs(5);
 /// The pause between two questions.
 const PAUSE: Duration = Duration::from_micros(50);
 
@@ -477,7 +477,7 @@ impl Queue {
             abort();
         }
         let begun = Instant::now();
-        while self.is_idle() == Ok(false) && begun.elapsed() < PATIENCE {
+        while self.is_idle() == Ok(false) && begun.elapsed() < REST_PATIENCE {
             std::thread::sleep(PAUSE);
         }
     }

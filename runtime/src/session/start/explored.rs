@@ -75,11 +75,11 @@ fn run_explored(plan: &Plan) {
     };
     let steps: Vec<Arc<StepState>> = (0..STEPS).map(|index| Arc::new(step(index))).collect();
     let mut threads = Vec::new();
-    for (worker, jobs) in workers {
+    for (worker, requests) in workers {
         for step in &steps {
-            jobs.send(WorkerJob::Step(Arc::clone(step))).expect("room for all steps");
+            requests.send(WorkerRequest::Step(Arc::clone(step))).expect("room for all steps");
         }
-        drop(jobs); // so that the worker ends after the last step
+        drop(requests); // so that the worker ends after the last step
         threads.push(shuttle::thread::spawn(move || worker.run()));
     }
     threads.into_iter().for_each(|thread| thread.join().expect("no panic"));

@@ -46,8 +46,8 @@ fn a_peer_that_never_answers_is_named() {
         let rank = Resolved::new(&plan, device, hub.new_transport(rank), &edges);
         let rank = rank.and_then(|rank| rank.load(&plan, &mut variables));
         let workers = rank.expect("the plan fits").build_workers(&plan, settings, 1);
-        for (worker, jobs) in workers.expect("a machine each") {
-            jobs.send(WorkerJob::Step(Arc::clone(&step))).expect("room for the step");
+        for (worker, requests) in workers.expect("a machine each") {
+            requests.send(WorkerRequest::Step(Arc::clone(&step))).expect("room for the step");
             threads.push(std::thread::spawn(move || worker.run()));
         }
     }

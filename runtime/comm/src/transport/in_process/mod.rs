@@ -8,13 +8,14 @@ mod wait;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use super::process::Bell;
 use super::{ExchangeGroup, Patience, Receiver, Sender, Transport, TransportError};
 use crate::end::JobEnd;
-use crate::standstill::WaitingTime;
 use mailbox::{Mail, MailGroup};
 use ring::{Ring, RingReceiver, RingSender};
+use wait::AnyChannel;
 
 /// The state that all ranks of a process share.
 #[derive(Debug)]
@@ -61,6 +62,20 @@ impl Hub {
         self.over.load(Ordering::Relaxed)
     }
 
+    /// Fails where a rank has waited too long for its peer.
+    fn check_timeout(
+        &self,
+        (rank, peer): (u32, u32),
+        what: impl Fn() -> String,
+        waited: Duration,
+    ) -> Result<(), TransportError> {
+        if waited <= self.patience.timeout {
+            return Ok(());
+        }
+        let seconds = waited.as_secs_f64();
+        Err(TransportError::Timeout { rank, peer, what: what(), seconds })
+    }
+
     fn open_ring(
         &self,
         tag: u32,
@@ -101,25 +116,8 @@ impl Transport for InProcess {
         what: &str,
         ready: &dyn Fn() -> bool,
     ) -> Result<(), TransportError> {
-        let mut wait = WaitingTime::begin(self.hub.patience.timeout);
-        let mut turns = 0;
-        while !ready() {
-            let (rank, waited) = (self.rank, wait.elapsed());
-            if self.hub.is_over() {
-                return Err(TransportError::Ended);
-            }
-            if waited > self.hub.patience.timeout {
-                let (what, seconds) = (what.to_owned(), waited.as_secs_f64());
-                return Err(TransportError::Timeout { rank, peer, what, seconds });
-            }
-            turns += 1;
-            if turns < wait::YIELDS {
-                std::thread::yield_now();
-            } else {
-                self.hub.bell.sleep_unless(wait::NAP, ready);
-            }
-        }
-        Ok(())
+        let waiting = AnyChannel { hub: &self.hub, rank: self.rank, peer, what };
+        self.hub.patience.wait_until(&waiting, &ready).map(drop)
     }
 
     fn wake_waiters(&self) {

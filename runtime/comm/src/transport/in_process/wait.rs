@@ -1,5 +1,4 @@
-//! Waiting for another thread: spin while an answer is a matter of nanoseconds, then let others have the core, then
-//! sleep.
+//! Where a thread sleeps that waits for another one.
 
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Mutex, PoisonError};
@@ -7,13 +6,10 @@ use std::thread::Thread;
 use std::time::Duration;
 
 use super::{Hub, TransportError};
-use crate::explore::{exploring, point};
-use crate::standstill::WaitingTime;
-
-/// The number of times that a wait yields before it sleeps.
-pub(super) const YIELDS: u32 = 64;
-/// The longest time of a sleep: the job's end wakes nobody, sleepers look for it.
-pub(super) const NAP: Duration = Duration::from_millis(20);
+#[cfg(any(test, feature = "explore"))]
+use crate::explore::exploring;
+use crate::explore::point;
+use crate::transport::patience::{NAP, Waiting};
 
 /// A place where a thread sleeps until another changes what it waits for.
 #[derive(Debug, Default)]
@@ -48,7 +44,7 @@ impl ParkingSpot {
         }
     }
 
-    fn sleep_unless(&self, ready: &impl Fn() -> bool) {
+    fn sleep_unless(&self, ready: &dyn Fn() -> bool) {
         *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(std::thread::current());
         point();
         self.asleep.store(true, Ordering::Relaxed);
@@ -94,53 +90,43 @@ impl WaitReason<'_> {
     /// Waits until `ready`; returns for how long.
     #[inline]
     pub(super) fn wait_until(self, ready: impl Fn() -> bool) -> Result<Duration, TransportError> {
-        if ready() { Ok(Duration::ZERO) } else { self.wait_patiently(&ready) }
+        self.hub.patience.wait_until(&self, &ready)
+    }
+}
+
+impl Waiting for WaitReason<'_> {
+    fn is_over(&self) -> bool {
+        self.hub.is_over()
     }
 
-    #[cold]
-    fn wait_patiently(self, ready: &impl Fn() -> bool) -> Result<Duration, TransportError> {
-        while exploring() {
-            point();
-            if ready() {
-                return Ok(Duration::ZERO);
-            }
-            if self.hub.is_over() {
-                return Err(TransportError::Ended);
-            }
-            self.sleeper.sleep_unless(ready);
-        }
-        let mut wait = WaitingTime::begin(self.hub.patience.timeout);
-        let mut turns = 0;
-        loop {
-            // Reading the clock costs as much as some looks.
-            for _ in 0..8 {
-                if ready() {
-                    return Ok(wait.elapsed());
-                }
-                std::hint::spin_loop();
-            }
-            if self.hub.is_over() {
-                return Err(TransportError::Ended);
-            }
-            let waited = wait.elapsed();
-            if waited < self.hub.patience.spin {
-                continue;
-            }
-            if waited > self.hub.patience.timeout {
-                return Err(self.timeout_error(waited));
-            }
-            turns += 1;
-            if turns < YIELDS {
-                std::thread::yield_now();
-            } else {
-                self.sleeper.sleep_unless(ready);
-            }
-        }
+    fn sleep_unless(&self, ready: &dyn Fn() -> bool) {
+        self.sleeper.sleep_unless(ready);
     }
 
-    fn timeout_error(self, waited: Duration) -> TransportError {
-        let what = format!("{} {}", self.what, self.tag);
-        let seconds = waited.as_secs_f64();
-        TransportError::Timeout { rank: self.rank, peer: self.peer, what, seconds }
+    fn check_hope(&self, waited: Duration, _: &dyn Fn() -> bool) -> Result<(), TransportError> {
+        let what = || format!("{} {}", self.what, self.tag);
+        self.hub.check_timeout((self.rank, self.peer), what, waited)
+    }
+}
+
+/// A wait that ends with any of a process's channels.
+pub(super) struct AnyChannel<'a> {
+    pub(super) hub: &'a Hub,
+    pub(super) rank: u32,
+    pub(super) peer: u32,
+    pub(super) what: &'a str,
+}
+
+impl Waiting for AnyChannel<'_> {
+    fn is_over(&self) -> bool {
+        self.hub.is_over()
+    }
+
+    fn sleep_unless(&self, ready: &dyn Fn() -> bool) {
+        self.hub.bell.sleep_unless(NAP, ready);
+    }
+
+    fn check_hope(&self, waited: Duration, _: &dyn Fn() -> bool) -> Result<(), TransportError> {
+        self.hub.check_timeout((self.rank, self.peer), || self.what.to_owned(), waited)
     }
 }

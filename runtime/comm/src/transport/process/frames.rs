@@ -73,8 +73,11 @@ impl Inboxes {
     ) -> io::Result<()> {
         let inbox = self.inbox_of((head.key, peer));
         let mut messages = lock_mutex(&inbox.messages);
-        if inbox.filled.load(Ordering::Relaxed) != head.sequence {
-            return Err(io::Error::other("a message is missing"));
+        let due = inbox.filled.load(Ordering::Relaxed);
+        if due != head.sequence {
+            let (came, channel) = (head.sequence, self.describe_channel(peer, head));
+            let missing = format!("message {came} came {channel} where {due} was due");
+            return Err(io::Error::other(missing));
         }
         messages.push_back(message);
         inbox.filled.fetch_add(1, Ordering::Release);
@@ -171,6 +174,9 @@ impl FrameHead {
             return Err(io::Error::other("the head of a message is damaged"));
         }
         let (kind, key, sequence) = (word(4), long(8), long(16));
+        if ![DATA, READ].contains(&kind) {
+            return Err(io::Error::other(format!("a message of the kind {kind}, which none has")));
+        }
         Ok(Self { kind, key, sequence, length: long(24), pieces: word(32) })
     }
 

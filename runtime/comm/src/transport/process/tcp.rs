@@ -22,7 +22,7 @@ use crate::standstill::WaitingTime;
 use crate::transport::TransportError;
 
 /// The time for which a peer is tried that cannot be reached: its door may be besieged.
-const PATIENCE: Duration = Duration::from_secs(30);
+const REACH_PATIENCE: Duration = Duration::from_secs(30);
 /// The longest time of one try.
 const TRY: Duration = Duration::from_secs(5);
 /// Bytes that are written or read at once, and summed.
@@ -157,7 +157,7 @@ impl Tcp {
     }
 
     fn connect_peer(&self, peer: u32) -> io::Result<TcpStream> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + REACH_PATIENCE;
         loop {
             let error = match self.try_connect(peer) {
                 Ok(stream) => return Ok(stream),

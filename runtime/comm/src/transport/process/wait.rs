@@ -1,20 +1,13 @@
-//! Waiting for another process: spin while an answer is a matter of nanoseconds, then let others have the core, then
-//! sleep. Every wait ends: with the answer, with the job, with the peer's leave, or with the patience.
+//! Waiting for another process: besides what ends every wait, the peer's leave ends it.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::bell::Bell;
-use crate::control::{JobLine, note_waiting};
-use crate::explore::{exploring, point};
-use crate::standstill::WaitingTime;
-use crate::transport::Patience;
+use crate::control::{JobLine, WaitGuard, note_waiting};
 use crate::transport::TransportError;
-
-/// The number of times that a wait yields before it sleeps.
-const YIELDS: u32 = 64;
-/// The longest time of a sleep: the job's end rings no bell, sleepers look for it.
-const NAP: Duration = Duration::from_millis(20);
+use crate::transport::patience::{NAP, Patience, Waiting};
 
 /// The means by which the ends of one process wait.
 #[derive(Clone, Debug)]
@@ -45,70 +38,42 @@ impl Waiter {
         what: impl Fn() -> String,
         ready: impl Fn() -> bool,
     ) -> Result<Duration, TransportError> {
-        if ready() { Ok(Duration::ZERO) } else { self.wait_patiently(peer, &what, &ready) }
-    }
-
-    #[cold]
-    fn wait_patiently(
-        &self,
-        peer: u32,
-        what: &dyn Fn() -> String,
-        ready: &dyn Fn() -> bool,
-    ) -> Result<Duration, TransportError> {
-        while exploring() {
-            point();
-            if ready() {
-                return Ok(Duration::ZERO);
-            }
-            self.bell.bell().sleep_unless(NAP, ready);
-        }
-        let mut wait = WaitingTime::begin(self.patience.timeout);
-        let mut turns = 0;
-        let mut noted = None;
-        loop {
-            // Reading the clock costs as much as some looks.
-            for _ in 0..8 {
-                if ready() {
-                    return Ok(wait.elapsed());
-                }
-                std::hint::spin_loop();
-            }
-            if self.line.is_over() {
-                return Err(TransportError::Ended);
-            }
-            let waited = wait.elapsed();
-            if waited < self.patience.spin {
-                continue;
-            }
-            turns += 1;
-            if turns < YIELDS {
-                std::thread::yield_now();
-                continue;
-            }
-            noted.get_or_insert_with(|| note_waiting(|| format!("for rank {peer} {}", what())));
-            self.give_up(peer, what, waited, ready)?;
-            self.bell.bell().sleep_unless(NAP, ready);
-        }
+        let waiting = PeerWait { waiter: self, peer, what: &what, noted: OnceCell::new() };
+        self.patience.wait_until(&waiting, &ready)
     }
 
     /// Returns the error of a peer whose memory is gone.
     pub(super) fn lost_error(&self, peer: u32, error: &std::io::Error) -> TransportError {
         lost_error(&self.line, (self.rank, peer), error)
     }
+}
 
-    fn give_up(
-        &self,
-        peer: u32,
-        what: &dyn Fn() -> String,
-        waited: Duration,
-        ready: &dyn Fn() -> bool,
-    ) -> Result<(), TransportError> {
-        let rank = self.rank;
+/// A wait for one peer.
+struct PeerWait<'a> {
+    waiter: &'a Waiter,
+    peer: u32,
+    what: &'a dyn Fn() -> String,
+    /// The note for whoever asks what the job waits for, once it has waited for long.
+    noted: OnceCell<WaitGuard>,
+}
+
+impl Waiting for PeerWait<'_> {
+    fn is_over(&self) -> bool {
+        self.waiter.line.is_over()
+    }
+
+    fn sleep_unless(&self, ready: &dyn Fn() -> bool) {
+        self.waiter.bell.bell().sleep_unless(NAP, ready);
+    }
+
+    fn check_hope(&self, waited: Duration, ready: &dyn Fn() -> bool) -> Result<(), TransportError> {
+        let (rank, peer, what) = (self.waiter.rank, self.peer, self.what);
+        self.noted.get_or_init(|| note_waiting(|| format!("for rank {peer} {}", what())));
         // What it has sent before it left is still to be read.
-        if self.line.is_gone(peer) && !ready() {
+        if self.waiter.line.is_gone(peer) && !ready() {
             return Err(TransportError::Left { rank, peer, what: what() });
         }
-        if waited > self.patience.timeout {
+        if waited > self.waiter.patience.timeout {
             let seconds = waited.as_secs_f64();
             return Err(TransportError::Timeout { rank, peer, what: what(), seconds });
         }
