@@ -12,3 +12,7 @@ mod support;
 #[path = "../traffic/mod.rs"]
 mod traffic;
 mod training;
+
+/// As in the command: planning allocates much that is small.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -145,7 +145,7 @@ fn count_losses(folder: &Path) -> usize {
 #[test]
 fn a_rank_that_is_killed_or_stopped_ends_the_others_with_an_account() {
     // Most of the time is patience with who has been stopped, so several jobs wait beside each other.
-    const LANES: u64 = 3;
+    const LANES: u64 = 6;
     std::thread::scope(|scope| {
         for lane in 0..LANES {
             scope.spawn(move || (lane..50).step_by(LANES as usize).for_each(end_one_rank));
@@ -192,7 +192,7 @@ fn end_one_rank(run: u64) {
 #[test]
 fn a_job_that_is_suspended_goes_on() {
     const HEARTBEAT: Duration = Duration::from_secs(2);
-    for transport in ["auto", "tcp"] {
+    let go_on = |transport: &str| {
         let folder = tempfile::tempdir().expect("a scratch folder");
         let mut args = endless(folder.path());
         args.extend(["--mesh".to_owned(), "2".to_owned()]);
@@ -214,7 +214,11 @@ fn a_job_that_is_suspended_goes_on() {
         for child in &mut ranks.0 {
             assert_eq!(child.try_wait().expect("a child"), None, "{transport}");
         }
-    }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| go_on("auto"));
+        scope.spawn(|| go_on("tcp"));
+    });
 }
 
 /// Collectives of one op and size, again and again for minutes, once so many rounds have been measured.

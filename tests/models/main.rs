@@ -84,3 +84,7 @@ fn near(found: &[f64], expected: &[f64], tolerance: f64, what: &str) {
         );
     }
 }
+
+/// As in the command: planning allocates much that is small.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

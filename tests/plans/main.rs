@@ -20,3 +20,7 @@ mod random_graphs;
 mod simulate;
 #[path = "../support/mod.rs"]
 mod support;
+
+/// As in the command: planning allocates much that is small.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -305,6 +305,7 @@ fn calibration_says_that_it_was_disturbed() {
         output
     });
     let warning = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{warning}");
     assert!(warning.contains("other processes had"), "{warning}");
     let file = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(file.contains("# this machine was disturbed while it was measured"), "{file}");

@@ -59,3 +59,7 @@ fn block(page: &Path) -> Value {
 fn read(path: &Path) -> Value {
     serde_json::from_str(&std::fs::read_to_string(path).expect("a file")).expect("JSON")
 }
+
+/// As in the command: planning allocates much that is small.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -28,3 +28,7 @@ mod sums_in_products;
 mod support;
 mod wanted;
 mod weights;
+
+/// As in the command: planning allocates much that is small.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

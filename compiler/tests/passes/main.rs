@@ -10,3 +10,7 @@ mod references;
 mod rounded;
 mod simplification;
 mod training;
+
+/// As in the command: planning allocates much that is small.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

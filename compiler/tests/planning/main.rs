@@ -24,3 +24,7 @@ mod sequences;
 mod stages;
 mod trained;
 mod updates;
+
+/// As in the command, whose planning these tests are of.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
