@@ -31,8 +31,8 @@ pub(in crate::lower) struct Collector<'a> {
     pub router: Router<'a>,
     /// The tasks so far.
     pub task_graph: TaskGraph,
-    /// The place, phase and stage of the node at hand.
-    pub here: Here,
+    /// Where the next tasks stand: at the node at hand, or where [`Self::at_position`] puts them.
+    pub here: TaskPosition,
     /// The home of each value: where it is made, and the value by which it is known. A `to_global` gives no value of its own.
     pub homes: Vec<Option<Home>>,
     /// Every layout in which a value exists.
@@ -40,12 +40,12 @@ pub(in crate::lower) struct Collector<'a> {
     /// The ops that read each value.
     pub readers: Vec<Vec<NodeId>>,
     /// The place of each node.
-    pub places: Vec<Here>,
+    pub places: Vec<TaskPosition>,
 }
 
-/// The node at hand.
+/// Where a task stands.
 #[derive(Clone, Copy)]
-pub(in crate::lower) struct Here {
+pub(in crate::lower) struct TaskPosition {
     /// Its place among all nodes.
     pub anchor: usize,
     /// Its phase.
@@ -68,7 +68,7 @@ pub(in crate::lower) struct Home {
     /// The layout.
     pub sbp: NdSbp,
     /// The place of the task that made it.
-    pub made: Here,
+    pub made: TaskPosition,
 }
 
 /// Collects all tasks of a graph.
@@ -87,7 +87,7 @@ pub(in crate::lower) fn collect_tasks(
         cluster,
         router: Router::new(cluster, decisions.rates.microbatches),
         task_graph: TaskGraph::new(decisions.rates.microbatches),
-        here: Here { anchor: 0, phase: Phase::Forward, stage: 0, chunk: 0 },
+        here: TaskPosition { anchor: 0, phase: Phase::Forward, stage: 0, chunk: 0 },
         homes: vec![None; graph.values.len()],
         copies: BTreeMap::new(),
         readers: graph.list_consumers(),
@@ -104,13 +104,13 @@ pub(in crate::lower) fn collect_tasks(
 }
 
 /// Returns the place of each node, in an order phase by phase.
-fn place_nodes(decisions: &Decisions) -> Vec<Here> {
+fn place_nodes(decisions: &Decisions) -> Vec<TaskPosition> {
     let place = |node: usize| {
         let phase = decisions.training.phases[node];
         let (stage, chunk) = (decisions.staging.stage[node], decisions.staging.chunk[node]);
-        Here { anchor: 0, phase, stage, chunk }
+        TaskPosition { anchor: 0, phase, stage, chunk }
     };
-    let mut places: Vec<Here> = (0..decisions.graph().nodes.len()).map(place).collect();
+    let mut places: Vec<TaskPosition> = (0..decisions.graph().nodes.len()).map(place).collect();
     let mut order: Vec<usize> = (0..places.len()).collect();
     order.sort_by_key(|&node| places[node].phase);
     for (anchor, node) in order.into_iter().enumerate() {
@@ -178,12 +178,18 @@ impl<'a> Collector<'a> {
         Ok(())
     }
 
+    /// Does work whose tasks stand at this position.
+    fn at_position<R>(&mut self, position: TaskPosition, work: impl FnOnce(&mut Self) -> R) -> R {
+        let here = std::mem::replace(&mut self.here, position);
+        let done = work(self);
+        self.here = here;
+        done
+    }
+
     /// Gathers a value again. Later readers read this copy or the value where it lies, and box it anew from there.
     fn regather_value(&mut self, id: NodeId, node: &Node) -> Result<(), LowerError> {
-        let here = self.here;
-        self.here = self.behind_readers(id, node)?.unwrap_or(here);
-        let buffer = self.require_operand(id, node, 0)?;
-        self.here = here;
+        let behind = self.behind_readers(id, node)?.unwrap_or(self.here);
+        let buffer = self.at_position(behind, |all| all.require_operand(id, node, 0))?;
         let root = node.results[0];
         let placement = self.decisions.staging.placement[id.index()].clone();
         let sbp = self.sharding.nodes[id.index()].results[0].clone();
@@ -196,7 +202,7 @@ impl<'a> Collector<'a> {
 
     /// Returns the place at which an activation is boxed into smaller parts that are kept for the backward pass: behind its readers before, so that
     /// the whole is not kept. `None` if boxing makes the value larger or the value is there anyway. It then waits until it is needed.
-    fn behind_readers(&self, id: NodeId, node: &Node) -> Result<Option<Here>, LowerError> {
+    fn behind_readers(&self, id: NodeId, node: &Node) -> Result<Option<TaskPosition>, LowerError> {
         let value = node.operands[0];
         let home = self.home(value)?;
         let sbp = &self.sharding.nodes[id.index()].operands[0];
@@ -211,7 +217,7 @@ impl<'a> Collector<'a> {
         let before = self.readers[value.index()].iter().map(|reader| self.places[reader.index()]);
         let before = before.filter(|place| place.anchor < self.here.anchor);
         let is_here =
-            |place: &Here| [place.stage, place.chunk] == [home.made.stage, home.made.chunk];
+            |place: &TaskPosition| [place.stage, place.chunk] == [home.made.stage, home.made.chunk];
         Ok(before.filter(is_here).max_by_key(|place| place.anchor))
     }
 
@@ -325,11 +331,11 @@ impl<'a> Collector<'a> {
     }
 
     /// Returns the place at which the updates of a stage begin, if it has any.
-    fn first_update(&self, stage: usize) -> Option<Here> {
+    fn first_update(&self, stage: usize) -> Option<TaskPosition> {
         let updates =
             self.task_graph.tasks.iter().filter(|t| t.phase == Phase::Update && t.stage == stage);
         let anchor = updates.map(|task| task.anchor).min()?;
-        Some(Here { anchor, phase: Phase::Update, stage, chunk: 0 })
+        Some(TaskPosition { anchor, phase: Phase::Update, stage, chunk: 0 })
     }
 
     /// Returns an operand in the layout that the node takes.
@@ -392,10 +398,10 @@ impl<'a> Collector<'a> {
     }
 
     /// Returns the place of the task that fills a buffer.
-    pub(in crate::lower) fn producer_place(&self, buffer: BufferId) -> Option<Here> {
+    pub(in crate::lower) fn producer_place(&self, buffer: BufferId) -> Option<TaskPosition> {
         let task = &self.task_graph.tasks[self.task_graph.buffers[buffer.0].producer?.0];
         let Task { anchor, phase, stage, chunk, .. } = *task;
-        Some(Here { anchor, phase, stage, chunk })
+        Some(TaskPosition { anchor, phase, stage, chunk })
     }
 
     /// Builds a task at the place of the node at hand, with the rate of the buffers that it reads and fills.

@@ -5,7 +5,7 @@ use graphc_ir::mesh::Placement;
 use graphc_ir::sbp::NdSbp;
 use graphc_plan::{Action, BoxingEntry, Channel};
 
-use super::collect::{Collector, Here};
+use super::collect::{Collector, TaskPosition};
 use super::task_graph::{BufferId, Task};
 use crate::boxing::{BoxingStep, RouteStep};
 use crate::lower::LowerError;
@@ -152,7 +152,7 @@ impl Collector<'_> {
     }
 }
 
-fn place_task(task: &mut Task, at: Here) {
+fn place_task(task: &mut Task, at: TaskPosition) {
     (task.anchor, task.phase) = (at.anchor, at.phase);
     (task.stage, task.chunk) = (at.stage, at.chunk);
 }

@@ -1,4 +1,4 @@
-//! Finds the places where a graph writes attention in parts.
+//! Finds the sites where a graph writes attention in parts.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
@@ -29,14 +29,14 @@ const MOST_STEPS: usize = 32;
 const VALUES: usize = 2;
 
 /// A softmax between two products.
-pub struct Place {
+pub struct AttentionSite {
     /// The softmax.
     pub softmax: NodeId,
     /// The attention that is to replace it, or the reason to leave it in parts.
     pub(super) found: Result<FoundAttention, Kept>,
 }
 
-impl Place {
+impl AttentionSite {
     /// Returns the reason to leave it in parts; `None` if one op can replace it.
     pub(crate) fn kept_reason(&self) -> Option<Kept> {
         self.found.as_ref().err().copied()
@@ -71,8 +71,8 @@ impl FoundAttention {
     }
 }
 
-/// Finds all places of a graph, in its order.
-pub(crate) fn find_places(graph: &Graph, options: &CompileOptions) -> Vec<Place> {
+/// Finds all sites of a graph, in its order.
+pub(crate) fn find_sites(graph: &Graph, options: &CompileOptions) -> Vec<AttentionSite> {
     let softmax = |node: &Node| matches!(node.op, Op::Softmax(_));
     if !graph.nodes.iter().any(softmax) {
         return Vec::new();
@@ -81,19 +81,20 @@ pub(crate) fn find_places(graph: &Graph, options: &CompileOptions) -> Vec<Place>
     let mut finder =
         AttentionFinder { graph, options, consumers, constants: Constants::new(graph) };
     let products = graph.iter().filter(|(_, node)| matches!(node.op, Op::MatMul(_)));
-    let mut places: Vec<Place> = products.filter_map(|(id, _)| finder.find_place(id)).collect();
-    separate_places(&mut places);
-    places
+    let mut sites: Vec<AttentionSite> =
+        products.filter_map(|(id, _)| finder.find_site(id)).collect();
+    separate_sites(&mut sites);
+    sites
 }
 
-/// Lets only the first of places that have a node in common become one op.
-fn separate_places(places: &mut [Place]) {
+/// Lets only the first of sites that have a node in common become one op.
+fn separate_sites(sites: &mut [AttentionSite]) {
     let mut taken = BTreeSet::new();
-    for place in places {
-        let Ok(found) = &place.found else { continue };
+    for site in sites {
+        let Ok(found) = &site.found else { continue };
         let nodes = || found.inside.iter().copied().chain([found.product]);
         if nodes().any(|node| taken.contains(&node)) {
-            place.found = Err(Kept::Read);
+            site.found = Err(Kept::Read);
             continue;
         }
         taken.extend(nodes());
@@ -142,8 +143,8 @@ impl Path {
 }
 
 impl<'a> AttentionFinder<'a> {
-    /// Returns the place that ends in a product, if one does.
-    fn find_place(&mut self, product: NodeId) -> Option<Place> {
+    /// Returns the site that ends in a product, if one does.
+    fn find_site(&mut self, product: NodeId) -> Option<AttentionSite> {
         let mut path = Path { factor: 1.0, of_weights: true, ..Path::default() };
         let graph = self.graph;
         let values = graph.node(product);
@@ -156,7 +157,7 @@ impl<'a> AttentionFinder<'a> {
                 .check_product(product, &path)
                 .and_then(|()| self.assemble_attention(product, scores, path)),
         };
-        Some(Place { softmax, found })
+        Some(AttentionSite { softmax, found })
     }
 
     /// Returns the softmax from which a product's weights come.
@@ -458,9 +459,9 @@ impl<'a> AttentionFinder<'a> {
             return Err(Kept::ElementTypes);
         }
         let mut factor = path.factor;
-        let mut operand = |place: usize| {
-            let (value, turned) = sides[place];
-            let way = self.trace_operand(value, of_values, place != VALUES);
+        let mut operand = |index: usize| {
+            let (value, turned) = sides[index];
+            let way = self.trace_operand(value, of_values, index != VALUES);
             let matrices = Matrices { batch: &batch, turned };
             let (heads, own) =
                 find_earliest_heads(graph, value, &way, matrices).ok_or(Kept::Shared)?;
@@ -468,7 +469,7 @@ impl<'a> AttentionFinder<'a> {
             Ok::<Heads, Kept>(heads)
         };
         let operands = [operand(0)?, operand(1)?, operand(2)?];
-        let [q, k, v] = [0, 1, 2].map(|place: usize| operands[place].shape);
+        let [q, k, v] = [0, 1, 2].map(|index: usize| operands[index].shape);
         let heads: usize = batch[1..].iter().product();
         if q[2] != heads || k[..3] != v[..3] || q.contains(&0) || k.contains(&0) {
             return Err(Kept::Shared);

@@ -1,7 +1,7 @@
 //! Recognises attention that a model writes as a product, softmax and a product, and lets the one op stand for it that never has the
 //! matrix of scores in memory: exports of other frameworks know no such op.
 //!
-//! A place is a product whose first operand comes from a softmax over its last dim, of what comes from a product (`find.rs`, where to
+//! A site of attention is a product whose first operand comes from a softmax over its last dim, of what comes from a product (`find.rs`, where to
 //! start reading). It is replaced where that gives the same function: scores are scaled by numbers alone, and whether a mask is the
 //! causal one or hides nothing is decided by computing it (`passes/constants.rs`, `masks.rs`), never by its form. All else that is added to
 //! scores, or hides some of them, is the op's bias (`terms.rs`).
@@ -31,8 +31,8 @@ use graphc_plan::CompileOptions;
 
 use crate::passes::error::PassError;
 
-pub use find::Place;
-pub(crate) use find::find_places;
+pub use find::AttentionSite;
+pub(crate) use find::find_sites;
 pub use kept::Kept;
 
 const PASS: &str = "attention";
@@ -46,7 +46,7 @@ pub(crate) fn fuse_attention(graph: Graph, options: &CompileOptions) -> Result<G
         return Ok(graph);
     }
     let found: Vec<find::FoundAttention> =
-        find_places(&graph, options).into_iter().filter_map(|place| place.found.ok()).collect();
+        find_sites(&graph, options).into_iter().filter_map(|site| site.found.ok()).collect();
     if found.is_empty() {
         return Ok(graph);
     }
@@ -67,12 +67,12 @@ pub struct Attentions {
 pub(crate) fn count_attentions(graph: &Graph, options: &CompileOptions) -> Attentions {
     let written = graph.nodes.iter().filter(|node| matches!(node.op, Op::Attention(_)));
     let mut found = Attentions { whole: written.count(), in_parts: BTreeMap::new() };
-    for place in find_places(graph, options) {
+    for site in find_sites(graph, options) {
         let asked = options.keep_attention.then_some(Kept::Asked);
-        match asked.or(place.kept_reason()) {
+        match asked.or(site.kept_reason()) {
             None => found.whole += 1,
             Some(kept) => {
-                let softmax = graph.display_name(graph.node(place.softmax).results[0]);
+                let softmax = graph.display_name(graph.node(site.softmax).results[0]);
                 found.in_parts.entry(kept).or_default().push(softmax);
             }
         }

@@ -13,7 +13,7 @@ use graphc_ir::types::{DType, TensorType};
 use graphc_ir::verify::verify_graph;
 use graphc_plan::{CompileOptions, Loss, Optimizer, Pin};
 
-use super::{Kept, find_places, fuse_attention};
+use super::{Kept, find_sites, fuse_attention};
 use crate::passes::autodiff::append_gradients;
 use crate::passes::loss::attach_loss;
 use crate::passes::training_mode::{keep_eval, set_mode};
@@ -102,7 +102,7 @@ fn is_one(name: &str, graph: Graph, causal: bool) {
     let [before, after] = both(graph);
     let found = ops(&after);
     let kept: Vec<_> =
-        find_places(&before, &options()).iter().map(|place| place.kept_reason()).collect();
+        find_sites(&before, &options()).iter().map(|site| site.kept_reason()).collect();
     assert_eq!(found.len(), 1, "{name}: {kept:?}");
     assert!((found[0].scale.0 - SCALE).abs() < 1e-6, "{name}: {}", found[0].scale);
     assert_eq!(found[0].causal, causal, "{name}");
@@ -124,7 +124,7 @@ fn are_equal(name: &str, before: &Graph, after: &Graph) {
 fn is_kept(name: &str, graph: Graph, reason: Kept) {
     let [before, after] = both(graph);
     let kept: Vec<_> =
-        find_places(&before, &options()).iter().map(|place| place.kept_reason()).collect();
+        find_sites(&before, &options()).iter().map(|site| site.kept_reason()).collect();
     assert_eq!(kept, [Some(reason)], "{name}");
     assert_eq!(before, after, "{name}");
 }
@@ -311,7 +311,7 @@ fn heads_that_share_keys_read_them_as_they_are() {
         let [before, after] = both(graph.clone());
         let node = after.nodes.iter().find(|node| matches!(node.op, Op::Attention(_)));
         let node = node.unwrap_or_else(|| {
-            panic!("{name}: {:?}", find_places(&before, &options())[0].kept_reason())
+            panic!("{name}: {:?}", find_sites(&before, &options())[0].kept_reason())
         });
         assert_eq!(after.value(node.operands[1]).ty.shape, [BATCH, TIME, shared, WIDTH], "{name}");
         assert!(after.nodes.iter().all(|node| !matches!(node.op, Op::Expand(_))), "{name}");

@@ -47,7 +47,7 @@ impl MemorySearch<'_> {
     pub(super) fn raise_group_prices(&mut self) -> bool {
         let unit = self.bound / self.limit as f64;
         let mut prices = MemoryPrices::new();
-        let mut plan = self.unlimited.clone();
+        let mut plan = self.unlimited_labels.clone();
         for _ in 0..STEPS_UP {
             for (domain, position, _) in find_overloads(&self.problem, &plan, self.limit) {
                 let known = prices.iter().filter(|((of, _), _)| *of == domain);

@@ -110,7 +110,7 @@ impl MemorySearch<'_> {
             .map(|(all, kept)| kept.iter().map(|&label| all[label].clone()).collect())
             .collect();
         let restricted = self.problem.with_candidates(restricted);
-        let free = std::mem::replace(&mut self.free, free_network(&restricted));
+        let free = std::mem::replace(&mut self.unpriced_network, free_network(&restricted));
         let whole = std::mem::replace(&mut self.problem, restricted);
         let (bound, least) = (self.bound, self.least);
         let is_kept = |plan: &[usize]| {
@@ -130,7 +130,7 @@ impl MemorySearch<'_> {
             self.leanest = Some(aside);
         }
         (self.bound, self.least) = (bound, least);
-        (self.problem, self.free) = (whole, free);
+        (self.problem, self.unpriced_network) = (whole, free);
         result
     }
 

@@ -43,15 +43,15 @@ pub(super) struct MemorySearch<'a> {
     /// The problem that is searched now: the whole one, or its restricted master.
     pub problem: Problem<'a>,
     /// The network of the problem when memory costs nothing.
-    pub free: Network,
+    pub unpriced_network: Network,
     /// The labels of each node in the whole problem that this problem keeps, if it has only some, as the restricted master does.
     pub kept: Option<Vec<Vec<usize>>>,
     /// The bytes that a rank may use in the plans that are searched now: the problem's limit, or less for a while.
     pub limit: u64,
     /// The plan of fewest seconds without a memory limit that was found.
-    pub unlimited: Vec<usize>,
+    pub unlimited_labels: Vec<usize>,
     /// The seconds of that plan.
-    relaxed: f64,
+    unlimited_seconds: f64,
     /// A lower bound of the seconds of every plan that fits.
     pub bound: f64,
     /// The best plan that fits.
@@ -84,12 +84,12 @@ impl<'a> MemorySearch<'a> {
         Self {
             purpose: Purpose::Plan,
             problem: problem.clone(),
-            free: free_network(problem),
+            unpriced_network: free_network(problem),
             kept: None,
             plans: Vec::new(),
             limit: problem.limit,
-            unlimited: found.labels[..problem.candidates.len()].to_vec(),
-            relaxed: found.value,
+            unlimited_labels: found.labels[..problem.candidates.len()].to_vec(),
+            unlimited_seconds: found.value,
             bound: found.bound,
             best: None,
             leanest: None,
@@ -159,11 +159,11 @@ impl<'a> MemorySearch<'a> {
     /// Returns the result of the search.
     pub(super) fn into_solution(self) -> Result<Solution, PlannerError> {
         let (problem, prices) = (&self.problem, Some(self.proven));
-        let (bound, least, relaxed) = (self.bound, self.least as u64, self.relaxed);
+        let (bound, least, unlimited) = (self.bound, self.least as u64, self.unlimited_seconds);
         match (self.best, self.leanest) {
             (Some((seconds, assignment)), _) => {
                 let bound = bound.min(seconds);
-                Ok(Solution { assignment, seconds, bound, relaxed, prices })
+                Ok(Solution { assignment, seconds, bound, relaxed: unlimited, prices })
             }
             (None, leanest) => {
                 let leanest = leanest.map(|(_, leanest)| leanest).unwrap_or_default();
@@ -233,7 +233,7 @@ impl<'a> MemorySearch<'a> {
 
     /// Returns the cost of an assignment.
     pub(super) fn assignment_seconds(&self, assignment: &[usize]) -> f64 {
-        self.free.cost(&extend_labels(&self.free, assignment))
+        self.unpriced_network.cost(&extend_labels(&self.unpriced_network, assignment))
     }
 
     /// Returns the number of nodes of the graph.
@@ -248,7 +248,9 @@ impl<'a> MemorySearch<'a> {
 
     /// Whether the best plan costs more than its purpose allows.
     pub(super) fn is_dear(&self) -> bool {
-        self.best.as_ref().is_some_and(|(best, _)| self.purpose.is_dear(self.relaxed, *best))
+        self.best
+            .as_ref()
+            .is_some_and(|(best, _)| self.purpose.is_dear(self.unlimited_seconds, *best))
     }
 
     /// Whether the gap of the best plan is at most this share of it.

@@ -10,7 +10,7 @@ use super::*;
 fn is_biased(name: &str, graph: Graph, causal: bool, bias: [usize; 4]) {
     let [before, after] = both(graph);
     let kept: Vec<_> =
-        find_places(&before, &options()).iter().map(|place| place.kept_reason()).collect();
+        find_sites(&before, &options()).iter().map(|site| site.kept_reason()).collect();
     let node = after.nodes.iter().find(|node| matches!(node.op, Op::Attention(_)));
     let node = node.unwrap_or_else(|| panic!("{name}: {kept:?}"));
     assert_eq!(node.operands.len(), 4, "{name}");

@@ -367,6 +367,16 @@ mod tests {
     }
 
     #[test]
+    fn a_head_of_another_kind_is_refused() {
+        let mut head = FrameHead::of_read(1, 0).to_bytes();
+        head[4..8].copy_from_slice(&9_u32.to_le_bytes());
+        let sum = crc32fast::hash(&head[..HEAD - SUM]);
+        head[HEAD - SUM..].copy_from_slice(&sum.to_le_bytes());
+        let error = count_frames(&head).expect_err("no message is of it").to_string();
+        assert!(error.contains("of the kind 9"), "{error}");
+    }
+
+    #[test]
     fn what_is_announced_takes_no_memory_before_it_comes() {
         for length in [4_u64, 1 << 40, 1 << 62, u64::MAX - 7, u64::MAX] {
             let head = FrameHead::of_message(1, 0, length.wrapping_add(8), 1);
