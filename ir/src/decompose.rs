@@ -224,7 +224,7 @@ impl NodeDecomposer<'_> {
         Ok(vec![self.cast(y, dtype)?, r])
     }
 
-    /// r (dy - [center] mean(dy) - y mean(y dy)).
+    /// `r (dy - [center] mean(dy) - y mean(y dy))`.
     fn normalize_grad(
         &mut self,
         y: ValueId,

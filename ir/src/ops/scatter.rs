@@ -1,6 +1,6 @@
 //! Values put at computed places of a tensor, in the order of the values.
 //!
-//! Sums have an op of their own, [`ScatterSum`]; this op is the rest. Ranks may split the tensor: each takes the values for its
+//! Sums have an op of their own, [`ScatterSum`](super::ScatterSum); this op is the rest. Ranks may split the tensor: each takes the values for its
 //! part.
 
 use serde::{Deserialize, Serialize};

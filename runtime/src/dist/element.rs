@@ -137,7 +137,7 @@ impl ElementBuffer for HostTensor {
 }
 
 /// Returns a buffer's elements to be written by this module, which writes elements alone ([`write_elements`],
-/// [`crate::rectangles::fold`]).
+/// [`crate::rectangles::fold_elements`]).
 pub(super) fn writable_bytes<B: ElementBuffer + ?Sized>(buffer: &mut B) -> &mut [u8] {
     // SAFETY: `write_elements` makes truth values of what peers send, and folds of truth values are truth values.
     unsafe { buffer.as_bytes_mut() }

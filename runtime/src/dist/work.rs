@@ -36,7 +36,7 @@ impl<B> WorkOutcome<B> {
     }
 }
 
-/// The other end of a [`Work`]: whoever does it keeps it, and dropping it unkept is a failure too.
+/// The other end of [`PendingWork`]: whoever does it keeps it, and dropping it unkept is a failure too.
 pub(super) struct Promise<B> {
     outcome: Arc<WorkOutcome<B>>,
     op: &'static str,

@@ -1,5 +1,5 @@
 //! Two buffers folded into one with an operation and an order: what collectives of the user's own need beyond
-//! [`super::combine`].
+//! [`super::combine_elements`].
 
 use graphc_ir::float8::{E4M3, E5M2, Float8Format};
 use graphc_ir::types::DType;

@@ -1,7 +1,7 @@
 //! Puts all ops that may be recomputed in one row, ordered by the cost of the bytes that they free.
 //!
 //! A plan in which everything is recomputed tells the seconds of each op and the bytes of each tensor. The row has the steps from each corner of a
-//! block's [`frontier`] to the next, ordered by price. Steps of one price are ordered by block.
+//! block's [`frontier`](super::frontier) to the next, ordered by price. Steps of one price are ordered by block.
 //!
 //! In a pipeline each stage has an order of its own. The slowest stage decides how long a step takes, so if one stage recomputes something, the
 //! others may too, at no cost. All stages go on together, by the seconds that each has spent. So stages with fewer microbatches under way keep memory

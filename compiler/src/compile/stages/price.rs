@@ -1,7 +1,7 @@
 //! Prices the layers of a short model on the submesh of one stage: it plans the model whole, and sums the costs layer
 //! by layer.
 //!
-//! The sums are those of the independent check ([`account`](crate::planner::account)). Each layer has seconds, in
+//! The sums are those of the independent check ([`account_by_node`]). Each layer has seconds, in
 //! which what happens once a step is spread over the microbatches. It has resident bytes (weights, states,
 //! gradients), bytes that are stashed from the forward to the backward pass, and transient bytes.
 

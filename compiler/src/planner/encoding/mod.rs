@@ -1,7 +1,7 @@
 //! Encodes the problem as a cost-function network at given prices of memory, and finds its cheapest assignments.
 //!
 //! Memory enters only as a cost ([`multipliers`]); whether a plan fits is not decided here. Start reading with
-//! [`build_network`](network::build_network).
+//! [`network::build_network`].
 
 pub(super) mod multipliers;
 pub(super) mod network;

@@ -1,5 +1,5 @@
 //! Neighbours: actors that stand near each other in a stream's order, and that a device may therefore do by one launch.
-//! These are updates and casts of several variables ([`runs`]), a product with what reads it, e.g. the sum over microbatches,
+//! These are updates and casts of several variables ([`find_runs`]), a product with what reads it, e.g. the sum over microbatches,
 //! and a product with a sum of what it reads ([`pairs`]).
 //!
 //! A plan says what is done; how many launches that takes is the device's. So actors are joined when a rank's part of a plan is

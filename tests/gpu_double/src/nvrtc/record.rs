@@ -39,7 +39,7 @@ impl Record {
         Self { path, compiler, known: known.unwrap_or_default(), asked: Mutex::default() }
     }
 
-    /// Returns what the kernels of a source need, as [`resources`] does. One answer in sixteen is asked for again, so that the file is
+    /// Returns what the kernels of a source need, as [`fn@resources`] does. One answer in sixteen is asked for again, so that the file is
     /// held to what the assembler says.
     ///
     /// # Errors

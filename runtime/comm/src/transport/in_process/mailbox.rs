@@ -1,5 +1,5 @@
 //! Exchanges in which a rank reads another's memory in place, or writes it. The `unsafe` of this file lends slices to
-//! another thread for the time of one exchange: nobody returns from [`ExchangeGroup::exchange`](crate::transport::ExchangeGroup::exchange) or [`Lending::lend`] while a peer
+//! another thread for the time of one exchange: nobody returns from [`ExchangeGroup::exchange`] or [`Lending::lend`] while a peer
 //! works on what it has offered.
 
 use std::cell::UnsafeCell;
