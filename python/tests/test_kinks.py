@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 
 import pytest
@@ -29,6 +30,12 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "softplus": F.softplus,
     "mish": F.mish,
     "softshrink": F.softshrink,
+    "binary cross entropy": lambda x: F.binary_cross_entropy(x.clamp(0, 1), (x > 0.7).float(), reduction="none"),
+    "deviation of what is alike": lambda x: x + (x - x.detach()).std(),
+    "deviation and mean of what is alike": lambda x: x + torch.cat(torch.std_mean(x - x.detach(), -1, keepdim=True)).sum(0),
+    "median of what is alike": lambda x: x + (x - x.detach()).median(),
+    "greatest distance of what is alike": lambda x: x + torch.cdist(x - x.detach() + 1.0, torch.zeros_like(x), math.inf),
+    "greatest distance of two": lambda x: x + F.pdist(torch.cat([x - x.detach(), torch.ones_like(x)]), math.inf),
 }
 
 

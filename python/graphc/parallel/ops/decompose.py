@@ -34,6 +34,12 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     return _TABLE | angles.TABLE | scans.TABLE | volumes.TABLE
 
 
+def detached(x: Tensor) -> Tensor:
+    """The same numbers, of which nothing is learned, by the op that stays when ops are taken apart."""
+    found: Tensor = torch.ops.graphc.detach(x)
+    return found
+
+
 def log1p(x: Tensor) -> Tensor:
     """The logarithm of 1 + x; near 0, where that sum would round x away, by the first terms of its series."""
     return _near_zero(x, torch.log(1.0 + x), [(-1.0) ** power / (power + 1) for power in range(8)])
@@ -201,7 +207,39 @@ def norm(x: Tensor, order: float = 2.0, dim: Any = None, keepdim: bool = False, 
 
 def distances(x: Tensor, y: Tensor, order: float, mode: int | None) -> Tensor:
     """The distance of each row to each other."""
-    return norm(x.unsqueeze(-2) - y.unsqueeze(-3), order, [-1])
+    return _size(x.unsqueeze(-2) - y.unsqueeze(-3), order)
+
+
+def _size(apart: Tensor, order: float) -> Tensor:
+    """The norm of the last dim; all elements that are as great as the greatest have its gradient, which those of a norm share."""
+    if order != math.inf:
+        return norm(apart, order, [-1])
+    sizes = apart.abs()
+    greatest = detached(torch.amax(sizes, [-1]))
+    return greatest + torch.where(sizes == greatest.unsqueeze(-1), sizes - detached(sizes), 0.0).sum(-1)
+
+
+def deviation(x: Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Tensor:
+    """The standard deviation over dims; where it is 0 nothing is learned."""
+    variance = torch.var(x, dim, correction=correction, keepdim=keepdim)
+    is_zero = variance == 0.0
+    return torch.where(is_zero, 0.0, torch.sqrt(torch.where(is_zero, 1.0, variance)))
+
+
+def deviation_and_mean(x: Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """The standard deviation over dims, and the mean."""
+    dims = list(range(x.dim())) if dim is None else dim
+    return deviation(x, dim, correction=correction, keepdim=keepdim), torch.mean(x, dims, keepdim)
+
+
+def binary_cross_entropy(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1) -> Tensor:
+    """The loss of probabilities, whose logarithms are -100 and more; its gradient is bounded too, where one is 0 or 1."""
+    known = detached(x)
+    slope = detached((known - target) / torch.clamp((1.0 - known) * known, min=1e-12))
+    losses = (target - 1.0) * torch.clamp(log1p(-known), min=-100.0) - target * torch.clamp(torch.log(known), min=-100.0)
+    losses = losses + slope * (x - known)
+    losses = losses if weight is None else losses * weight
+    return losses.mean() if reduction == 1 else losses.sum() if reduction == 2 else losses
 
 
 def greatest(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
@@ -361,6 +399,15 @@ def median(x: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Ten
     return in_order(x, (x.shape[dim] - 1) // 2 if x.dim() > 0 else 0, dim, keepdim)
 
 
+def median_of_all(x: Tensor) -> Tensor:
+    """The element in the middle, of two the lesser one; those that are equal to it share its gradient."""
+    middle = median(x.reshape(-1))[0]
+    if not x.dtype.is_floating_point:
+        return middle
+    equal = torch.where(x == middle, x, -math.inf)
+    return torch.where(middle == middle, torch.amax(equal, list(range(x.dim()))), middle)
+
+
 def bucketize(x: Tensor, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
     """How many boundaries lie below each element, which stand in their order; ``right`` counts equal ones too."""
     below = boundaries <= x.unsqueeze(-1) if right else boundaries < x.unsqueeze(-1)
@@ -405,7 +452,7 @@ def pair_distances(x: Tensor, order: float = 2.0) -> Tensor:
     """The distance of each row to each that is behind it."""
     pairs = [(row, column) for row in range(x.shape[0]) for column in range(row + 1, x.shape[0])]
     first, second = (torch.cat([torch.arange(pair[at], pair[at] + 1, device=x.device) for pair in pairs]) for at in (0, 1))
-    return norm(torch.index_select(x, 0, first) - torch.index_select(x, 0, second), order, [-1])
+    return _size(torch.index_select(x, 0, first) - torch.index_select(x, 0, second), order)
 
 
 def exponential(x: Tensor, rate: float = 1.0, generator: Any = None) -> Tensor:
@@ -458,7 +505,7 @@ _TABLE: dict[Any, Callable[..., Any]] = {
     ATEN.sinc.default: sinc,
     ATEN.hypot.default: lambda x, y: torch.sqrt(x.square() + y.square()),
     ATEN.median.dim: median,
-    ATEN.median.default: lambda x: median(x.reshape(-1))[0],
+    ATEN.median.default: median_of_all,
     ATEN.kthvalue.default: lambda x, k, dim=-1, keepdim=False: in_order(x, k - 1, dim, keepdim),
     ATEN.bucketize.Tensor: bucketize,
     ATEN.searchsorted.Tensor: searched,
@@ -502,6 +549,9 @@ _TABLE: dict[Any, Callable[..., Any]] = {
     **{getattr(ATEN, f"reflection_pad{dims}d").default: reflection_pad for dims in (1, 2, 3)},
     **{getattr(ATEN, f"replication_pad{dims}d").default: replication_pad for dims in (1, 2, 3)},
     ATEN.linalg_vector_norm.default: norm,
+    ATEN.std.correction: deviation,
+    ATEN.std_mean.correction: deviation_and_mean,
+    ATEN.binary_cross_entropy.default: binary_cross_entropy,
     ATEN._cdist_forward.default: distances,
     ATEN.max.default: lambda x: torch.amax(x, list(range(x.dim()))),
     ATEN.min.default: lambda x: torch.amin(x, list(range(x.dim()))),
