@@ -71,6 +71,8 @@ def test_attention_to_other_scores_trains_as_in_graphc(graphc: Callable[..., Non
     seen = torch.zeros(4 * STEPS, 1, 1, 6)
     seen[::2, :, :, 3:] = torch.finfo(torch.float32).min
     seen[3] = -torch.inf
+    # Softmax gives all keys the same weight.
+    seen[5] = torch.finfo(torch.float32).min
     options = ["--mesh", mesh, "--strategy", strategy]
     trains_as_in_graphc(graphc, tmp_path, MODEL, {"x": torch.randn(4 * STEPS, 6, 16), "seen": seen}, options)
 

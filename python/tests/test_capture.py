@@ -201,8 +201,12 @@ def attends_to_no_key(x: Tensor) -> Tensor:
     heads = x.reshape(1, 2, 4, 2)
     known = torch.tensor([[False, False, False, False], [True, False, False, False], [True, True, False, False], [True, True, True, False]])
     found = F.scaled_dot_product_attention(heads, heads, heads, attn_mask=known)
-    found = found + F.scaled_dot_product_attention(heads, heads, heads, attn_mask=x.detach() > 0.3)
-    return (found + heads).square().mean()
+    seen = x.detach() > 0.3
+    found = found + F.scaled_dot_product_attention(heads, heads, heads, attn_mask=seen)
+    added = torch.zeros(4, 4).masked_fill(~seen, -torch.inf)
+    found = found + F.scaled_dot_product_attention(heads, heads, heads, attn_mask=added)
+    wider = F.scaled_dot_product_attention(heads, heads, heads.repeat(1, 1, 1, 2), attn_mask=added)
+    return (found + heads + wider[..., 2:]).square().mean()
 
 
 def attends_to_shared_keys(x: Tensor) -> Tensor:

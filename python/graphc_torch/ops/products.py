@@ -95,7 +95,8 @@ def attention(call: Call) -> Run:
     def plain() -> None:
         scores = _scores(_bounded(q, k, scale, cap), bias, hidden)
         sums = torch.logsumexp(scores, -1)
-        weights = torch.exp(scores - _finite(sums).unsqueeze(-1))
+        # By the sums they would be right to a thousandth where a bias hides all keys, as these are about _FLOOR.
+        weights = torch.where(sums.unsqueeze(-1) == -math.inf, 0.0, torch.softmax(scores, -1))
         weights = weights if dropped is None else weights * dropped()
         o.copy_(_merged(weights @ _heads(v, q)))
         of_rows.copy_(sums.transpose(1, 2))

@@ -56,9 +56,7 @@ def attention(call: Call) -> Value:
     if causal:
         mask = call.writer.content(torch.ones(scores.shape[-2:], dtype=torch.bool).tril())
     scores = scores if mask is None else _masked(call, scores, mask)
-    weights = _softmax(call, scores)
-    if _may_hide_all(call, mask):
-        weights = _without_keys(call, scores, weights)
+    weights = _softmax_of_keys(call, scores) if _may_hide_all(call, mask) else _softmax(call, scores)
     if probability > 0.0:
         weights = dropped(call, weights, probability)
     return call.writer.matmul(weights, values)
@@ -102,17 +100,18 @@ def _may_hide_all(call: Call, mask: Value | None) -> bool:
         return False
     known = call.content("attn_mask")
     if known is None:
-        return mask.dtype == torch.bool
+        return True
     hidden = ~known if known.dtype == torch.bool else known == -math.inf
     return bool(hidden.all(-1).any())
 
 
-def _without_keys(call: Call, scores: Value, weights: Value) -> Value:
+def _softmax_of_keys(call: Call, scores: Value) -> Value:
     """Weights that are 0 where a query has no key, and softmax would give no number: a form in which graphc knows attention."""
-    writer = call.writer
+    writer, zero = call.writer, call.writer.full(scores.dtype, (), 0.0)
     greatest = writer.reduce("max", scores, [scores.rank - 1], keep=True)
     is_none = writer.binary("equal", greatest, writer.full(scores.dtype, (), -math.inf))
-    return writer.select(is_none, writer.full(weights.dtype, (), 0.0), weights)
+    # Its scores are put aside as well: else gradients would come from no numbers.
+    return writer.select(is_none, zero, _softmax(call, writer.select(is_none, zero, scores)))
 
 
 def _softmax(call: Call, x: Value) -> Value:
