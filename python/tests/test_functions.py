@@ -92,9 +92,25 @@ def has_margins_of_labels(x: Tensor) -> Tensor:
     return F.multilabel_margin_loss(x, labels) + F.multilabel_margin_loss(x * 2.0, labels, reduction="none").square().sum() * 0.01
 
 
+def computes_with_bits(x: Tensor) -> Tensor:
+    numbers, truths = (x.detach() * 4).long(), x.detach() > 0
+    powers = (numbers**3 + numbers.int() ** 2 + numbers**0) * 0.01
+    return weigh(x * powers, x * ~numbers, x * (truths ^ (x.detach() > 0.5)), x * (truths ^ True)) * 0.3
+
+
+def writes_to_diagonals(x: Tensor) -> Tensor:
+    whole = torch.stack([x, x.sin()])
+    whole.diagonal(0, 1, 2).fill_(0.5)
+    whole.diagonal(-1, 1, 2).mul_(3.0)
+    whole.diagonal(2, 2, 1)[:, :1].add_(1.0)
+    return weigh(whole, torch.diagonal_scatter(x[:, :3], x[0, :2], 1))
+
+
 @pytest.mark.parametrize(
     "function",
     [
+        computes_with_bits,
+        writes_to_diagonals,
         scans,
         turns,
         pools_volumes,
@@ -115,6 +131,7 @@ def draws(x: Tensor) -> Any:
     """A mean of waiting times, of numbers around a mean, of places by their weights, and a sum that no order changes."""
     weights = torch.tensor([0.0, 1.0, 3.0]).expand(400, 3)
     times, others = torch.empty(400).exponential_(2.0).mean(), torch.normal(torch.full((400,), 3.0), torch.full((400,), 0.5)).mean()
+    others = 0.5 * (others + torch.empty(400).normal_(3.0, 0.5).mean())
     places = torch.multinomial(weights, 5, replacement=True).float().mean(), torch.multinomial(weights, 1).float().mean()
     orders = (torch.randperm(7) * 2 ** torch.arange(7)).sum().float(), torch.randperm(7).sum().float()
     return x.square().mean(), torch.stack([times, others, *places, orders[1], orders[0]])

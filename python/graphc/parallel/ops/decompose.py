@@ -166,6 +166,22 @@ def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor
     return torch.index_select(flat, -1, at * columns + at + offset)
 
 
+def diagonal_scatter(x: Tensor, part: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """Elements in the place of those of which two indices differ by a number."""
+    dim1, dim2 = dim1 % x.dim(), dim2 % x.dim()
+    rows, columns = (torch.arange(x.shape[dim], device=x.device) for dim in (dim1, dim2))
+    taken = (rows - max(0, -offset)).clamp(0, part.shape[-1] - 1)
+    spread = torch.index_select(part.to(x.dtype), -1, taken).unsqueeze(-1)
+    along = [[-1 if at == dim else 1 for at in range(x.dim())] for dim in (dim1, dim2)]
+    is_taken = columns.reshape(along[1]) - rows.reshape(along[0]) == offset
+    return torch.where(is_taken, torch.movedim(spread, (-2, -1), (dim1, dim2)).contiguous(), x)
+
+
+def differing_bits(x: Tensor, y: Any) -> Tensor:
+    """The bits that one of two integers has, or whether one of two truths holds."""
+    return x != y if x.dtype == torch.bool else (x | y) - (x & y)
+
+
 def reflection_pad(x: Tensor, padding: Sequence[int]) -> Tensor:
     """Borders that repeat what is inside, as a mirror does."""
     return _bordered(x, padding, lambda places, extent: (extent - 1) - ((extent - 1) - places.abs()).abs())
@@ -467,6 +483,11 @@ def normal(mean: Tensor | float, deviation: Tensor | float, generator: Any = Non
     return mean + deviation * torch.randn(like.shape, dtype=like.dtype, device=like.device)
 
 
+def normal_like(x: Tensor, mean: float = 0.0, deviation: float = 1.0, generator: Any = None) -> Tensor:
+    """Random numbers around a mean, in the place of others."""
+    return torch.randn(x.shape, dtype=x.dtype, device=x.device) * deviation + mean
+
+
 def permutation(count: int, **options: Any) -> Tensor:
     """Numbers in a random order."""
     return torch.rand(count, device=options.get("device")).argsort().to(options.get("dtype") or torch.int64)
@@ -514,10 +535,11 @@ _TABLE: dict[Any, Callable[..., Any]] = {
     ATEN._pdist_forward.default: pair_distances,
     ATEN.exponential.default: exponential,
     **{getattr(ATEN.normal, name): normal for name in ("Tensor_Tensor", "Tensor_float", "float_Tensor")},
+    ATEN.normal_functional.default: normal_like,
     ATEN.randperm.default: permutation,
     ATEN.multinomial.default: drawn,
     ATEN.copysign.Tensor: lambda x, y: torch.where(y < 0, -x.abs(), x.abs()),
-    **{overload: lambda x, y: (x | y) - (x & y) for overload in (ATEN.bitwise_xor.Scalar, ATEN.bitwise_xor.Tensor)},
+    **{overload: differing_bits for overload in (ATEN.bitwise_xor.Scalar, ATEN.bitwise_xor.Tensor)},
     ATEN.__lshift__.Scalar: lambda x, places: x * 2**places,
     ATEN.__rshift__.Scalar: lambda x, places: torch.div(x, 2**places, rounding_mode="floor"),
     ATEN._trilinear.default: trilinear,
@@ -546,6 +568,7 @@ _TABLE: dict[Any, Callable[..., Any]] = {
     ATEN.flip.default: flip,
     ATEN.unfold.default: windows,
     ATEN.diagonal.default: diagonal,
+    ATEN.diagonal_scatter.default: diagonal_scatter,
     **{getattr(ATEN, f"reflection_pad{dims}d").default: reflection_pad for dims in (1, 2, 3)},
     **{getattr(ATEN, f"replication_pad{dims}d").default: replication_pad for dims in (1, 2, 3)},
     ATEN.linalg_vector_norm.default: norm,
@@ -564,6 +587,8 @@ _TABLE: dict[Any, Callable[..., Any]] = {
     ATEN.prod.dim_int: product,
     ATEN.prod.default: whole_product,
     ATEN.clamp.Tensor: clamp,
+    ATEN.fmax.default: lambda x, y: torch.where((x >= y) | (y != y), x, y),
+    ATEN.fmin.default: lambda x, y: torch.where((x <= y) | (y != y), x, y),
     ATEN.convolution.default: convolution,
     ATEN.as_strided.default: as_strided,
     ATEN.as_strided_scatter.default: as_strided_scatter,

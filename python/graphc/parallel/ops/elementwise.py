@@ -90,11 +90,22 @@ def power(call: Call) -> Value:
     writer, exponent = call.writer, call.number("exponent")
     if exponent is not None:
         x = call.tensor("self", call.dtype)
+        if not call.dtype.is_floating_point:
+            return _power_of_integers(call, x, int(exponent))
         return writer.binary("mul", x, x) if exponent == 2 else writer.unary({"pow_scalar": exponent}, x)
     base = call.number("self")
     if base is not None and base > 0:
         return writer.unary("exp", writer.scale(call.tensor("exponent", call.dtype), math.log(base)))
     return writer.binary("pow", call.tensor("self", call.dtype), call.tensor("exponent", call.dtype))
+
+
+def _power_of_integers(call: Call, x: Value, exponent: int) -> Value:
+    """As many factors, by squares."""
+    writer, found = call.writer, call.writer.full(x.dtype, x.shape, 1)
+    for bit in f"{exponent:b}":
+        found = writer.binary("mul", found, found)
+        found = writer.binary("mul", found, x) if bit == "1" else found
+    return found
 
 
 def clamp(call: Call) -> Value:
@@ -141,10 +152,12 @@ def negate_truth(call: Call) -> Value:
 
 
 def bitwise_not(call: Call) -> Value:
-    """Logical negation of truth values."""
-    if call.dtype != torch.bool:
-        raise Unsupported("graphc has it of truth values alone")
-    return negate_truth(call)
+    """Logical negation of truth values; of an integer all other bits."""
+    if call.dtype == torch.bool:
+        return negate_truth(call)
+    if not call.dtype.is_signed:
+        raise Unsupported("graphc has it of truth values and of integers with a sign")
+    return call.writer.binary("sub", call.writer.full(call.dtype, (), -1), call.tensor("self", call.dtype))
 
 
 def logical(function: str, call: Call) -> Value:
