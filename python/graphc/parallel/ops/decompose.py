@@ -14,12 +14,10 @@ from torch import Tensor
 from torch._decomp import decomposition_table
 from torch.nn import functional
 
-from . import angles, scans, volumes
+from . import angles, exponentials, scans, volumes
+from .exponentials import NEAR, log1p
 
 ATEN: Any = torch.ops.aten
-
-NEAR = 0.1
-"""Up to here power series are taken: their terms left out are less than 1e-8 of them, and what is taken beyond is right to 1e-6."""
 
 MOST_FACTORS = 256
 """Elements of a dim of which a product is taken."""
@@ -31,38 +29,13 @@ STEPS_UP = 6
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """What each overload of an op is in terms of others; it may leave a call as it is by giving ``NotImplemented``."""
-    return _TABLE | angles.TABLE | scans.TABLE | volumes.TABLE
+    return _TABLE | angles.TABLE | exponentials.TABLE | scans.TABLE | volumes.TABLE
 
 
 def detached(x: Tensor) -> Tensor:
     """The same numbers, of which nothing is learned, by the op that stays when ops are taken apart."""
     found: Tensor = torch.ops.graphc.detach(x)
     return found
-
-
-def log1p(x: Tensor) -> Tensor:
-    """The logarithm of 1 + x; near 0, where that sum would round x away, by the first terms of its series."""
-    return _near_zero(x, torch.log(1.0 + x), [(-1.0) ** power / (power + 1) for power in range(8)])
-
-
-def expm1(x: Tensor) -> Tensor:
-    """The exponential of x, less 1; near 0 by the first terms of its series."""
-    return _near_zero(x, torch.exp(x) - 1.0, [1.0 / math.factorial(power + 1) for power in range(7)])
-
-
-def _near_zero(x: Tensor, far: Tensor, factors: Sequence[float]) -> Tensor:
-    """A power series in x without a constant, where x is so near to 0 that these factors are enough for float32; else ``far``."""
-    near = torch.clamp(x, -NEAR, NEAR)
-    series = torch.full_like(near, factors[-1])
-    for factor in reversed(factors[:-1]):
-        series = series * near + factor
-    return torch.where(x.abs() < NEAR, series * near, far)
-
-
-def elu(x: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Tensor:
-    """The same above 0, and an exponential below."""
-    below = expm1(torch.clamp(x, max=0.0) * input_scale)
-    return torch.where(x > 0, x * scale, below * (alpha * scale))
 
 
 def hardsigmoid(x: Tensor) -> Tensor:
@@ -78,21 +51,6 @@ def hardswish(x: Tensor) -> Tensor:
 def tan(x: Tensor) -> Tensor:
     """The tangent of radians."""
     return torch.sin(x) / torch.cos(x)
-
-
-def sinh(x: Tensor) -> Tensor:
-    """The hyperbolic sine."""
-    return 0.5 * (expm1(x) - expm1(-x))
-
-
-def cosh(x: Tensor) -> Tensor:
-    """The hyperbolic cosine."""
-    return 0.5 * (torch.exp(x) + torch.exp(-x))
-
-
-def atanh(x: Tensor) -> Tensor:
-    """The inverse of the hyperbolic tangent."""
-    return 0.5 * (log1p(x) - log1p(-x))
 
 
 def log_gamma(x: Tensor) -> Tensor:
@@ -544,18 +502,12 @@ _TABLE: dict[Any, Callable[..., Any]] = {
     ATEN.__rshift__.Scalar: lambda x, places: torch.div(x, 2**places, rounding_mode="floor"),
     ATEN._trilinear.default: trilinear,
     ATEN.rrelu_with_noise_functional.default: leaky,
-    ATEN.log1p.default: log1p,
     ATEN.log2.default: lambda x: torch.log(x) * (1.0 / math.log(2.0)),
     ATEN.log10.default: lambda x: torch.log(x) * (1.0 / math.log(10.0)),
-    ATEN.expm1.default: expm1,
     ATEN.exp2.default: lambda x: torch.exp(x * math.log(2.0)),
-    ATEN.elu.default: elu,
     ATEN.hardsigmoid.default: hardsigmoid,
     ATEN.hardswish.default: hardswish,
     ATEN.tan.default: tan,
-    ATEN.sinh.default: sinh,
-    ATEN.cosh.default: cosh,
-    ATEN.atanh.default: atanh,
     ATEN.lgamma.default: log_gamma,
     ATEN.isnan.default: is_nan,
     ATEN.isinf.default: is_infinite,
