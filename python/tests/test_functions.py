@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from test_capture import BATCH, begun, check_losses
-from torch import Tensor
+from torch import Tensor, nn
 
 import graphc
 
@@ -54,6 +55,18 @@ def pools_to_sizes(x: Tensor) -> Tensor:
     return weigh(values, places.float(), F.adaptive_max_pool1d(x[None], 3))
 
 
+def pools_without_a_batch(x: Tensor) -> Tensor:
+    single = torch.stack([x, x.sin()])
+    means = [F.avg_pool2d(single, 3, 2, 1, ceil_mode=True), F.avg_pool2d(single, 2, divisor_override=3), F.avg_pool1d(x, 3)]
+    adapted = [F.adaptive_avg_pool2d(single, size) for size in (2, (3, 4))]
+    return weigh(*means, *adapted, F.max_pool2d(single, 3, 2, 1, ceil_mode=True), F.max_pool1d(x, 2))
+
+
+def adds_products(x: Tensor) -> Tensor:
+    vectors = torch.addmv(x[0], x, x[1], beta=0.5, alpha=2.0)
+    return weigh(vectors, torch.addbmm(x, torch.stack([x, x.sin()]), torch.stack([x, x.cos()]), beta=2.0, alpha=0.1)) * 0.1
+
+
 def turns_volumes(x: Tensor) -> Tensor:
     kernels = x[:2].reshape(1, 1, 2, 2, 2)
     usual = F.conv_transpose3d(volume(x), kernels, stride=2)
@@ -95,7 +108,7 @@ def has_margins_of_labels(x: Tensor) -> Tensor:
 def computes_with_bits(x: Tensor) -> Tensor:
     numbers, truths = (x.detach() * 4).long(), x.detach() > 0
     powers = (numbers**3 + numbers.int() ** 2 + numbers**0) * 0.01
-    return weigh(x * powers, x * ~numbers, x * (truths ^ (x.detach() > 0.5)), x * (truths ^ True)) * 0.3
+    return weigh(x * powers, x * ~numbers, x * (truths ^ (x.detach() > 0.5)), x * (truths ^ True), x * (truths + (x.detach() < -0.5))) * 0.3
 
 
 def writes_to_diagonals(x: Tensor) -> Tensor:
@@ -109,6 +122,8 @@ def writes_to_diagonals(x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     "function",
     [
+        pools_without_a_batch,
+        adds_products,
         computes_with_bits,
         writes_to_diagonals,
         scans,
@@ -125,6 +140,24 @@ def writes_to_diagonals(x: Tensor) -> Tensor:
 )
 def test_losses_are_those_of_pytorch(function: Callable[[Tensor], Tensor]) -> None:
     check_losses(begun(function))
+
+
+def test_statistics_of_which_a_step_takes_nothing_stay() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, momentum=0.0))
+    plain = copy.deepcopy(model)
+    optimizer, expected = torch.optim.SGD(plain.parameters(), lr=0.1), []
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = weigh(plain(BATCH))
+        torch.autograd.backward(loss)
+        optimizer.step()
+        expected.append(float(loss.detach()))
+    own = torch.optim.SGD(model.parameters(), lr=0.1)
+    parallel = graphc.parallelize(model, BATCH, loss=lambda output, _: weigh(output), optimizer=own)
+    assert [float(parallel.step(BATCH)) for _ in range(3)] == pytest.approx(expected, abs=1e-5)
+    state = parallel.state_dict()
+    torch.testing.assert_close(state, plain.state_dict())
 
 
 def draws(x: Tensor) -> Any:

@@ -26,6 +26,9 @@ MOST_FACTORS = 256
 STEPS_UP = 6
 """How far from 0 the gamma function's series is taken: its terms left out are less than 1e-8."""
 
+FAR = 100.0
+"""From here on it is taken where it is: products of steps would overflow."""
+
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """What each overload of an op is in terms of others; it may leave a call as it is by giving ``NotImplemented``."""
@@ -56,9 +59,12 @@ def tan(x: Tensor) -> Tensor:
 def log_gamma(x: Tensor) -> Tensor:
     """The logarithm of the gamma function's size: by Stirling's series far from 0, to which its recursion and its reflection lead."""
     above = torch.where(x < 0.5, 1.0 - x, x)
-    below, far = torch.ones_like(above), above
+    is_near = above < FAR
+    below, far = torch.ones_like(above), torch.where(is_near, above, 1.0)
     for _ in range(STEPS_UP):
         below, far = below * far, far + 1.0
+    far = torch.where(is_near, far, above)
+    below = torch.where(is_near, below, 1.0)
     square = 1.0 / (far * far)
     series = (1.0 / 12.0 - square * (1.0 / 360.0 - square * (1.0 / 1260.0))) / far
     found = (far - 0.5) * torch.log(far) - far + 0.5 * math.log(2.0 * math.pi) + series - torch.log(below)
@@ -171,12 +177,20 @@ def norm(x: Tensor, order: float = 2.0, dim: Any = None, keepdim: bool = False, 
         return torch.sum(x.abs(), dims, keepdim)
     if order == 0:
         return torch.sum((x != 0).to(x.dtype), dims, keepdim)
-    powers = x * x if order == 2 else x.abs().pow(order)
+    powers = x * x if order == 2 else _power_of_size(x, order)
     total = torch.sum(powers, dims, keepdim)
     is_zero = total == 0.0
     guarded = torch.where(is_zero, torch.ones_like(total), total)
     root = torch.sqrt(guarded) if order == 2 else guarded.pow(1.0 / order)
     return torch.where(is_zero, torch.zeros_like(total), root)
+
+
+def _power_of_size(x: Tensor, order: float) -> Tensor:
+    """A power of sizes; where it is below 1 its slope at 0 would be infinite, and nothing is learned there."""
+    if order >= 1:
+        return x.abs().pow(order)
+    is_zero = x == 0.0
+    return torch.where(is_zero, 0.0, torch.where(is_zero, 1.0, x.abs()).pow(order))
 
 
 def distances(x: Tensor, y: Tensor, order: float, mode: int | None) -> Tensor:
@@ -539,6 +553,8 @@ _TABLE: dict[Any, Callable[..., Any]] = {
     ATEN.prod.dim_int: product,
     ATEN.prod.default: whole_product,
     ATEN.clamp.Tensor: clamp,
+    ATEN.addmv.default: lambda x, matrix, vector, *, beta=1, alpha=1: beta * x + alpha * (matrix @ vector),
+    ATEN.addbmm.default: lambda x, a, b, *, beta=1, alpha=1: beta * x + alpha * (a @ b).sum(0),
     ATEN.fmax.default: lambda x, y: torch.where((x >= y) | (y != y), x, y),
     ATEN.fmin.default: lambda x, y: torch.where((x <= y) | (y != y), x, y),
     ATEN.convolution.default: convolution,

@@ -50,6 +50,8 @@ def _sum(call: Call, factor: float) -> Value:
     if number is not None and call.dtype.is_floating_point:
         return writer.offset(x, factor * number)
     other = call.tensor("other", call.dtype)
+    if call.dtype == torch.bool:
+        return writer.binary("or", x, other)
     if factor == -1.0:
         return writer.binary("sub", x, other)
     return writer.binary("add", x, writer.scale(other, factor))

@@ -40,6 +40,11 @@ def elu(x: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 
     return torch.where(x > 0, x * scale, below * (alpha * scale))
 
 
+def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
+    """The same above 0, and an exponential below whose slope at 0 is 1."""
+    return elu(x, alpha, 1.0, 1.0 / alpha)
+
+
 def softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """The rectified unit without its kink, and itself from a threshold on, where the exponential would overflow."""
     scaled = x * beta
@@ -67,10 +72,25 @@ def atanh(x: Tensor) -> Tensor:
     return 0.5 * (log1p(x) - log1p(-x))
 
 
+def weighed_logarithm(x: Tensor, y: Tensor) -> Tensor:
+    """A factor times a logarithm, which is 0 where the factor is and there is no logarithm."""
+    is_nothing = (x == 0.0) & (y <= 0.0)
+    return x * torch.log(torch.where(is_nothing, 1.0, y))
+
+
+def weighed_log1p(x: Tensor, y: Tensor) -> Tensor:
+    """The same with the logarithm of 1 + y."""
+    is_nothing = (x == 0.0) & (y <= -1.0)
+    return x * log1p(torch.where(is_nothing, 0.0, y))
+
+
 TABLE: dict[Any, Callable[..., Any]] = {
     ATEN.log1p.default: log1p,
     ATEN.expm1.default: expm1,
     ATEN.elu.default: elu,
+    ATEN.celu.default: celu,
+    ATEN.xlogy.Tensor: weighed_logarithm,
+    ATEN.special_xlog1py.default: weighed_log1p,
     ATEN.softplus.default: softplus,
     ATEN.mish.default: mish,
     ATEN.sinh.default: sinh,

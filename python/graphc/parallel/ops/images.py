@@ -41,7 +41,8 @@ def convolution(call: Call) -> Value:
 def max_pool(call: Call) -> Result:
     """The greatest of each window, whose indices nothing may use."""
     x, kernel, window = _pooled(call)
-    return (call.writer.node("max_pool", [x], x.dtype, call.shape, kernel=kernel, window=window), None)
+    found = call.writer.node("max_pool", [x], x.dtype, _batched(call.shape), kernel=kernel, window=window)
+    return (call.writer.reshape(found, call.shape), None)
 
 
 def average_pool(call: Call) -> Value:
@@ -49,7 +50,8 @@ def average_pool(call: Call) -> Value:
     x, kernel, window = _pooled(call)
     divisor = call["divisor_override"]
     border = bool(call["count_include_pad"]) or divisor is not None
-    found = call.writer.node("average_pool", [x], x.dtype, call.shape, kernel=kernel, window=window, count_border=border)
+    found = call.writer.node("average_pool", [x], x.dtype, _batched(call.shape), kernel=kernel, window=window, count_border=border)
+    found = call.writer.reshape(found, call.shape)
     if divisor is not None:
         return call.writer.scale(found, math.prod(kernel) / float(divisor))
     if border and window["pads"][2:] != window["pads"][:2]:
@@ -62,7 +64,7 @@ def _of_cut_windows(call: Call, x: Value, kernel: Sequence[int], window: dict[st
     """By how much more than all places of a window those count that are not behind the border, in which it is cut off."""
     factors: list[Tensor] = []
     for dim in (0, 1):
-        first = torch.arange(call.shape[2 + dim]) * window["strides"][dim] - window["pads"][dim]
+        first = torch.arange(call.shape[dim - 2]) * window["strides"][dim] - window["pads"][dim]
         last = torch.clamp(first + kernel[dim], max=x.shape[2 + dim] + window["pads"][dim])
         factors.append(kernel[dim] / (last - first).float())
     return torch.outer(*factors)
@@ -77,7 +79,9 @@ def adaptive_average_pool(call: Call) -> Value:
         return _mixed(call, x, [_shares(extent, count) for extent, count in zip(inside, outside, strict=True)])
     kernel = [extent // count for extent, count in zip(inside, outside, strict=True)]
     window = _window(kernel, [0] * 4, [1, 1])
-    return call.writer.node("average_pool", [x], x.dtype, call.shape, kernel=kernel, window=window, count_border=True)
+    x = call.writer.reshape(x, _batched(x.shape))
+    found = call.writer.node("average_pool", [x], x.dtype, _batched(call.shape), kernel=kernel, window=window, count_border=True)
+    return call.writer.reshape(found, call.shape)
 
 
 def smoothed(resize: Any, call: Call) -> Value:
@@ -127,13 +131,17 @@ def _scales(call: Call, x: Value) -> list[float]:
 
 def _pooled(call: Call) -> tuple[Value, list[int], dict[str, Any]]:
     x = call.tensor("self")
-    if x.rank != 4:
-        raise Unsupported("graphc has it of images with a batch")
+    x = call.writer.reshape(x, _batched(x.shape))
     kernel = pair(call["kernel_size"])
     strides, pads = pair(call["stride"] or kernel), pair(call["padding"])
     dilations = pair(call.arguments.get("dilation", 1))
-    ends = [_behind(x.shape[2 + dim], call.shape[2 + dim], (kernel[dim], strides[dim], pads[dim], dilations[dim])) for dim in (0, 1)]
+    ends = [_behind(x.shape[2 + dim], call.shape[dim - 2], (kernel[dim], strides[dim], pads[dim], dilations[dim])) for dim in (0, 1)]
     return x, kernel, _window(strides, [*pads, *ends], dilations)
+
+
+def _batched(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of images of a batch: of one where there is none."""
+    return (1,) * (4 - len(shape)) + shape
 
 
 def _behind(inside: int, outside: int, way: tuple[int, int, int, int]) -> int:

@@ -45,14 +45,16 @@ def batch_norm_training(call: Call) -> Result:
     """Normalization by the statistics of the batch; graphc updates the running ones by itself."""
     writer, x = call.writer, call.tensor("input")
     channels = (x.shape[1],)
-    running = [call.optional(name) if name in call.arguments else None for name in ("running_mean", "running_var")]
+    # Statistics of which a step takes nothing stay as they are.
+    momentum = float(call["momentum"]) or 0.1
+    kept = call["momentum"] != 0.0
+    running = [call.optional(name) if kept and name in call.arguments else None for name in ("running_mean", "running_var")]
     given = [call.optional("weight"), call.optional("bias"), *running]
     defaults = (1.0, 0.0, 0.0, 1.0)
     operands = [
         writer.full(torch.float32, channels, default) if value is None else value for value, default in zip(given, defaults, strict=True)
     ]
-    decay = 1.0 - float(call["momentum"])
-    found = writer.node("batch_norm", [x, *operands], x.dtype, x.shape, epsilon=float(call["eps"]), momentum=decay)
+    found = writer.node("batch_norm", [x, *operands], x.dtype, x.shape, epsilon=float(call["eps"]), momentum=1.0 - momentum)
     return (found, None, None, None, None)
 
 
