@@ -381,6 +381,14 @@ def branches_on_a_count_of_elements(x: Tensor) -> Tensor:
     return x.mean() if x[x > 0].numel() > 3 else x.square().mean()
 
 
+def has_as_many_columns_as_classes(x: Tensor) -> Tensor:
+    return (F.one_hot(x.detach().argmax(1)) * x).mean()
+
+
+def packs_rows(x: Tensor) -> Tensor:
+    return nn.utils.rnn.pack_padded_sequence(x[:, :, None], torch.tensor([4, 3, 2, 1]), batch_first=True).data.mean()
+
+
 def puts_rows_elsewhere(x: Tensor) -> Tensor:
     row, other = torch.where(x[:, 0] > 0)[0], torch.where(x[:, 1] > 0)[0]
     return torch.zeros_like(x).index_add(0, other, x[row]).mean()
@@ -389,6 +397,8 @@ def puts_rows_elsewhere(x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("function", "said"),
     [
+        (has_as_many_columns_as_classes, r"one_hot has as many columns .*: give it num_classes \(.*test_capture\.py, line \d+\)"),
+        (packs_rows, "pack_padded_sequence cuts a batch by lengths, which are not known before a step: give the module the padded batch"),
         (has_the_greatest_of_rows, "`amax` is computed of rows that a condition selects, and how many these are depends on data: compute"),
         (compares_rows_of_two_masks, "`mse_loss` is computed of rows that a condition selects"),
         (counts_rows, "`shape` is computed of rows that a condition selects"),
@@ -418,6 +428,12 @@ def test_what_cannot_be_captured_is_said(function: Callable[[Tensor], Any], said
         graphc.parallelize(model, BATCH, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
     # PyTorch would print the graph, and log that it does not know the place.
     assert capfd.readouterr().err == ""
+
+
+def test_a_norm_with_a_mean_over_all_batches_is_refused() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, momentum=None))
+    with pytest.raises(graphc.Error, match="`1` has a mean over all batches, which graphc has not: give it a momentum, not None"):
+        graphc.parallelize(model, BATCH, loss=lambda y, _: y.mean(), optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
 
 
 def test_what_is_written_to_is_known_or_forgotten() -> None:

@@ -157,7 +157,8 @@ def check(model: nn.Module, loss: Loss | None, batch: Any) -> None:
     """Checks what a plan is to be made of.
 
     Raises:
-        Error: where a wrapper stands around the model, the loss has weights, or a criterion finds no labels.
+        Error: where a wrapper stands around the model, a norm has a mean over all batches, the loss has weights, or a criterion finds no
+            labels.
     """
     if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
         raise Error(f"the model is in {type(model).__name__}, and a plan divides the work itself: give model.module")
@@ -166,6 +167,9 @@ def check(model: nn.Module, loss: Loss | None, batch: Any) -> None:
             "the model's parameters are DTensors, as fully_shard leaves them, and a plan lays them out itself: give the model as it was"
         )
     check_gradients(model)
+    for name, part in model.named_modules():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training and part.track_running_stats and part.momentum is None:
+            raise Error(f"`{name or type(part).__name__}` has a mean over all batches, which graphc has not: give it a momentum, not None")
     if isinstance(loss, nn.Module) and any(True for _ in loss.parameters()):
         raise Error(
             f"the loss {type(loss).__name__} has parameters: make it a part of the model, so that they are trained and saved with it"

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..command import Error
 from .connectionist import ctc_loss
 
 
@@ -119,8 +120,25 @@ def _correlation(x: Tensor) -> Tensor:
     return torch.clamp(covariance / deviations[:, None] / deviations[None], -1.0, 1.0)
 
 
+def _one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
+    """As many columns as there are classes. Without their number PyTorch's own way takes that of a batch."""
+    if num_classes < 0:
+        raise Error("one_hot has as many columns as a batch has classes, which is not known before a step: give it num_classes")
+    return torch.nn.functional.one_hot(x, num_classes)
+
+
+def _pack(*_: Any) -> Any:
+    """Rows of a batch one after the other, as long as each is.
+
+    Raises:
+        Error: always.
+    """
+    advice = "give the module the padded batch, and mask its results, or take those at the ends by torch.gather"
+    raise Error(f"pack_padded_sequence cuts a batch by lengths, which are not known before a step: {advice}")
+
+
 OTHERWISE: dict[Any, Any] = {
-    torch.nn.functional.embedding_bag: _bags,
+    torch.nn.functional.embedding_bag: _bags, torch.nn.functional.one_hot: _one_hot, torch._VF._pack_padded_sequence: _pack,
     Tensor.fill_diagonal_: _fill_diagonal, Tensor.__getitem__: _take, torch.nn.functional.ctc_loss: ctc_loss,
     **dict.fromkeys((torch.quantile, Tensor.quantile), _quantile), **dict.fromkeys((torch.cov, Tensor.cov), _covariance),
     **dict.fromkeys((torch.corrcoef, Tensor.corrcoef), _correlation),

@@ -143,7 +143,8 @@ def diagonal_scatter(x: Tensor, part: Tensor, offset: int = 0, dim1: int = 0, di
 
 def differing_bits(x: Tensor, y: Any) -> Tensor:
     """The bits that one of two integers has, or whether one of two truths holds."""
-    return x != y if x.dtype == torch.bool else (x | y) - (x & y)
+    found: Tensor = x != y if x.dtype == torch.bool else (x | y) - (x & y)
+    return found
 
 
 def reflection_pad(x: Tensor, padding: Sequence[int]) -> Tensor:
