@@ -381,6 +381,10 @@ def branches_on_a_count_of_elements(x: Tensor) -> Tensor:
     return x.mean() if x[x > 0].numel() > 3 else x.square().mean()
 
 
+def divides_by_a_number(x: Tensor) -> Tensor:
+    return x.mean() / x.detach().abs().mean().item()
+
+
 def has_as_many_columns_as_classes(x: Tensor) -> Tensor:
     return (F.one_hot(x.detach().argmax(1)) * x).mean()
 
@@ -397,6 +401,7 @@ def puts_rows_elsewhere(x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("function", "said"),
     [
+        (divides_by_a_number, r"\(.*line \d+, .*\) has no translation: the number .* is not known .*, without \.item\(\)"),
         (has_as_many_columns_as_classes, r"one_hot has as many columns .*: give it num_classes \(.*test_capture\.py, line \d+\)"),
         (packs_rows, "pack_padded_sequence cuts a batch by lengths, which are not known before a step: give the module the padded batch"),
         (has_the_greatest_of_rows, "`amax` is computed of rows that a condition selects, and how many these are depends on data: compute"),

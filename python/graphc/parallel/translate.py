@@ -33,6 +33,9 @@ DETACH = "graphc.detach.default"
 FLAT = ("aten.floor.", "aten.ceil.", "aten.round.", "aten.sign.")
 """Ops that are flat but for jumps, beside quotients that are rounded."""
 
+ADVICE = {"_local_scalar_dense": "the number that a tensor holds is not known before a step, so compute with the tensor, without .item()"}
+"""What to do instead of ops that models have by other names."""
+
 MOST_KNOWN = 1 << 26
 """Elements of the largest tensor that is computed during translation."""
 
@@ -183,7 +186,8 @@ class _Translator:
         handler: Any = complex_table().get(name) if of_complex else table().get(name)
         if handler is None:
             kind = " of complex numbers" if of_complex else ""
-            raise Error(f"{place_of(node)} has no translation{kind}: write it with other ops, or leave it out of the model")
+            advice = ADVICE.get(name, "write it with other ops, or leave it out of the model")
+            raise Error(f"{place_of(node)} has no translation{kind}: {advice}")
         call: Any = ComplexCall(self.writer, node, self._found) if of_complex else Call(self.writer, node, self._value, self.found.get)
         try:
             found = handler(call)
