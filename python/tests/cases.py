@@ -130,6 +130,25 @@ class Apart(nn.Module):
         return found
 
 
+class Views(nn.Module):
+    """Two views of a sample go through one encoder, one after the other, as those who learn without labels have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.out = nn.Linear(12, 16), nn.BatchNorm1d(16), nn.Linear(16, 5)
+        self.plain = nn.BatchNorm1d(5, affine=False, momentum=0.3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = (self.plain(self.out(F.relu(self.norm(self.first(view))))) for view in x.unbind(1))
+        found: Tensor = first @ second.t() / x.shape[0]
+        return found
+
+
+def correlation(output: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """The loss of Barlow twins, with samples for dims."""
+    return F.mse_loss(output, torch.eye(output.shape[0]))
+
+
 WEIGHTS = torch.tensor([0.1, 0.3, 0.2, 0.25, 0.15])
 
 
@@ -210,6 +229,12 @@ CASES = {
         weighted,
         lambda model: torch.optim.SGD(model.parameters(), lr=0.05),
         lambda of: (torch.randn(ROWS, 6, generator=of), torch.randint(5, (ROWS,), generator=of)),
+    ),
+    "views": Case(
+        Views,
+        correlation,
+        lambda model: torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
+        lambda of: (torch.randn(ROWS, 2, 12, generator=of) * 2 + 1, torch.randint(5, (ROWS,), generator=of)),
     ),
     "odd": Case(
         Odd,

@@ -441,6 +441,21 @@ def test_a_norm_with_a_mean_over_all_batches_is_refused() -> None:
         graphc.parallelize(model, BATCH, loss=lambda y, _: y.mean(), optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
 
 
+def test_what_a_norm_keeps_of_a_batch_is_read_in_the_next_step() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.norm(self.layer(x)).square().mean() + self.norm.running_mean.sum()
+
+    model = Twice()
+    said = r"test_capture\.py, line \d+, .*: what the norm keeps of batches is read again in the same step: let it be read in the next step"
+    with pytest.raises(graphc.Error, match=said):
+        graphc.parallelize(model, BATCH, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+
+
 def test_what_is_written_to_is_known_or_forgotten() -> None:
     unknown = torch.ones(2)
     with Known() as known:

@@ -53,6 +53,28 @@ def test_lightning_trains_by_plans_as_it_does_on_one_device(tmp_path: Path) -> N
         check_alike(trained(world, tmp_path / str(world), "graphc"), expected)
 
 
+def contrasting(module: Any) -> Any:
+    """Each row's own features are to be those that it is most like, among the rows of all processes."""
+
+    def step(batch: list[Tensor], batch_idx: int) -> Any:
+        own = module.layers(batch[0])
+        others = module.all_gather({"features": own}, sync_grads=True)["features"].reshape(-1, own.shape[1])
+        labels = torch.arange(len(own)) + module.global_rank * len(own)
+        loss = nn.functional.cross_entropy(own @ others.T, labels) + own.square().sum() / (len(own) * module.trainer.world_size)
+        return {"loss": loss, "best": own.argmax(-1)}
+
+    module.training_step = step
+    return module
+
+
+@pytest.mark.slow
+def test_what_a_step_gathers_is_of_the_whole_batch(tmp_path: Path) -> None:
+    expected = trained(1, tmp_path / "eager", "lightning", module=contrasting)
+    found = trained(2, tmp_path / "plan", "graphc", module=contrasting)
+    assert found[0] == pytest.approx(expected[0], abs=1e-5)
+    assert found[2] == pytest.approx(expected[2], abs=1e-4)
+
+
 @pytest.mark.slow
 def test_lightning_accumulates_batches_into_a_step(tmp_path: Path) -> None:
     options: Any = {"accumulate_grad_batches": 2, "module": lambda module: module.plain()}

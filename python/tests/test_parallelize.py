@@ -39,7 +39,7 @@ def planned(name: str, world: int, options: dict[str, Any]) -> Callable[[int], A
     return work
 
 
-OFTEN = [("mlp", 1), ("gpt", 2), ("resnet", 4), ("odd", 1), ("places", 1), ("apart", 1)]
+OFTEN = [("mlp", 1), ("gpt", 2), ("resnet", 4), ("odd", 1), ("places", 1), ("apart", 1), ("views", 2)]
 OPTIONS: list[dict[str, Any]] = [
     {"mesh": (4,), "strategy": "zero3"},
     {"mesh": (2, 2), "strategy": "megatron"},

@@ -28,6 +28,7 @@ from ..command import Error
 from .attributes import Attributes
 from .gradients import check_gradients, gradients_as_captured
 from .known import Known
+from .of_distributed import world_of_one
 from .of_transformers import transformers_as_captured
 from .ops.decompose import decompositions
 from .outputs import take_apart
@@ -195,7 +196,7 @@ def capture(traced: Traced | Predicted, batch: Any) -> ExportedProgram:
     table.update(decompositions())
     try:
         with ExitStack() as stack:
-            ways = (_quiet(), transformers_as_captured(batch), gradients_as_captured(), _distributions_unchecked())
+            ways = (_quiet(), transformers_as_captured(batch), gradients_as_captured(), world_of_one(), _distributions_unchecked())
             for way in (*ways, _plain_buffers(traced), _conversions_to_the_same()):
                 stack.enter_context(way)
             program: ExportedProgram = exporter(traced, (batch,), strict=False)
@@ -332,7 +333,7 @@ def _detach_item(module: GraphModule, item: Node) -> None:
 
 def _check_not_written(node: Node) -> None:
     for user in node.users:
-        if str(user.target).split(".")[-2:][0].endswith("_"):
+        if str(user.target).split(".")[-2:][0].endswith("_") and user.args[0] is node:
             source = node.args[0]
             if isinstance(source, Node) and source.op == "placeholder" and source.name.startswith("p_"):
                 raise Error(f"{place_of(user)} writes to a parameter, which the optimizer changes: compute with a changed copy of it")

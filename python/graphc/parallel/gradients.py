@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -27,8 +28,15 @@ SCALES = (0.3, 1.0, 5.0)
 MOST_ELEMENTS = 1 << 28
 """Elements of the largest operands for which they are."""
 
+_APPLIED: ContextVar[bool] = ContextVar("_APPLIED", default=False)
+
 DIFFERENCE = 1e-3
 """By how much, of the largest element, gradients may differ that are the same."""
+
+
+def in_function() -> bool:
+    """Whether this is called in a function that has a ``backward`` of its own."""
+    return _APPLIED.get()
 
 
 def check_gradients(model: nn.Module) -> None:
@@ -105,6 +113,14 @@ def _applied(own: Any, apply: Any, given: tuple[Any, ...], more: dict[str, Any],
         return given[0](*given[2:])
     if own.__module__.split(".")[0] == "torch":
         return apply(own, *given, **more)
+    token = _APPLIED.set(True)
+    try:
+        return _applied_by_user(own, apply, given, more, checked)
+    finally:
+        _APPLIED.reset(token)
+
+
+def _applied_by_user(own: Any, apply: Any, given: tuple[Any, ...], more: dict[str, Any], checked: set[Any]) -> Any:
     key = (own, str(pytree.tree_map_only(Tensor, lambda part: (part.dtype, part.shape), (given, more))))
     factor = None if key in checked else _multiple(own, apply, given, more)
     if factor is None:

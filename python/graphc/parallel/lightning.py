@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import lightning.pytorch as pl
@@ -19,6 +20,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from graphc_torch.session import join_job
 
@@ -33,10 +35,13 @@ from .recorded import Unknown, make, recorded, replaced
 from .tensors import from_first, in_own_words
 
 CONSTANT = {
-    "world_size", "num_nodes", "num_devices", "max_epochs", "max_steps", "num_training_batches", "estimated_stepping_batches",
-    "accumulate_grad_batches", "gradient_clip_val", "training", "validating", "testing", "predicting", "sanity_checking", "barebones",
+    "max_epochs", "max_steps", "num_training_batches", "estimated_stepping_batches", "accumulate_grad_batches", "gradient_clip_val",
+    "training", "validating", "testing", "predicting", "sanity_checking", "barebones",
 }  # fmt: skip
 """What of a trainer ``training_step`` may read, as it is the same at each step."""
+
+ALONE = {"world_size": 1, "num_nodes": 1, "num_devices": 1, "global_rank": 0, "local_rank": 0, "node_rank": 0, "is_global_zero": True}
+"""What a trainer says of processes while a step is captured, for which the batch is that of all (:mod:`.of_distributed`)."""
 
 OF_GRADIENTS = ("backward", "configure_gradient_clipping", "on_after_backward", "on_before_optimizer_step")
 """Hooks that look at gradients or change them."""
@@ -246,8 +251,21 @@ def _run(module: Any, step: str, batch: Any, count: int) -> Any:
     with recorded(module, step) as record, ExitStack() as stack:
         for part in parts:
             stack.enter_context(replaced(part, "_trainer", guard))
+            stack.enter_context(replaced(part, "all_gather", partial(_gathered, module.trainer.world_size)))
         output = getattr(module, step)(batch, *more)
     return {"output": output, "calls": record.calls}
+
+
+def _gathered(world: int, data: Any, group: Any = None, sync_grads: bool = False) -> Any:
+    """What Lightning gathers of one process, as of several: behind another dim, which it leaves out where there is but one process."""
+    if group is not None:
+        raise Error("all_gather(group=..) speaks to some processes alone, and a plan's batch is that of all: leave the group out")
+
+    def gather(x: Tensor) -> Tensor:
+        own = x if sync_grads else x.detach()
+        return own if world == 1 else own.unsqueeze(0)
+
+    return pytree.tree_map_only(Tensor, gather, data)
 
 
 def _both(found: Any, batch: Any) -> Any:
@@ -276,6 +294,8 @@ class _Constants:
         Raises:
             Error: where it may be another at another step.
         """
+        if name in ALONE:
+            return ALONE[name]
         if name in CONSTANT:
             return getattr(self._of, name)
         return _changing(self._step, f"`trainer.{name}`,")._refuse()

@@ -127,7 +127,7 @@ class Parallel:
         self._rank, self._world = job.rank, job.world
         self._first = Settings.of(optimizer, "lr_schedule" in job.options)
         self._states = OptimizerState(self.session, optimizer, self._names)
-        self._counted = found.counted
+        self._counted, self._per_pass = found.counted, found.translation.counters
         self._ready = found.has_weights
         self._loop, self._evaluator = Loop(optimizer), Evaluator(job, self._content)
         self._version = 0
@@ -227,7 +227,7 @@ class Parallel:
         for key, own in self._own().items():
             name = self._canonical(key)
             if key in self._counted:
-                found[key] = torch.tensor(self._counted[key] + self._passes, dtype=own.dtype)
+                found[key] = torch.tensor(self._counted[key] + self._passes * self._per_pass[key], dtype=own.dtype)
             elif name in self._found.translation.variables:
                 known[name] = known[name] if name in known else read(name)
                 found[key] = known[name]
@@ -261,7 +261,7 @@ class Parallel:
         if isinstance(held, Tensor) and tuple(value.shape) != tuple(held.shape):
             raise Error(f"`{key}` has the shape {list(held.shape)}, and that of the state {list(value.shape)}")
         if key in self._counted:
-            self._counted[key] = int(value) - self._passes
+            self._counted[key] = int(value) - self._passes * self._per_pass[key]
         elif name in self._found.translation.variables:
             put(self.session, name, value)
         elif isinstance(held, Tensor) and not held.is_meta:

@@ -19,7 +19,7 @@ from torch.fx import Node
 
 from ..command import Error
 from .capture import PREFIX, place_of
-from .ops.call import Call, Result, Unsupported
+from .ops.call import Call, Result, Running, Unsupported
 from .ops.complex_numbers import ComplexCall, Pair, is_complex
 from .ops.table import complex_table, table
 from .text import DTYPES, Value, Writer
@@ -59,8 +59,8 @@ class Translation:
     """What variables begin with that are none of the model's."""
     variables: frozenset[str]
     """The model's own variables."""
-    counters: tuple[str, ...]
-    """Buffers that count steps, and are kept outside of the graph."""
+    counters: dict[str, int]
+    """Buffers that count batches, and are kept outside of the graph, and by how many a step's graph raises each."""
 
 
 def translate(program: ExportedProgram, inputs: Mapping[str, bool], names: Names, is_loss: bool = True) -> Translation:
@@ -87,7 +87,7 @@ class _Translator:
         self.contents: dict[Node, Value | Pair] = {}
         self.variables: dict[str, Value] = {}
         self.outputs = [spec.arg.name for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
-        self.counters: list[str] = []
+        self.counters: dict[str, int] = {}
         self.changed = set(program.graph_signature.buffers_to_mutate.values())
         self.learned = _learned(program, names)
 
@@ -114,7 +114,7 @@ class _Translator:
             self.writer.node("blend", [state, self._value(node)], state.dtype, state.shape, decay=0.0, rate=1.0)
         loss = {"loss": self._loss(results[0])} if is_loss else {}
         text = self.writer.finish(loss | self._numbered(results[len(loss) :]))
-        return Translation(text, self.writer.constants, frozenset(self.variables), tuple(self.counters))
+        return Translation(text, self.writer.constants, frozenset(self.variables), self.counters)
 
     def _check_parameters(self, nodes: Mapping[str, Node]) -> None:
         for output, name in getattr(self.program.graph_signature, "parameters_to_mutate", {}).items():
@@ -135,14 +135,15 @@ class _Translator:
         return value
 
     def _is_counter(self, node: Node, name: str) -> bool:
-        """Whether a buffer is the number of steps, as batch norm counts them."""
-        if str(node.target) != "aten.add.Tensor" or node.args[1] != 1 or node.meta["val"].dtype.is_floating_point:
-            return False
-        before = node.all_input_nodes[0]
+        """Whether a buffer is the number of batches, as batch norm counts them, once for each use of the norm."""
+        counts = {node}
+        while str(node.target) == "aten.add.Tensor" and node.args[1] == 1 and not node.meta["val"].dtype.is_floating_point:
+            node = node.all_input_nodes[0]
+            counts.add(node)
         # What is computed of it must be in the graph.
-        if before.op != "placeholder" or any(user.op != "output" for user in (*node.users, *before.users) if user is not node):
+        if node.op != "placeholder" or any(user.op != "output" for count in counts for user in count.users if user not in counts):
             return False
-        self.counters.append(name.removeprefix(PREFIX))
+        self.counters[name.removeprefix(PREFIX)] = len(counts) - 1
         return True
 
     def _input(self, node: Node) -> Value:
@@ -230,11 +231,11 @@ class _Translator:
             if node not in self.contents:
                 self.contents[node] = self._content(found)
             return self.contents[node]
+        if isinstance(found, Running):
+            advice = "let it be read in the next step, or give each use a norm of its own"
+            raise Error(f"{place_of(node)}: what the norm keeps of batches is read again in the same step: {advice}")
         if not isinstance(found, Value | Pair):
             whole = node.args[0] if node.target is operator.getitem else node
-            if isinstance(whole, Node) and str(whole.target) == BATCH_NORM:
-                advice = "let it be read in the next step, or give each use a norm of its own"
-                raise Error(f"{place_of(whole)}: what the norm keeps of batches is read again in the same step: {advice}")
             if node.target is operator.getitem:
                 number = node.args[1]
                 raise Error(f"{place_of(whole)}: its result {number} is used, which graphc has not: leave out what is made of it")  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,7 +12,16 @@ from torch.fx import Node
 
 from ..text import DTYPES, Value, Writer
 
-Result = Value | Tensor | tuple[Value | None, ...]
+
+@dataclass(frozen=True)
+class Running:
+    """What a norm's running statistic is behind a batch, which the plan knows at the end of a step alone."""
+
+    variable: Value
+    """The statistic as it was."""
+
+
+Result = Value | Tensor | tuple[Value | Running | None, ...]
 """A tensor of the graph, one that is known, or several; ``None`` are those that nothing may use."""
 
 
@@ -107,6 +117,12 @@ class Call:
         """What an argument holds that depends on no input and no weight."""
         found = self._known(self.arguments[name]) if isinstance(self.arguments[name], Node) else None
         return found if isinstance(found, Tensor) else None
+
+    def running(self, name: str) -> Value | None:
+        """A running statistic that this call updates, or none: the variable, whether or not it was updated before in this step."""
+        given = self.arguments[name]
+        found = self._known(given) if isinstance(given, Node) else None
+        return found.variable if isinstance(found, Running) else self.optional(name)
 
     def number(self, name: str) -> float | None:
         """An argument that is a number; ``None`` where it is a tensor."""

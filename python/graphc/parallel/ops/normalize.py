@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from ..text import Value
-from .call import Call, Result
+from .call import Call, Result, Running
 
 
 def softmax(op: str, call: Call) -> Value:
@@ -42,20 +42,20 @@ def group_norm(call: Call) -> Result:
 
 
 def batch_norm_training(call: Call) -> Result:
-    """Normalization by the statistics of the batch; graphc updates the running ones by itself."""
+    """Normalization by the statistics of the batch; graphc updates the running ones by itself, use by use."""
     writer, x = call.writer, call.tensor("input")
     channels = (x.shape[1],)
     # Statistics of which a step takes nothing stay as they are.
     momentum = float(call["momentum"]) or 0.1
     kept = call["momentum"] != 0.0
-    running = [call.optional(name) if kept and name in call.arguments else None for name in ("running_mean", "running_var")]
-    given = [call.optional("weight"), call.optional("bias"), *running]
+    running = [call.running(name) if name in call.arguments else None for name in ("running_mean", "running_var")]
+    given = [call.optional("weight"), call.optional("bias"), *(running if kept else [None, None])]
     defaults = (1.0, 0.0, 0.0, 1.0)
     operands = [
         writer.full(torch.float32, channels, default) if value is None else value for value, default in zip(given, defaults, strict=True)
     ]
     found = writer.node("batch_norm", [x, *operands], x.dtype, x.shape, epsilon=float(call["eps"]), momentum=1.0 - momentum)
-    return (found, None, None, None, None)
+    return (found, None, None, *(None if value is None else Running(value) for value in running))
 
 
 def batch_norm_inference(call: Call) -> Result:
