@@ -3,11 +3,12 @@
 //! The second form is seldom better, and for the most part like the first. It is priced at the memory prices that
 //! prove the bound of the first. It is searched no further in two cases: its own bound there is no lower than the
 //! first plan; or the first form has a gap anyway, and the cheapest assignment of the second costs no less than the
-//! bound of the first. The lower bound of both is then reported. Small models within a limit of memory are planned in
-//! half the time by this, with the same plans.
+//! bound of the first. The lower bound of both is then reported, and so the bound of the second is raised as far as
+//! that of the first, if work suffices. Small models within a limit of memory are planned in half the time by this,
+//! with the same plans.
 
 use graphc_solver::cutting_planes::MemoryPrices;
-use graphc_solver::minimise::{STEP, TOLERANCE};
+use graphc_solver::minimise::{Effort, FULL, STEP, TOLERANCE};
 
 use super::NEAR;
 use crate::planner::encoding::minimise_from_messages;
@@ -54,7 +55,15 @@ impl Rival {
         let (bound, cheapest) = (found.bound - paid, found.value - paid);
         let is_proven = bound >= self.seconds * (1.0 - TOLERANCE);
         let is_open = self.bound < self.seconds * (1.0 - NEAR);
-        (is_proven || is_open && cheapest >= self.bound).then_some(bound)
+        if !is_proven && !(is_open && cheapest >= self.bound) {
+            return None;
+        }
+        let enough = self.bound + paid;
+        Some(if bound < self.bound {
+            raise_bound(other, &multipliers, enough) - paid
+        } else {
+            bound
+        })
     }
 
     /// Moves the prices to the positions of another order, in which the ops before and after the difference are the same.
@@ -75,6 +84,14 @@ impl Rival {
         }
         moved
     }
+}
+
+/// Returns a lower bound of what the assignments of a form cost at these prices, of which no more is asked than `enough`. The first sweeps over a
+/// large network prove little: DeepSeek-V3 on 32x8 in 100 GiB is left with a gap of 40 % by those of a step, and with one of 3.8 % by these, which
+/// take 3 of 50 s.
+fn raise_bound(form: &Problem<'_>, multipliers: &Multipliers, enough: f64) -> f64 {
+    let effort = Effort { rounds: FULL.rounds, work: FULL.work, enough, ..STEP };
+    minimise_from_messages(form, multipliers, None, effort, None).bound
 }
 
 /// Returns the names of the ops in the order of their positions.
