@@ -20,6 +20,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ..command import Error
 from .checks import passed_check
+from .data import GIVEN, PUT, data_of, replace_data_
 from .finite import Finite
 from .gradients import DERIVED
 from .otherwise import OTHERWISE
@@ -44,8 +45,8 @@ SIZED = {"arange", "zeros", "ones", "empty", "new_zeros", "new_ones", "new_empty
 OF_NUMBERS = {"arange", "zeros", "ones", "empty"}
 """Those of them that take nothing but sizes: the others are of a tensor."""
 
-DATA = Tensor.data.__get__  # type: ignore[attr-defined]
-"""What gives a tensor of which nothing is learned, by its name alone: PyTorch's graphs do not see it."""
+OWN_WAYS = {GIVEN: data_of, PUT: replace_data_}
+"""What is computed in the place of functions that PyTorch's graphs do not see."""
 
 ORDERS = {"lt", "le", "gt", "ge", "less", "less_equal", "greater", "greater_equal", "__lt__", "__le__", "__gt__", "__ge__"}
 """Comparisons: what holds for the least and the greatest of random numbers holds for all of them."""
@@ -95,8 +96,7 @@ class Known(TorchFunctionMode):
         options = options or {}
         if function is Tensor.register_hook:
             raise Error(f"a hook on a tensor changes gradients, {DERIVED}")
-        if function == DATA:
-            function = Tensor.detach
+        function = OWN_WAYS.get(function, function)
         if function is torch.nn.functional.pad:
             arguments = (arguments[0], *(self._numbers(part) for part in arguments[1:]))
         if _name(function) in SIZED:
