@@ -247,6 +247,7 @@ class Keeping(nn.Module):
         self.weight, self.keep = nn.Parameter(torch.randn(4, 4)), keep
         self.register_buffer("steps", torch.tensor(0))
         self.register_buffer("mean", torch.zeros(4), persistent=False)
+        self.register_buffer("table", None, persistent=False)
         self.count, self.width = 0, 0
         self.last: Tensor | None = None
 
@@ -271,7 +272,15 @@ def caches(model: Any, x: Tensor) -> Tensor:
     return x * model.last
 
 
-@pytest.mark.parametrize("keep", [counts_in_a_buffer, replaces_a_buffer, caches])
+def registers_a_buffer(model: Any, x: Tensor) -> Tensor:
+    if model.table is None or model.table.shape[0] < x.shape[1]:
+        model.register_buffer("table", torch.arange(1.0, 1.0 + x.shape[1]), persistent=False)
+    if not hasattr(model, "other"):
+        model.register_buffer("other", torch.ones(4), persistent=False)
+    return x * model.table + model.other
+
+
+@pytest.mark.parametrize("keep", [counts_in_a_buffer, replaces_a_buffer, caches, registers_a_buffer])
 def test_what_buffers_keep_of_a_step_is_there_in_the_next(keep: Callable[[Any, Tensor], Tensor]) -> None:
     check_losses(Keeping(keep))
 
@@ -281,6 +290,14 @@ def test_a_captured_model_has_the_attributes_of_before() -> None:
     graphc.parallelize(model, BATCH, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
     assert (model.width, model.last, hasattr(model, "seen")) == (0, None, False)
     assert torch.equal(model.mean, torch.zeros(4))
+
+
+def test_a_captured_model_has_the_buffers_of_before() -> None:
+    model = Keeping(registers_a_buffer)
+    parallel = graphc.parallelize(model, BATCH, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    assert sorted(parallel.state_dict()) == ["steps", "weight"]
+    assert sorted(model._buffers) == ["mean", "steps", "table"]
+    assert model.table is None
 
 
 def counts(model: Any, x: Tensor) -> Tensor:

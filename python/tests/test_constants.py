@@ -1,0 +1,60 @@
+"""What a capture knows before a step: tensors that were made before it, and what holds for all random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from test_capture import begun, check_losses
+from test_gradients import refuse
+from torch import Tensor, nn
+
+pytestmark = pytest.mark.usefixtures("exporter", "command")
+
+EDGES = torch.tensor([[0, 1, 1, 2, 3], [1, 1, 2, 0, 3]])
+
+
+def takes_edges_without_loops(x: Tensor) -> Tensor:
+    """As layers of graphs do, whose edges are the same at each step."""
+    edges = EDGES[:, EDGES[0] != EDGES[1]]
+    count = int(edges.max()) + 1
+    edges = torch.cat([edges, torch.arange(count).expand(2, -1)], 1)
+    assert edges.shape[1] == 6, "three edges, and three loops"
+    return torch.zeros(4, 4).index_add(0, edges[1], x[edges[0]]).square().mean()
+
+
+def leaves_no_layer_out(x: Tensor) -> Tensor:
+    if torch.rand(1).item() <= 0.0 or not torch.rand([]).item() > 0.0:
+        return x.mean()
+    return x.square().mean() if torch.rand(1).item() < 1.0 else x.mean()
+
+
+@pytest.mark.parametrize("function", [takes_edges_without_loops, leaves_no_layer_out])
+def test_losses_are_those_of_pytorch(function: Callable[[Tensor], Tensor]) -> None:
+    check_losses(begun(function))
+
+
+def leaves_layers_out(x: Tensor) -> Tensor:
+    return x.mean() if torch.rand(1).item() <= 0.1 else x.square().mean()
+
+
+def test_branches_that_random_numbers_decide_are_refused() -> None:
+    refuse(begun(leaves_layers_out), r"the model branches on a random number.*: set that probability \(`layerdrop`\) to 0")
+
+
+class Counting(nn.Module):
+    """A model that counts its steps in a tensor that is no buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.steps = nn.Linear(4, 4), torch.zeros(())
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.steps += 1
+        x = self.layer(x) if self.steps < 2 else 2.0 * self.layer(x)
+        return x.square().mean()
+
+
+def test_a_constant_that_a_step_changes_is_refused() -> None:
+    refuse(Counting(), "Constant model.steps is mutated in the forward method. Pls register it as buffer")
