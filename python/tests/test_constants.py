@@ -30,7 +30,11 @@ def leaves_no_layer_out(x: Tensor) -> Tensor:
     return x.square().mean() if torch.rand(1).item() < 1.0 else x.mean()
 
 
-@pytest.mark.parametrize("function", [takes_edges_without_loops, leaves_no_layer_out])
+def has_constants_of_an_old_kind(x: Tensor) -> Tensor:
+    return (x * torch.sqrt(torch.FloatTensor([0.5]).to(x.device))).square().mean()
+
+
+@pytest.mark.parametrize("function", [takes_edges_without_loops, leaves_no_layer_out, has_constants_of_an_old_kind])
 def test_losses_are_those_of_pytorch(function: Callable[[Tensor], Tensor]) -> None:
     check_losses(begun(function))
 
