@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -34,13 +35,30 @@ def has_constants_of_an_old_kind(x: Tensor) -> Tensor:
     return (x * torch.sqrt(torch.FloatTensor([0.5]).to(x.device))).square().mean()
 
 
-@pytest.mark.parametrize("function", [takes_edges_without_loops, leaves_no_layer_out, has_constants_of_an_old_kind])
+def warns(x: Tensor) -> Tensor:
+    if x.ne(0).logical_and(x > 1e9).any().item():
+        warnings.warn(f"numbers of {x.shape[0]} rows are large", UserWarning, stacklevel=2)
+    return x.square().mean()
+
+
+@pytest.mark.parametrize("function", [takes_edges_without_loops, leaves_no_layer_out, has_constants_of_an_old_kind, warns])
 def test_losses_are_those_of_pytorch(function: Callable[[Tensor], Tensor]) -> None:
     check_losses(begun(function))
 
 
 def leaves_layers_out(x: Tensor) -> Tensor:
     return x.mean() if torch.rand(1).item() <= 0.1 else x.square().mean()
+
+
+def warns_and_goes_on(x: Tensor) -> Tensor:
+    if (x > 1e9).any().item():
+        warnings.warn("numbers are large", stacklevel=2)
+        x = x * 1e-9
+    return x.square().mean()
+
+
+def test_branches_that_do_more_than_warn_are_refused() -> None:
+    refuse(begun(warns_and_goes_on), "a branch, a shape, or a number as `int\\(x\\)` gives it, depends on what a tensor holds")
 
 
 def test_branches_that_random_numbers_decide_are_refused() -> None:

@@ -116,6 +116,22 @@ def has_swish(x: Tensor) -> Tensor:
     return Swish.apply(Swish.apply(x * 3.0)).square().mean()
 
 
+class Averaged(Function):
+    """A function that is its own gradient, turned."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.cumsum(-1) + x.flip(-1).cumsum(-1).flip(-1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return Averaged.apply(gradients[0])
+
+
+def calls_itself_backward(x: Tensor) -> Tensor:
+    return (Averaged.apply(x) * torch.arange(4.0)).square().mean() * 0.01
+
+
 def has_masked_scores(x: Tensor) -> Tensor:
     return (Masked.apply(x * 3.0, torch.ones(4, 4, dtype=torch.int64).tril()) * torch.arange(4.0)).square().mean()
 
@@ -151,7 +167,8 @@ def has_bags(x: Tensor) -> Tensor:
 
 
 GIVEN = [
-    reverses, has_signs, has_swish, has_masked_scores, has_data, infers, has_checkpoints, has_sinc, has_middles, has_bags,
+    reverses, has_signs, has_swish, calls_itself_backward,
+    has_masked_scores, has_data, infers, has_checkpoints, has_sinc, has_middles, has_bags,
 ]  # fmt: skip
 
 

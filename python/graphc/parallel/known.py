@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._guards import detect_fake_mode
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
@@ -166,7 +167,8 @@ class Known(TorchFunctionMode):
         """Keeps what tensors hold that were made before: they are part of the graph as they are."""
         for operand in operands:
             # Inputs, weights and all that is computed are of other types, by which PyTorch captures.
-            if type(operand) is Tensor and operand not in self._contents and operand.numel() <= MOST_ELEMENTS and not operand.is_meta:
+            is_other = type(operand) is Tensor and operand not in self._contents and not operand.is_meta
+            if is_other and operand.numel() <= MOST_ELEMENTS and detect_fake_mode() is not None:
                 with _disable_current_modes(), torch._C.DisableTorchFunction():
                     self._contents[operand] = operand.detach().cpu().clone()
 
