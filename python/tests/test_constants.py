@@ -80,3 +80,22 @@ class Counting(nn.Module):
 
 def test_a_constant_that_a_step_changes_is_refused() -> None:
     refuse(Counting(), "Constant model.steps is mutated in the forward method. Pls register it as buffer")
+
+
+class Complex(nn.Module):
+    """A filter of frequencies, in either form."""
+
+    def __init__(self, is_real: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, filters = nn.Linear(4, 4), torch.randn(3, dtype=torch.complex64)
+        self.filters = nn.Parameter(torch.view_as_real(filters) if is_real else filters)
+
+    def forward(self, x: Tensor) -> Tensor:
+        filters = self.filters if self.filters.is_complex() else torch.view_as_complex(self.filters)
+        return torch.fft.irfft(torch.fft.rfft(self.layer(x)) * filters, n=4).square().mean()
+
+
+def test_a_complex_weight_is_refused_with_what_stands_for_it() -> None:
+    refuse(Complex(False), "`filters` is torch.complex64, which graphc has not: let it be torch.view_as_real of that")
+    check_losses(Complex(True))

@@ -181,7 +181,10 @@ class _Translator:
 
     def _dtype(self, content: Tensor, name: str) -> torch.dtype:
         if content.dtype not in DTYPES:
-            raise Error(f"`{name}` is {content.dtype}, which graphc has not: it has {', '.join(str(dtype) for dtype in DTYPES)}")
+            advice = f"it has {', '.join(str(dtype) for dtype in DTYPES)}"
+            if content.dtype.is_complex:
+                advice = "let it be torch.view_as_real of that, and take torch.view_as_complex of it in the model"
+            raise Error(f"`{name}` is {content.dtype}, which graphc has not: {advice}")
         return content.dtype
 
     def _call(self, node: Node) -> Any:
