@@ -116,6 +116,22 @@ def has_swish(x: Tensor) -> Tensor:
     return Swish.apply(Swish.apply(x * 3.0)).square().mean()
 
 
+class Averaged(Function):
+    """A function that is its own gradient, turned."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.cumsum(-1) + x.flip(-1).cumsum(-1).flip(-1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return Averaged.apply(gradients[0])
+
+
+def calls_itself_backward(x: Tensor) -> Tensor:
+    return (Averaged.apply(x) * torch.arange(4.0)).square().mean() * 0.01
+
+
 def has_masked_scores(x: Tensor) -> Tensor:
     return (Masked.apply(x * 3.0, torch.ones(4, 4, dtype=torch.int64).tril()) * torch.arange(4.0)).square().mean()
 
@@ -151,7 +167,8 @@ def has_bags(x: Tensor) -> Tensor:
 
 
 GIVEN = [
-    reverses, has_signs, has_swish, has_masked_scores, has_data, infers, has_checkpoints, has_sinc, has_middles, has_bags,
+    reverses, has_signs, has_swish, calls_itself_backward,
+    has_masked_scores, has_data, infers, has_checkpoints, has_sinc, has_middles, has_bags,
 ]  # fmt: skip
 
 
@@ -247,6 +264,7 @@ class Keeping(nn.Module):
         self.weight, self.keep = nn.Parameter(torch.randn(4, 4)), keep
         self.register_buffer("steps", torch.tensor(0))
         self.register_buffer("mean", torch.zeros(4), persistent=False)
+        self.register_buffer("table", None, persistent=False)
         self.count, self.width = 0, 0
         self.last: Tensor | None = None
 
@@ -271,7 +289,15 @@ def caches(model: Any, x: Tensor) -> Tensor:
     return x * model.last
 
 
-@pytest.mark.parametrize("keep", [counts_in_a_buffer, replaces_a_buffer, caches])
+def registers_a_buffer(model: Any, x: Tensor) -> Tensor:
+    if model.table is None or model.table.shape[0] < x.shape[1]:
+        model.register_buffer("table", torch.arange(1.0, 1.0 + x.shape[1]), persistent=False)
+    if not hasattr(model, "other"):
+        model.register_buffer("other", torch.ones(4), persistent=False)
+    return x * model.table + model.other
+
+
+@pytest.mark.parametrize("keep", [counts_in_a_buffer, replaces_a_buffer, caches, registers_a_buffer])
 def test_what_buffers_keep_of_a_step_is_there_in_the_next(keep: Callable[[Any, Tensor], Tensor]) -> None:
     check_losses(Keeping(keep))
 
@@ -281,6 +307,14 @@ def test_a_captured_model_has_the_attributes_of_before() -> None:
     graphc.parallelize(model, BATCH, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
     assert (model.width, model.last, hasattr(model, "seen")) == (0, None, False)
     assert torch.equal(model.mean, torch.zeros(4))
+
+
+def test_a_captured_model_has_the_buffers_of_before() -> None:
+    model = Keeping(registers_a_buffer)
+    parallel = graphc.parallelize(model, BATCH, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    assert sorted(parallel.state_dict()) == ["steps", "weight"]
+    assert sorted(model._buffers) == ["mean", "steps", "table"]
+    assert model.table is None
 
 
 def counts(model: Any, x: Tensor) -> Tensor:

@@ -143,6 +143,12 @@ def test_what_has_no_translation_is_said_with_its_place(function: Callable[[Tens
         graphc.parallelize(model, torch.ones(2, 4), loss=loss, optimizer=torch.optim.SGD(model.parameters()))
 
 
+def test_what_a_module_of_pytorch_does_is_none_of_the_loss() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.RReLU())
+    with pytest.raises(graphc.Error, match=r"rrelu_with_noise_functional.default \(.*activation\.py, line \d+, in forward"):
+        graphc.parallelize(model, torch.ones(2, 4), loss=lambda output, _: output.sum(), optimizer=torch.optim.SGD(model.parameters()))
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [

@@ -41,12 +41,14 @@ class Attributes:
             for name, part in parts.items():
                 attributes, buffers = before[name]
                 _write_to(part, buffers)
-                for key, value in _own(part).items():
+                # Buffers that are new are kept as attributes are.
+                new = {key: value for key, value in part._buffers.items() if buffers.get(key) is None and value is not None}
+                for key, value in (_own(part) | new).items():
                     if _is_changed(attributes.get(key), value):
                         self.changed[name, key] = _left(value) if isinstance(value, Tensor) else value
         finally:
             for name, part in parts.items():
-                _put_back(part, before[name][0])
+                _put_back(part, *before[name])
 
 
 @contextmanager
@@ -60,14 +62,16 @@ def attributes_of(model: nn.Module, given: Mapping[tuple[str, str], Any]) -> Ite
         yield
     finally:
         for name, attributes in before.items():
-            _put_back(parts[name], attributes)
+            _put_back(parts[name], attributes, parts[name]._buffers)
 
 
 def _own(part: nn.Module) -> dict[str, Any]:
     return {key: value for key, value in vars(part).items() if key not in OF_MODULES}
 
 
-def _put_back(part: nn.Module, attributes: Mapping[str, Any]) -> None:
+def _put_back(part: nn.Module, attributes: Mapping[str, Any], buffers: Mapping[str, Tensor | None]) -> None:
+    part._non_persistent_buffers_set -= {key for key in part._buffers if key not in buffers}
+    part._buffers = dict(buffers)
     for key in [key for key in vars(part) if key not in OF_MODULES and key not in attributes]:
         del part.__dict__[key]
     part.__dict__.update(attributes)

@@ -301,7 +301,12 @@ def name_loss(program: ExportedProgram, loss: Loss | None) -> None:
     text = linecache.getline(code.co_filename, code.co_firstlineno).strip()
     for node in program.graph.nodes:
         trace = str(node.meta.get("stack_trace") or "")
-        if f'File "{__file__}"' in trace and not any(_is_of_user(file) for file in re.findall(r'File "([^"]+)"', trace)):
+        in_a_module = len(node.meta.get("nn_module_stack") or ()) > 1
+        if (
+            not in_a_module
+            and f'File "{__file__}"' in trace
+            and not any(_is_of_user(file) for file in re.findall(r'File "([^"]+)"', trace))
+        ):
             node.meta["stack_trace"] = f'File "{code.co_filename}", line {code.co_firstlineno}, in the loss\n    {text}'
 
 

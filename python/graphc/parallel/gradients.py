@@ -30,6 +30,9 @@ MOST_ELEMENTS = 1 << 28
 
 _APPLIED: ContextVar[bool] = ContextVar("_APPLIED", default=False)
 
+_COMPARED: ContextVar[tuple[Any, ...]] = ContextVar("_COMPARED", default=())
+"""Functions whose gradients are being compared: a backward may call its own function."""
+
 DIFFERENCE = 1e-3
 """By how much, of the largest element, gradients may differ that are the same."""
 
@@ -111,7 +114,7 @@ def _applied(own: Any, apply: Any, given: tuple[Any, ...], more: dict[str, Any],
     if own is CheckpointFunction:
         # What is kept for gradients is the plan's affair.
         return given[0](*given[2:])
-    if own.__module__.split(".")[0] == "torch":
+    if own.__module__.split(".")[0] == "torch" or own in _COMPARED.get():
         return apply(own, *given, **more)
     token = _APPLIED.set(True)
     try:
@@ -137,10 +140,14 @@ def _multiple(own: Any, apply: Any, given: tuple[Any, ...], more: dict[str, Any]
         Error: where it does something else.
     """
     found: list[float | None] = []
-    with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.random.fork_rng(devices=()):
-        torch.manual_seed(0)
-        for scale in SCALES:
-            found.append(_factor(own, apply, given, more, scale))
+    token = _COMPARED.set((*_COMPARED.get(), own))
+    try:
+        with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.random.fork_rng(devices=()):
+            torch.manual_seed(0)
+            for scale in SCALES:
+                found.append(_factor(own, apply, given, more, scale))
+    finally:
+        _COMPARED.reset(token)
     if any(factor != found[0] for factor in found):
         raise _refused(own, "is not the gradient of its forward")
     return found[0]

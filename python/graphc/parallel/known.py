@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._guards import detect_fake_mode
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
@@ -20,6 +21,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ..command import Error
 from .checks import passed_check
+from .data import GIVEN, PUT, data_of, replace_data_
+from .drawn import GREATEST, LEAST, SAID, Drawn
 from .finite import Finite
 from .gradients import DERIVED
 from .otherwise import OTHERWISE
@@ -44,17 +47,14 @@ SIZED = {"arange", "zeros", "ones", "empty", "new_zeros", "new_ones", "new_empty
 OF_NUMBERS = {"arange", "zeros", "ones", "empty"}
 """Those of them that take nothing but sizes: the others are of a tensor."""
 
-DATA = Tensor.data.__get__  # type: ignore[attr-defined]
-"""What gives a tensor of which nothing is learned, by its name alone: PyTorch's graphs do not see it."""
+OWN_WAYS = {GIVEN: data_of, PUT: replace_data_}
+"""What is computed in the place of functions that PyTorch's graphs do not see."""
 
 ORDERS = {"lt", "le", "gt", "ge", "less", "less_equal", "greater", "greater_equal", "__lt__", "__le__", "__gt__", "__ge__"}
 """Comparisons: what holds for the least and the greatest of random numbers holds for all of them."""
 
 OPERATORS = {"add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"}
 """Those of Python that there are in place as well."""
-
-LEAST, GREATEST = 0.0, 1.0 - 2.0**-24
-"""Between which ``torch.rand`` draws."""
 
 FAILED = object()
 """What stands for the result of a function that has none on the host."""
@@ -93,10 +93,13 @@ class Known(TorchFunctionMode):
             Error: where a branch depends on random numbers.
         """
         options = options or {}
+        if torch._C._meta_in_tls_dispatch_include():
+            # PyTorch computes with shapes alone, for itself.
+            return function(*arguments, **options)
         if function is Tensor.register_hook:
             raise Error(f"a hook on a tensor changes gradients, {DERIVED}")
-        if function == DATA:
-            function = Tensor.detach
+        function = OWN_WAYS.get(function, function)
+        self._keep_constants(_tensors((arguments, options)))
         if function is torch.nn.functional.pad:
             arguments = (arguments[0], *(self._numbers(part) for part in arguments[1:]))
         if _name(function) in SIZED:
@@ -160,6 +163,15 @@ class Known(TorchFunctionMode):
             self._note(found, function, arguments, options)
         return found
 
+    def _keep_constants(self, operands: Iterable[Tensor]) -> None:
+        """Keeps what tensors hold that were made before: they are part of the graph as they are."""
+        for operand in operands:
+            # Inputs, weights and all that is computed are of other types, by which PyTorch captures.
+            is_other = type(operand) is Tensor and operand not in self._contents and not operand.is_meta
+            if is_other and operand.numel() <= MOST_ELEMENTS and detect_fake_mode() is not None:
+                with _disable_current_modes(), torch._C.DisableTorchFunction():
+                    self._contents[operand] = operand.detach().cpu().clone()
+
     def _number(self, given: Any) -> Any:
         """What a tensor of one known integer holds, or what is given."""
         if isinstance(given, list | tuple):
@@ -175,7 +187,9 @@ class Known(TorchFunctionMode):
             if isinstance(part, Tensor) and part.dtype == torch.bool and part.dim() > 0 and part in self._contents:
                 self._relies_on_buffers = self._relies_on_buffers or part in self._of_buffers
                 columns = self._apart(torch.where, (part,), {})
-                found += [torch.tensor(column.tolist(), dtype=torch.int64, device=part.device) for column in columns]
+                for column in columns:
+                    found.append(torch.tensor(column.tolist(), dtype=torch.int64, device=part.device))
+                    self._contents[found[-1]] = column
             else:
                 found.append(part)
         return index if len(found) == len(parts) and all(map(operator.is_, found, parts)) else tuple(found)
@@ -213,7 +227,9 @@ class Known(TorchFunctionMode):
         if function is Tensor.item and _is_of_a_list(sys._getframe(2)) and not operands[0].is_floating_point():
             return Extent(operands[0])
         if any(operand in self._random for operand in operands):
-            raise Error("the model branches on a random number, as where it leaves out layers: set that probability (`layerdrop`) to 0")
+            if function is Tensor.item and self._random[operands[0]]:
+                return Drawn()
+            raise Error(SAID)
         return function(*arguments, **options)
 
     def _note(self, found: Any, function: Any, arguments: Any, options: Mapping[str, Any]) -> None:

@@ -94,8 +94,7 @@ class _Translator:
     def run(self, is_loss: bool) -> Translation:
         nodes = {node.name: node for node in self.program.graph.nodes}
         results = [nodes[name] for name in self.outputs]
-        changed = [(nodes[output], name) for output, name in self.program.graph_signature.buffers_to_mutate.items()]
-        self._check_parameters(nodes)
+        changed = [(nodes[output], name) for output, name in self._changed().items()]
         states = [(node, name) for node, name in changed if not self._is_counter(node, name) and not _is_running(node)]
         needed = _needed([*results, *(node for node, _ in states)])
         specs = {spec.arg.name: spec for spec in self.program.graph_signature.input_specs}
@@ -116,10 +115,19 @@ class _Translator:
         text = self.writer.finish(loss | self._numbered(results[len(loss) :]))
         return Translation(text, self.writer.constants, frozenset(self.variables), self.counters)
 
-    def _check_parameters(self, nodes: Mapping[str, Node]) -> None:
-        for output, name in getattr(self.program.graph_signature, "parameters_to_mutate", {}).items():
-            advice = "an optimizer changes it, or it is a buffer"
-            raise Error(f"{place_of(nodes[output])} writes to the parameter `{name.removeprefix(PREFIX)}`: {advice}")
+    def _changed(self) -> dict[str, str]:
+        """The buffers that a step changes, and parameters that no optimizer does, by the nodes of what they become.
+
+        Raises:
+            Error: where a step writes to a parameter that is trained.
+        """
+        parameters: Mapping[str, str] = getattr(self.program.graph_signature, "parameters_to_mutate", {})
+        nodes = {node.name: node for node in self.program.graph.nodes}
+        for output, name in parameters.items():
+            if self.names.canonical[name.removeprefix(PREFIX)] in self.names.trained:
+                advice = "an optimizer changes it, or it is a buffer"
+                raise Error(f"{place_of(nodes[output])} writes to the parameter `{name.removeprefix(PREFIX)}`: {advice}")
+        return {**self.program.graph_signature.buffers_to_mutate, **parameters}
 
     def _numbered(self, results: list[Node]) -> dict[str, Value]:
         """Outputs by their numbers; what is read of a batch or a weight as it is has a node of its own."""
@@ -173,7 +181,10 @@ class _Translator:
 
     def _dtype(self, content: Tensor, name: str) -> torch.dtype:
         if content.dtype not in DTYPES:
-            raise Error(f"`{name}` is {content.dtype}, which graphc has not: it has {', '.join(str(dtype) for dtype in DTYPES)}")
+            advice = f"it has {', '.join(str(dtype) for dtype in DTYPES)}"
+            if content.dtype.is_complex:
+                advice = "let it be torch.view_as_real of that, and take torch.view_as_complex of it in the model"
+            raise Error(f"`{name}` is {content.dtype}, which graphc has not: {advice}")
         return content.dtype
 
     def _call(self, node: Node) -> Any:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._decomp import decomposition_table
 from torch.nn import functional
 
-from . import angles, exponentials, scans, volumes
+from . import angles, exponentials, linear_algebra, scans, volumes
 from .exponentials import NEAR, log1p
 
 ATEN: Any = torch.ops.aten
@@ -32,7 +32,7 @@ FAR = 100.0
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """What each overload of an op is in terms of others; it may leave a call as it is by giving ``NotImplemented``."""
-    return _TABLE | angles.TABLE | exponentials.TABLE | scans.TABLE | volumes.TABLE
+    return _TABLE | angles.TABLE | exponentials.TABLE | linear_algebra.TABLE | scans.TABLE | volumes.TABLE
 
 
 def detached(x: Tensor) -> Tensor:
