@@ -100,6 +100,10 @@ def counts_and_repeats(x: Tensor) -> Tensor:
     return weigh(x * found, x * bits * 0.1, *repeated, torch.lerp(x, x.t(), 0.3), torch.copysign(x, x.detach().flip(0)))
 
 
+def is_of_one_element(x: Tensor) -> Tensor:
+    return weigh(x).reshape(1, 1)
+
+
 def has_margins_of_labels(x: Tensor) -> Tensor:
     labels = torch.tensor([[0, 1, -1, 2], [1, -1, 0, 0], [2, 3, -1, 0], [3, 0, 1, -1]])
     return F.multilabel_margin_loss(x, labels) + F.multilabel_margin_loss(x * 2.0, labels, reduction="none").square().sum() * 0.01
@@ -135,6 +139,7 @@ def writes_to_diagonals(x: Tensor) -> Tensor:
         puts_every_second,
         has_statistics,
         counts_and_repeats,
+        is_of_one_element,
         has_margins_of_labels,
     ],
 )

@@ -6,6 +6,7 @@ tables under :mod:`graphc.parallel.ops`.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -138,6 +139,9 @@ class _Translator:
         value = self._value(node)
         if value.dtype in (torch.float16, torch.bfloat16):
             value = self.writer.cast(value, torch.float32)
+        # PyTorch takes one element of any shape.
+        if math.prod(value.shape) == 1:
+            value = self.writer.reshape(value, ())
         if value.shape != () or value.dtype != torch.float32:
             raise Error(f"the loss is {DTYPES[value.dtype]}{list(value.shape)}: let it be one number of float32")
         return value
