@@ -411,3 +411,25 @@ fn all_stages_of_a_pipeline_compute_as_much_again() {
     assert!(first > last, "{first} {last}");
     verify_plan(&some.plan).expect("it compiles to itself again");
 }
+
+#[test]
+fn what_is_computed_again_can_be_asked_for_in_each_layout() {
+    let options = options(&[2], 1, 1);
+    let cluster = preset("cpu").expect("a preset");
+    let decisions = prepare_graph(gpt(2), &options).expect("fits");
+    let copies =
+        decisions.graph().iter().filter(|(id, _)| decisions.recomputed[id.index()].is_some());
+    let mut asked = 0;
+    for tensor in copies.map(|(_, node)| node.results[0]).step_by(5) {
+        let layouts = planner::layouts_of(&decisions, &options, &cluster, tensor).expect("no pins");
+        for layout in layouts {
+            let planned =
+                planner::plan_with_layout(&decisions, &options, &cluster, (tensor, &layout));
+            let sharding = planned.expect("it fits").sharding;
+            let producer = decisions.graph().value(tensor).producer;
+            assert_eq!(sharding.nodes[producer.index()].results[0], layout);
+            asked += 1;
+        }
+    }
+    assert!(asked > 10, "{asked}");
+}

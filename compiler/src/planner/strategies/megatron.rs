@@ -35,7 +35,10 @@ mod heads;
 
 use super::experts::PinnedExperts;
 use super::sequences::{SEQUENCE, SequenceAxes};
-use super::{choose_by_layout, choose_by_operand, choose_cheapest, is_local, pinned_state, prefer};
+use super::{
+    choose_as_original, choose_by_layout, choose_by_operand, choose_cheapest, is_local,
+    pinned_state, prefer,
+};
 use crate::decisions::Phase;
 use crate::passes::float8::quantizing_nodes;
 use crate::planner::error::PlannerError;
@@ -116,7 +119,8 @@ impl Splitter<'_, '_> {
         self.of_weights[index] = matches!(node.op, Op::Variable(_))
             || moves && producers().all(|producer| self.of_weights[producer]);
         if let Some(original) = self.problem.decisions.recomputed[index] {
-            self.chosen[index] = self.chosen[original.index()];
+            self.chosen[index] = self.chosen[original.index()]
+                .map(|chosen| choose_as_original(self.problem, id, original, chosen));
         }
         match &node.op {
             _ if self.chosen[index].is_some() => {}

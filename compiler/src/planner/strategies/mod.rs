@@ -77,7 +77,12 @@ pub(super) fn assign_strategy(
     let mut assignment: Vec<usize> = Vec::new();
     for (id, node) in graph.iter() {
         if let Some(original) = decisions.recomputed[id.index()] {
-            assignment.push(assignment[original.index()]);
+            assignment.push(choose_as_original(
+                problem,
+                id,
+                original,
+                assignment[original.index()],
+            ));
             continue;
         }
         let axes = strategy.over_axes(decisions.staging.placement[id.index()].hierarchy.len());
@@ -166,6 +171,24 @@ fn rounded_weights(graph: &Graph) -> Vec<Option<NodeId>> {
         rounding.into_iter().for_each(|id| all[id.index()] = variable);
     }
     all
+}
+
+/// Chooses the candidate of a node that computes another again: that of the other. If it is pinned by itself and has not got that one, it is the
+/// one whose result lies most like the other's.
+fn choose_as_original(
+    problem: &Problem<'_>,
+    node: NodeId,
+    original: NodeId,
+    chosen: usize,
+) -> usize {
+    let wanted = &problem.candidates_of(original)[chosen];
+    let is_wanted = |own: &Candidate| own.choices == wanted.choices;
+    let own = problem.candidates_of(node);
+    if own.get(chosen).is_some_and(is_wanted) {
+        return chosen;
+    }
+    let same = own.iter().position(is_wanted);
+    same.unwrap_or_else(|| choose_by_layout(problem, node, wanted.results[0]))
 }
 
 /// Chooses a candidate that takes the first operand in a layout; the first if there is none.
