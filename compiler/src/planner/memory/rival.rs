@@ -55,7 +55,7 @@ impl Rival {
         let (bound, cheapest) = (found.bound - paid, found.value - paid);
         let is_proven = bound >= self.seconds * (1.0 - TOLERANCE);
         let is_open = self.bound < self.seconds * (1.0 - NEAR);
-        if !is_proven && !(is_open && cheapest >= self.bound) {
+        if !(is_proven || is_open && cheapest >= self.bound) {
             return None;
         }
         let enough = self.bound + paid;
