@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import graphc
 from graphc.parallel.known import Known
 from graphc.parallel.of_transformers import by_experts
-from graphc.parallel.ops.decompose import log_gamma
+from graphc.parallel.ops.special_functions import digamma, inverse_error_function, log_gamma
 
 pytestmark = pytest.mark.usefixtures("exporter", "command")
 
@@ -424,6 +424,11 @@ def puts_rows_elsewhere(x: Tensor) -> Tensor:
             rolls_by_data,
             r"a number as `int\(x\)` gives it, .*: use torch\.where, or torch\.gather at the places .*test_capture\.py, line \d+",
         ),
+        (
+            lambda x: F.embedding_bag(torch.zeros(1, 2).long(), x, max_norm=1.0),
+            r"embedding_bag with max_norm changes the table or its gradient",
+        ),
+        (lambda x: F.embedding(torch.zeros(1, 2).long(), x, max_norm=1.0), r"embedding with max_norm changes the table while it is read"),
         (gives_complex_numbers, r"aten\.angle\.default \(.*\) has no translation of complex numbers"),
     ],
 )
@@ -603,11 +608,19 @@ def test_experts_with_biases_are_captured() -> None:
     check_losses(model, {"input_ids": tokens, "labels": tokens})
 
 
-def test_the_logarithm_of_the_gamma_function_is_pytorchs() -> None:
+@pytest.mark.parametrize(("function", "exactly"), [(log_gamma, torch.lgamma), (digamma, torch.digamma)])
+def test_functions_of_gamma_are_pytorchs(function: Callable[[Tensor], Tensor], exactly: Callable[[Tensor], Tensor]) -> None:
     x = torch.tensor([0.01, 0.1, 0.5, 1.0, 1.5, 2.0, 7.0, 100.0, 1e4, 1e8, -0.3, -1.5, -7.2], requires_grad=True)
     exact = x.detach().double().requires_grad_()
-    found, expected = log_gamma(x), torch.lgamma(exact)
+    found, expected = function(x), exactly(exact)
     torch.autograd.backward([found.sum(), expected.sum()])
     assert found.tolist() == pytest.approx(expected.tolist(), rel=1e-5, abs=1e-6)
     assert x.grad is not None and exact.grad is not None
     assert x.grad.tolist() == pytest.approx(exact.grad.tolist(), rel=1e-5, abs=1e-6)
+
+
+def test_the_inverse_of_the_error_function_is_pytorchs() -> None:
+    x = torch.tensor([-1.0, -0.9999999, -0.99, -0.5, -1e-6, 0.0, 1e-3, 0.7, 0.9966, 0.997, 0.999999, 1.0])
+    with torch.no_grad():
+        found = inverse_error_function(x)
+    assert found.tolist() == pytest.approx(torch.erfinv(x.double()).tolist(), rel=1e-5)

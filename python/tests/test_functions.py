@@ -100,6 +100,29 @@ def counts_and_repeats(x: Tensor) -> Tensor:
     return weigh(x * found, x * bits * 0.1, *repeated, torch.lerp(x, x.t(), 0.3), torch.copysign(x, x.detach().flip(0)))
 
 
+def has_functions_of_statistics(x: Tensor) -> Tensor:
+    size = x.abs() + 0.2
+    parts = [torch.digamma(size), torch.digamma(20.0 * size), torch.digamma(-0.3 - 0.5 * torch.sigmoid(x)), torch.erfinv(torch.tanh(x))]
+    signs = torch.signbit(torch.cat([x.detach(), torch.tensor([[0.0, -0.0, 1.0, -2.0]])])).float()
+    gammas = [torch.distributions.Gamma(of, 1.0) for of in (size, size.flip(0))]
+    dirichlet = torch.distributions.Dirichlet(size)
+    return weigh(
+        *parts, signs, torch.distributions.kl_divergence(*gammas), dirichlet.entropy(), torch.distributions.Beta(size, 2.0).entropy()
+    )
+
+
+def looks_bags_up(x: Tensor) -> Tensor:
+    """Of the first two rows some begin where others do, and so are empty; one holds nothing but padding."""
+    rows, begins = torch.tensor([[0, 3, 3], [1, 2, 2], [2, 2, 2]]), torch.tensor([0, 2, 2, 5, 7])
+    ways = [{"mode": mode, **more} for mode in ("sum", "mean", "max") for more in ({}, {"padding_idx": 2})]
+    of_rows = [F.embedding_bag(rows, x, **way) for way in ways]
+    of_offsets = [F.embedding_bag(rows.flatten()[:8], x, begins, **way) for way in ways]
+    last = F.embedding_bag(
+        rows.flatten(), x, torch.tensor([0, 4, 9]), include_last_offset=True, per_sample_weights=x.flatten()[:9], mode="sum"
+    )
+    return weigh(*of_rows, *of_offsets, last)
+
+
 def is_of_one_element(x: Tensor) -> Tensor:
     return weigh(x).reshape(1, 1)
 
@@ -139,6 +162,8 @@ def writes_to_diagonals(x: Tensor) -> Tensor:
         puts_every_second,
         has_statistics,
         counts_and_repeats,
+        has_functions_of_statistics,
+        looks_bags_up,
         is_of_one_element,
         has_margins_of_labels,
     ],

@@ -368,7 +368,8 @@ def _reason(error: Exception) -> str:
     first = text.split("\n")[0] or type(error).__name__
     if isinstance(error, GuardOnDataDependentSymNode):
         what = "a branch, a shape, or a number as `int(x)` gives it, depends on what a tensor holds, which is not known before a step"
-        first = f"{what}: use torch.where, or torch.gather at the places that the tensor holds"
+        queue = "torch.cat([new, queue[:-len(new)]]) in the place of a queue with a pointer"
+        first = f"{what}: use torch.where, or torch.gather at the places that the tensor holds, or {queue}"
     if first.startswith("a leaf Variable that requires grad"):
         first = "it writes to a parameter, which the optimizer changes: compute with a changed copy of it"
     if isinstance(error, UncapturedHigherOrderOpError):

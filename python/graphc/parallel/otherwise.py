@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..command import Error
+from . import bags
 from .connectionist import ctc_loss
 
 
@@ -34,18 +35,6 @@ def _take(x: Tensor, index: Any) -> Any:
 
 def _is_number(part: Any) -> bool:
     return isinstance(part, Tensor) and part.dim() == 0 and part.dtype in (torch.int64, torch.int32)
-
-
-def _bags(x: Tensor, weight: Tensor, offsets: Tensor | None = None, max_norm: float | None = None, *given: Any, **options: Any) -> Any:
-    """Bags of as many rows each: PyTorch's own way has a list of where each begins."""
-    names = ("norm_type", "scale_grad_by_freq", "mode", "sparse", "per_sample_weights", "include_last_offset", "padding_idx")
-    own = dict(zip(names, given, strict=False)) | options
-    mode, padding, factors = own.get("mode", "mean"), own.get("padding_idx"), own.get("per_sample_weights")
-    if x.dim() != 2 or mode not in ("sum", "mean") or padding is not None or max_norm is not None or own.get("scale_grad_by_freq"):
-        return torch.nn.functional.embedding_bag(x, weight, offsets, max_norm, *given, **options)
-    rows = torch.nn.functional.embedding(x, weight)
-    rows = rows if factors is None else rows * factors.unsqueeze(-1)
-    return rows.sum(1) if mode == "sum" else rows.mean(1)
 
 
 def _scatter_masked(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
@@ -138,7 +127,7 @@ def _pack(*_: Any) -> Any:
 
 
 OTHERWISE: dict[Any, Any] = {
-    torch.nn.functional.embedding_bag: _bags, torch.nn.functional.one_hot: _one_hot, torch._VF._pack_padded_sequence: _pack,
+    **bags.OTHERWISE, torch.nn.functional.one_hot: _one_hot, torch._VF._pack_padded_sequence: _pack,
     Tensor.fill_diagonal_: _fill_diagonal, Tensor.__getitem__: _take, torch.nn.functional.ctc_loss: ctc_loss,
     **dict.fromkeys((torch.quantile, Tensor.quantile), _quantile), **dict.fromkeys((torch.cov, Tensor.cov), _covariance),
     **dict.fromkeys((torch.corrcoef, Tensor.corrcoef), _correlation),

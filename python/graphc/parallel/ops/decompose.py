@@ -6,6 +6,7 @@ What PyTorch takes apart by itself is not here. Formulas give the gradients that
 from __future__ import annotations
 
 import math
+from collections import ChainMap
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,8 @@ from torch import Tensor
 from torch._decomp import decomposition_table
 from torch.nn import functional
 
-from . import angles, exponentials, linear_algebra, scans, volumes
+from . import angles, distances, exponentials, linear_algebra, orders, scans, special_functions, volumes
+from .detach import detached
 from .exponentials import NEAR, log1p
 
 ATEN: Any = torch.ops.aten
@@ -23,22 +25,10 @@ MOST_FACTORS = 256
 """Elements of a dim of which a product is taken."""
 
 
-STEPS_UP = 6
-"""How far from 0 the gamma function's series is taken: its terms left out are less than 1e-8."""
-
-FAR = 100.0
-"""From here on it is taken where it is: products of steps would overflow."""
-
-
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """What each overload of an op is in terms of others; it may leave a call as it is by giving ``NotImplemented``."""
-    return _TABLE | angles.TABLE | exponentials.TABLE | linear_algebra.TABLE | scans.TABLE | volumes.TABLE
-
-
-def detached(x: Tensor) -> Tensor:
-    """The same numbers, of which nothing is learned, by the op that stays when ops are taken apart."""
-    found: Tensor = torch.ops.graphc.detach(x)
-    return found
+    parts = (angles, distances, exponentials, linear_algebra, orders, scans, special_functions, volumes)
+    return dict(ChainMap(_TABLE, *(part.TABLE for part in parts)))
 
 
 def hardsigmoid(x: Tensor) -> Tensor:
@@ -54,22 +44,6 @@ def hardswish(x: Tensor) -> Tensor:
 def tan(x: Tensor) -> Tensor:
     """The tangent of radians."""
     return torch.sin(x) / torch.cos(x)
-
-
-def log_gamma(x: Tensor) -> Tensor:
-    """The logarithm of the gamma function's size: by Stirling's series far from 0, to which its recursion and its reflection lead."""
-    above = torch.where(x < 0.5, 1.0 - x, x)
-    is_near = above < FAR
-    below, far = torch.ones_like(above), torch.where(is_near, above, 1.0)
-    for _ in range(STEPS_UP):
-        below, far = below * far, far + 1.0
-    far = torch.where(is_near, far, above)
-    below = torch.where(is_near, below, 1.0)
-    square = 1.0 / (far * far)
-    series = (1.0 / 12.0 - square * (1.0 / 360.0 - square * (1.0 / 1260.0))) / far
-    found = (far - 0.5) * torch.log(far) - far + 0.5 * math.log(2.0 * math.pi) + series - torch.log(below)
-    reflected = math.log(math.pi) - torch.log(torch.sin(math.pi * torch.where(x < 0.5, x, 0.5)).abs()) - found
-    return torch.where(x < 0.5, reflected, found)
 
 
 def is_nan(x: Tensor) -> Tensor:
@@ -166,61 +140,6 @@ def _bordered(x: Tensor, padding: Sequence[int], inside: Callable[[Tensor, int],
     return x
 
 
-def norm(x: Tensor, order: float = 2.0, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
-    """The norm over dims; where it is 0 nothing is learned."""
-    x = x if dtype is None else x.to(dtype)
-    dims = list(range(x.dim())) if dim is None else dim
-    if order == math.inf:
-        return torch.amax(x.abs(), dims, keepdim)
-    if order == -math.inf:
-        return torch.amin(x.abs(), dims, keepdim)
-    if order == 1:
-        return torch.sum(x.abs(), dims, keepdim)
-    if order == 0:
-        return torch.sum((x != 0).to(x.dtype), dims, keepdim)
-    powers = x * x if order == 2 else _power_of_size(x, order)
-    total = torch.sum(powers, dims, keepdim)
-    is_zero = total == 0.0
-    guarded = torch.where(is_zero, torch.ones_like(total), total)
-    root = torch.sqrt(guarded) if order == 2 else guarded.pow(1.0 / order)
-    return torch.where(is_zero, torch.zeros_like(total), root)
-
-
-def _power_of_size(x: Tensor, order: float) -> Tensor:
-    """A power of sizes; where it is below 1 its slope at 0 would be infinite, and nothing is learned there."""
-    if order >= 1:
-        return x.abs().pow(order)
-    is_zero = x == 0.0
-    return torch.where(is_zero, 0.0, torch.where(is_zero, 1.0, x.abs()).pow(order))
-
-
-def distances(x: Tensor, y: Tensor, order: float, mode: int | None) -> Tensor:
-    """The distance of each row to each other."""
-    return _size(x.unsqueeze(-2) - y.unsqueeze(-3), order)
-
-
-def _size(apart: Tensor, order: float) -> Tensor:
-    """The norm of the last dim; all elements that are as great as the greatest have its gradient, which those of a norm share."""
-    if order != math.inf:
-        return norm(apart, order, [-1])
-    sizes = apart.abs()
-    greatest = detached(torch.amax(sizes, [-1]))
-    return greatest + torch.where(sizes == greatest.unsqueeze(-1), sizes - detached(sizes), 0.0).sum(-1)
-
-
-def deviation(x: Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Tensor:
-    """The standard deviation over dims; where it is 0 nothing is learned."""
-    variance = torch.var(x, dim, correction=correction, keepdim=keepdim)
-    is_zero = variance == 0.0
-    return torch.where(is_zero, 0.0, torch.sqrt(torch.where(is_zero, 1.0, variance)))
-
-
-def deviation_and_mean(x: Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """The standard deviation over dims, and the mean."""
-    dims = list(range(x.dim())) if dim is None else dim
-    return deviation(x, dim, correction=correction, keepdim=keepdim), torch.mean(x, dims, keepdim)
-
-
 def binary_cross_entropy(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1) -> Tensor:
     """The loss of probabilities, whose logarithms are -100 and more; its gradient is bounded too, where one is 0 or 1."""
     known = detached(x)
@@ -229,39 +148,6 @@ def binary_cross_entropy(x: Tensor, target: Tensor, weight: Tensor | None = None
     losses = losses + slope * (x - known)
     losses = losses if weight is None else losses * weight
     return losses.mean() if reduction == 1 else losses.sum() if reduction == 2 else losses
-
-
-def greatest(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """The greatest of a dim, and where it is."""
-    return _extreme(x, torch.argmax(x, dim, keepdim=True), dim, keepdim)
-
-
-def least(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """The least of a dim, and where it is."""
-    return _extreme(x, torch.argmax(_negated(x), dim, keepdim=True), dim, keepdim)
-
-
-def _extreme(x: Tensor, places: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
-    values = torch.gather(x, dim, places)
-    return (values, places) if keepdim else (values.squeeze(dim), places.squeeze(dim))
-
-
-def place_of_least(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    """The index of the least of a dim, or of all."""
-    return torch.argmax(_negated(x), dim, keepdim)
-
-
-def _negated(x: Tensor) -> Tensor:
-    """What is greatest where x is least: numbers without a sign have no other."""
-    return -x if x.dtype.is_floating_point or x.dtype.is_signed else -x.to(torch.int64)
-
-
-def place_of_greatest(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-    """The index of the greatest of all; that of a dim is left as it is."""
-    if dim is not None:
-        return NotImplemented
-    found = torch.argmax(x.reshape(-1), 0)
-    return found.reshape([1] * x.dim()) if keepdim else found
 
 
 def any_of(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
@@ -374,44 +260,6 @@ def sinc(x: Tensor) -> Tensor:
     return torch.where(is_near, series, torch.sin(far) / far)
 
 
-def in_order(x: Tensor, place: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """The element that stands at a place when those of a dim are sorted, the least first, and where it was."""
-    if x.dim() == 0:
-        return x.clone(), torch.zeros_like(x, dtype=torch.int64)
-    values, places = torch.sort(x, stable=True, dim=dim)
-    found, at = values.narrow(dim, place, 1), places.narrow(dim, place, 1)
-    return (found, at) if keepdim else (found.squeeze(dim), at.squeeze(dim))
-
-
-def median(x: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """The element in the middle, of two the lesser one."""
-    return in_order(x, (x.shape[dim] - 1) // 2 if x.dim() > 0 else 0, dim, keepdim)
-
-
-def median_of_all(x: Tensor) -> Tensor:
-    """The element in the middle, of two the lesser one; those that are equal to it share its gradient."""
-    middle = median(x.reshape(-1))[0]
-    if not x.dtype.is_floating_point:
-        return middle
-    equal = torch.where(x == middle, x, -math.inf)
-    return torch.where(middle == middle, torch.amax(equal, list(range(x.dim()))), middle)
-
-
-def bucketize(x: Tensor, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
-    """How many boundaries lie below each element, which stand in their order; ``right`` counts equal ones too."""
-    below = boundaries <= x.unsqueeze(-1) if right else boundaries < x.unsqueeze(-1)
-    return below.sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
-
-
-def searched(boundaries: Tensor, x: Tensor, *, out_int32: bool = False, right: bool = False, side: Any = None, sorter: Any = None) -> Any:
-    """How many boundaries lie below each element: one row of them for all, or for each row its own."""
-    if sorter is not None:
-        return NotImplemented
-    return bucketize(
-        x, boundaries.unsqueeze(-2) if boundaries.dim() > 1 else boundaries, out_int32=out_int32, right=right or side == "right"
-    )
-
-
 def slice_scatter(x: Tensor, part: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Any:
     """Every so many elements of a dim in the place of what was there; a range is left as it is."""
     if step == 1:
@@ -435,13 +283,6 @@ def margins_of_labels(x: Tensor, target: Tensor, reduction: int) -> tuple[Tensor
     losses = torch.where(counted, missing, 0.0).sum([1, 2]) / rows.shape[1]
     found = losses.mean() if reduction == 1 else losses.sum() if reduction == 2 else losses.reshape(x.shape[:-1])
     return found, is_target.to(x.dtype).reshape(target.shape)
-
-
-def pair_distances(x: Tensor, order: float = 2.0) -> Tensor:
-    """The distance of each row to each that is behind it."""
-    pairs = [(row, column) for row in range(x.shape[0]) for column in range(row + 1, x.shape[0])]
-    first, second = (torch.cat([torch.arange(pair[at], pair[at] + 1, device=x.device) for pair in pairs]) for at in (0, 1))
-    return _size(torch.index_select(x, 0, first) - torch.index_select(x, 0, second), order)
 
 
 def exponential(x: Tensor, rate: float = 1.0, generator: Any = None) -> Tensor:
@@ -498,14 +339,8 @@ _TABLE: dict[Any, Callable[..., Any]] = {
     ATEN.uniform.default: uniform,
     ATEN.sinc.default: sinc,
     ATEN.hypot.default: lambda x, y: torch.sqrt(x.square() + y.square()),
-    ATEN.median.dim: median,
-    ATEN.median.default: median_of_all,
-    ATEN.kthvalue.default: lambda x, k, dim=-1, keepdim=False: in_order(x, k - 1, dim, keepdim),
-    ATEN.bucketize.Tensor: bucketize,
-    ATEN.searchsorted.Tensor: searched,
     ATEN.slice_scatter.default: slice_scatter,
     ATEN.multilabel_margin_loss_forward.default: margins_of_labels,
-    ATEN._pdist_forward.default: pair_distances,
     ATEN.exponential.default: exponential,
     **{getattr(ATEN.normal, name): normal for name in ("Tensor_Tensor", "Tensor_float", "float_Tensor")},
     ATEN.normal_functional.default: normal_like,
@@ -523,7 +358,6 @@ _TABLE: dict[Any, Callable[..., Any]] = {
     ATEN.hardsigmoid.default: hardsigmoid,
     ATEN.hardswish.default: hardswish,
     ATEN.tan.default: tan,
-    ATEN.lgamma.default: log_gamma,
     ATEN.isnan.default: is_nan,
     ATEN.isinf.default: is_infinite,
     ATEN.trunc.default: truncate,
@@ -538,17 +372,9 @@ _TABLE: dict[Any, Callable[..., Any]] = {
     ATEN.diagonal_scatter.default: diagonal_scatter,
     **{getattr(ATEN, f"reflection_pad{dims}d").default: reflection_pad for dims in (1, 2, 3)},
     **{getattr(ATEN, f"replication_pad{dims}d").default: replication_pad for dims in (1, 2, 3)},
-    ATEN.linalg_vector_norm.default: norm,
-    ATEN.std.correction: deviation,
-    ATEN.std_mean.correction: deviation_and_mean,
     ATEN.binary_cross_entropy.default: binary_cross_entropy,
-    ATEN._cdist_forward.default: distances,
     ATEN.max.default: lambda x: torch.amax(x, list(range(x.dim()))),
     ATEN.min.default: lambda x: torch.amin(x, list(range(x.dim()))),
-    ATEN.max.dim: greatest,
-    ATEN.min.dim: least,
-    ATEN.argmin.default: place_of_least,
-    ATEN.argmax.default: place_of_greatest,
     **{overload: any_of for overload in (ATEN.any.default, ATEN.any.dim, ATEN.any.dims)},
     **{overload: all_of for overload in (ATEN.all.default, ATEN.all.dim, ATEN.all.dims)},
     ATEN.prod.dim_int: product,

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .detach import detached
+
 ATEN: Any = torch.ops.aten
 
 MOST_COLUMNS = 128
@@ -166,12 +168,6 @@ def _factors(x: Tensor) -> tuple[Tensor, Tensor]:
 def _no_errors(x: Tensor) -> Tensor:
     """The number of the column that has no pivot: none."""
     return torch.zeros(x.shape[:-2], dtype=torch.int32, device=x.device)
-
-
-def detached(x: Tensor) -> Tensor:
-    """The same numbers, of which nothing is learned."""
-    found: Tensor = torch.ops.graphc.detach(x)
-    return found
 
 
 TABLE: dict[Any, Callable[..., Any]] = {

@@ -10,7 +10,7 @@ import torch
 from ..text import Value
 from .call import Call, Result, Unsupported
 
-MASK = "how much a mask takes depends on its content: use torch.where"
+MASK = "how much a mask takes depends on its content: use torch.where, or let the mask be known, of tensors that are not in the batch"
 """Why a mask is no index."""
 
 
