@@ -327,6 +327,17 @@ def test_batches_of_other_shapes_train_the_same_weights(world: int, strategy: st
         assert world == 1 or "`batch.0` is f32[3, 12] on rank 1 and f32[2, 12] on rank 0: let all ranks have batches of one shape" in said
 
 
+def test_weights_that_are_frozen_later_are_refused_and_autocast_is_warned_of() -> None:
+    model, optimizer, batches = CASES["mlp"].begin()
+    parallel = graphc.parallelize(model, batches[0], loss=CASES["mlp"].loss, optimizer=optimizer)
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.warns(UserWarning, match="give parallelize precision='bf16'"):
+        parallel.step(batches[0])
+    next(model.parameters()).requires_grad_(False)
+    said = r"requires_grad of `0\.weight` has changed, .*: update_module\(\) and give the model to parallelize again"
+    with pytest.raises(graphc.Error, match=said):
+        parallel.step(batches[0])
+
+
 class Noisy(nn.Module):
     """What differs between training and evaluation."""
 

@@ -168,6 +168,7 @@ def test_models_and_losses_that_are_none_are_refused(wrong: Callable[[Any], dict
     ("make", "said"),
     [
         (torch.optim.Adagrad, "parallelize takes no optimizer Adagrad: use"),
+        (torch.optim.LBFGS, "parallelize takes no optimizer LBFGS: use"),
         (lambda parameters: torch.optim.Adam(parameters, amsgrad=True), "graphc has no optimizer with amsgrad"),
         (lambda _: torch.optim.SGD([nn.Parameter(torch.ones(1))]), "a parameter that the model has not"),
     ],

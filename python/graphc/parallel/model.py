@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from os import PathLike
 from typing import Any
@@ -93,6 +94,11 @@ def parallelize(
     return Parallel(Shapes(job, job.plan_training(example_batch, whole, optimizer), whole, optimizer))
 
 
+def _trained_by(optimizer: Optimizer) -> frozenset[int]:
+    """The identities of the parameters that an optimizer changes."""
+    return frozenset(id(parameter) for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad)
+
+
 def _options(accumulate: int, max_norm: float | None, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of ``graphc compile``, under its own names."""
     found = dict(options)
@@ -125,7 +131,8 @@ class Parallel:
         """Whether a call with a batch makes a step of training."""
         self._names, self._shapes, self._found = job.names, shapes, found
         self._rank, self._world = job.rank, job.world
-        self._first = Settings.of(optimizer, "lr_schedule" in job.options)
+        self._first, self._trained = Settings.of(optimizer, "lr_schedule" in job.options), _trained_by(optimizer)
+        self._is_cast = "precision" in job.options
         self._states = OptimizerState(self.session, optimizer, self._names)
         self._counted, self._per_pass = found.counted, found.translation.counters
         self._ready = found.has_weights
@@ -320,6 +327,12 @@ class Parallel:
         """The optimizer's numbers of now, which the plans take for theirs."""
         now = Settings.of(self.optimizer, self._first.scheduled)
         now.check_after(self._first)
+        for changed in _trained_by(self.optimizer) ^ self._trained:
+            name = self._names.get(changed, "a parameter")
+            advice = "update_module() and give the model to parallelize again"
+            raise Error(f"requires_grad of `{name}` has changed, but which weights are trained is part of the plan: {advice}")
+        if not self._is_cast and any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")):
+            warnings.warn("torch.autocast changes nothing of a plan: give parallelize precision='bf16'", stacklevel=4)
         return now.of_variables(self.optimizer, self._names, self._found.translation.variables)
 
     def _content(self, name: str) -> Tensor:

@@ -99,6 +99,8 @@ class Settings:
 
 
 def _own(optimizer: Optimizer, group: Mapping[str, Any]) -> dict[str, Any]:
+    if type(optimizer) not in (SGD, Adam, AdamW, RMSprop):
+        raise Error(f"parallelize takes no optimizer {type(optimizer).__name__}: use torch.optim.SGD, Adam, AdamW or RMSprop")
     shared = {"lr": float(group["lr"]), "weight_decay": float(group["weight_decay"])}
     if type(optimizer) is SGD:
         momentum = float(group["momentum"])
@@ -109,12 +111,10 @@ def _own(optimizer: Optimizer, group: Mapping[str, Any]) -> dict[str, Any]:
         first, second = group["betas"]
         betas = {"beta1": float(first), "beta2": float(second), "eps": float(group["eps"])}
         return {"optimizer": "adamw" if decoupled else "adam", **shared, **betas}
-    if type(optimizer) is RMSprop:
-        alpha, momentum = float(group["alpha"]), float(group["momentum"])
-        kinds = {"centered": True} if group["centered"] else {}
-        moving = {"momentum": momentum} if momentum else {}
-        return {"optimizer": "rmsprop", **shared, "alpha": alpha, "eps": float(group["eps"]), **kinds, **moving}
-    raise Error(f"parallelize takes no optimizer {type(optimizer).__name__}: use torch.optim.SGD, Adam, AdamW or RMSprop")
+    alpha, momentum = float(group["alpha"]), float(group["momentum"])
+    kinds = {"centered": True} if group["centered"] else {}
+    moving = {"momentum": momentum} if momentum else {}
+    return {"optimizer": "rmsprop", **shared, "alpha": alpha, "eps": float(group["eps"]), **kinds, **moving}
 
 
 def _groups(optimizer: Optimizer, names: Mapping[int, str], variables: frozenset[str], scheduled: bool) -> list[str]:
