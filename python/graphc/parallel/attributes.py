@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..command import Error
 from .known import MOST_ELEMENTS, content
 
 PLAIN = (int, float, str, type(None), torch.Size)
@@ -78,7 +79,11 @@ def _put_back(part: nn.Module, attributes: Mapping[str, Any], buffers: Mapping[s
 
 
 def _write_to(part: nn.Module, buffers: Mapping[str, Tensor | None]) -> None:
-    """Writes what stands in the place of buffers into these."""
+    """Writes what stands in the place of buffers into these.
+
+    Raises:
+        Error: where it depends on a batch or on weights, and is of another shape or type.
+    """
     for key, own in buffers.items():
         now = part._buffers.get(key)
         if now is own or own is None:
@@ -86,6 +91,9 @@ def _write_to(part: nn.Module, buffers: Mapping[str, Tensor | None]) -> None:
         if now is not None and now.shape == own.shape and now.dtype == own.dtype:
             with torch.no_grad():
                 own.copy_(now)
+        elif now is not None and content(now) is None:
+            was, found = (f"{of.dtype}{list(of.shape)}" for of in (own, now))
+            raise Error(f"the model puts {found} in the place of its buffer `{key}`, which is {was}: let it be of one shape at each step")
         part._buffers[key] = own
 
 

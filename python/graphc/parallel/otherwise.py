@@ -109,6 +109,13 @@ def _correlation(x: Tensor) -> Tensor:
     return torch.clamp(covariance / deviations[:, None] / deviations[None], -1.0, 1.0)
 
 
+def _lstm(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Hidden states of an LSTM, and the last ones with their cells: without content PyTorch 2.11 gives these two a dim too many."""
+    found, *last = torch._VF.lstm(*given)
+    hidden, cells = (part.squeeze(1) if part.dim() == 4 else part for part in last)
+    return found, hidden, cells
+
+
 def _one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
     """As many columns as there are classes. Without their number PyTorch's own way takes that of a batch."""
     if num_classes < 0:
@@ -127,7 +134,7 @@ def _pack(*_: Any) -> Any:
 
 
 OTHERWISE: dict[Any, Any] = {
-    **bags.OTHERWISE, torch.nn.functional.one_hot: _one_hot, torch._VF._pack_padded_sequence: _pack,
+    **bags.OTHERWISE, torch.nn.functional.one_hot: _one_hot, torch._VF._pack_padded_sequence: _pack, torch._VF.lstm: _lstm,
     Tensor.fill_diagonal_: _fill_diagonal, Tensor.__getitem__: _take, torch.nn.functional.ctc_loss: ctc_loss,
     **dict.fromkeys((torch.quantile, Tensor.quantile), _quantile), **dict.fromkeys((torch.cov, Tensor.cov), _covariance),
     **dict.fromkeys((torch.corrcoef, Tensor.corrcoef), _correlation),
