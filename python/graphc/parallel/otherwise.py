@@ -123,6 +123,16 @@ def _one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
     return torch.nn.functional.one_hot(x, num_classes)
 
 
+def _gradients(*_: Any, **__: Any) -> Any:
+    """Gradients in the middle of a step.
+
+    Raises:
+        Error: always.
+    """
+    advice = "write the derivative down, or take a difference of two values"
+    raise Error(f"the model takes gradients itself (torch.autograd.grad), and a plan has those of its loss alone: {advice}")
+
+
 def _pack(*_: Any) -> Any:
     """Rows of a batch one after the other, as long as each is.
 
@@ -135,6 +145,7 @@ def _pack(*_: Any) -> Any:
 
 OTHERWISE: dict[Any, Any] = {
     **bags.OTHERWISE, torch.nn.functional.one_hot: _one_hot, torch._VF._pack_padded_sequence: _pack, torch._VF.lstm: _lstm,
+    **dict.fromkeys((torch.autograd.grad, Tensor.backward, torch.autograd.backward), _gradients),
     Tensor.fill_diagonal_: _fill_diagonal, Tensor.__getitem__: _take, torch.nn.functional.ctc_loss: ctc_loss,
     **dict.fromkeys((torch.quantile, Tensor.quantile), _quantile), **dict.fromkeys((torch.cov, Tensor.cov), _covariance),
     **dict.fromkeys((torch.corrcoef, Tensor.corrcoef), _correlation),

@@ -109,11 +109,20 @@ def _polynomial(x: Tensor, factors: Sequence[float]) -> Tensor:
     return found
 
 
+def angle(x: Tensor) -> Tensor:
+    """The angle of complex numbers to the real ones above 0, and of real ones 0 or half a turn."""
+    if not x.is_complex():
+        return torch.where(x < 0, math.pi, torch.where(x == x, 0.0, x))
+    parts = torch.view_as_real(x)
+    return torch.atan2(parts[..., 1], parts[..., 0])
+
+
 TABLE: dict[Any, Callable[..., Any]] = {
     ATEN.asin.default: asin,
     ATEN.acos.default: acos,
     ATEN.atan.default: atan,
     ATEN.atan2.default: atan2,
+    ATEN.angle.default: angle,
     ATEN.asinh.default: asinh,
     ATEN.acosh.default: acosh,
     ATEN.erfc.default: erfc,

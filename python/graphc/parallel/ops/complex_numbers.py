@@ -10,8 +10,11 @@ from torch import Tensor
 from torch.fx import Node
 
 from ..text import Value, Writer
-from . import elementwise, movement, reduce
+from . import elementwise, movement, products, reduce
 from .call import Call, Unsupported
+
+MOST_FACTORS = 8
+"""The greatest power that is taken by products."""
 
 COMPLEX = torch.complex64
 """The element type that is taken apart."""
@@ -89,11 +92,28 @@ def multiply(call: ComplexCall) -> Pair:
     return product(call.writer, call.pair("self"), call.pair("other"))
 
 
-def product(writer: Writer, x: Pair, y: Pair) -> Pair:
-    """(a + bi) (c + di) = (ac - bd) + (ad + bc) i."""
+def matmul(call: ComplexCall) -> Pair:
+    """The product of matrices, of which there are four."""
+    x, y = call.pair("self"), call.pair(products.second_of(call))
+    return product(call.writer, x, y, lambda a, b: products.matrix_product(call, a, b))
+
+
+def power(call: ComplexCall) -> Pair:
+    """A whole power, by products."""
+    exponent, x = call.number("exponent"), call.pair("self")
+    if exponent is None or exponent not in range(1, MOST_FACTORS + 1):
+        raise Unsupported(f"graphc has whole powers from 1 to {MOST_FACTORS} of complex numbers")
+    found = x
+    for _ in range(int(exponent) - 1):
+        found = product(call.writer, found, x)
+    return found
+
+
+def product(writer: Writer, x: Pair, y: Pair, multiply: Callable[[Value, Value], Value] | None = None) -> Pair:
+    """(a + bi) (c + di) = (ac - bd) + (ad + bc) i, element by element where nothing else is said."""
 
     def times(a: Value, b: Value) -> Value:
-        return writer.binary("mul", a, b)
+        return multiply(a, b) if multiply is not None else writer.binary("mul", a, b)
 
     real = writer.binary("sub", times(x.real, y.real), times(x.imaginary, y.imaginary))
     return Pair(real, writer.binary("add", times(x.real, y.imaginary), times(x.imaginary, y.real)))
@@ -102,8 +122,17 @@ def product(writer: Writer, x: Pair, y: Pair) -> Pair:
 def divide(call: ComplexCall) -> Pair:
     """A product with the conjugate, by the square of the divisor's size."""
     call.require("rounding_mode", None)
-    writer, divisor = call.writer, call.pair("other")
-    found = product(writer, call.pair("self"), _conjugate(writer, divisor))
+    return _quotient(call.writer, call.pair("self"), call.pair("other"))
+
+
+def reciprocal(call: ComplexCall) -> Pair:
+    """One by a number."""
+    one = call.writer.full(torch.float32, (), 1.0)
+    return _quotient(call.writer, real_pair(call.writer, one), call.pair("self"))
+
+
+def _quotient(writer: Writer, x: Pair, divisor: Pair) -> Pair:
+    found = product(writer, x, _conjugate(writer, divisor))
     size = _squared(writer, divisor)
     return Pair(writer.binary("div", found.real, size), writer.binary("div", found.imaginary, size))
 
@@ -149,7 +178,15 @@ def of_parts(call: ComplexCall) -> Pair:
 
 def polar(call: ComplexCall) -> Pair:
     """Of a size and an angle."""
-    writer, length, angle = call.writer, call.tensor("abs"), call.tensor("angle")
+    return _turned(call.writer, call.tensor("abs"), call.tensor("angle"))
+
+
+def exponential(call: ComplexCall) -> Pair:
+    """Of the size that the real part says, and with the imaginary part for an angle."""
+    return _turned(call.writer, call.writer.unary("exp", call.pair("self").real), call.pair("self").imaginary)
+
+
+def _turned(writer: Writer, length: Value, angle: Value) -> Pair:
     parts = [writer.binary("mul", length, writer.unary(function, angle)) for function in ("cos", "sin")]
     return Pair(*parts)
 
@@ -160,14 +197,14 @@ def cast(call: ComplexCall) -> Value | Pair:
     return x if call.result.dtype == COMPLEX else call.writer.cast(x.real, call.dtype)
 
 
-def added(handler: Callable[[Call], object], call: ComplexCall) -> Pair:
+def added(function: str, call: ComplexCall) -> Pair:
     """A sum or a difference, of which one may be a number."""
-    for name in ("self", "other"):
-        if not isinstance(call.arguments[name], Node):
-            raise Unsupported("graphc adds complex tensors alone: make the number one")
-    found = call.each(handler)
-    assert isinstance(found, Pair), "it has one result"
-    return found
+    writer, alpha = call.writer, complex(call["alpha"])
+    if alpha.imag != 0.0:
+        raise Unsupported(f"graphc has it with a real alpha, not {call['alpha']}")
+    x, y = call.pair("self"), call.pair("other")
+    pairs = ((x.real, y.real), (x.imaginary, y.imaginary))
+    return Pair(*(writer.binary(function, a, writer.scale(b, alpha.real)) for a, b in pairs))
 
 
 def _parts(handler: Callable[[Call], object]) -> Handler:
@@ -181,10 +218,14 @@ KEPT = {name: elementwise.TABLE[name] for name in ALIKE}
 
 TABLE: dict[str, Handler] = {
     **{name: _parts(handler) for name, handler in (MOVED | SUMMED | KEPT).items()},
-    "add": lambda call: added(elementwise.add, call),
-    "sub": lambda call: added(elementwise.subtract, call),
+    "add": lambda call: added("add", call),
+    "sub": lambda call: added("sub", call),
     "mul": multiply,
     "div": divide,
+    "reciprocal": reciprocal,
+    "pow": power,
+    "exp": exponential,
+    **{name: matmul for name in ("matmul", "mm", "bmm", "mv", "dot")},
     "_conj": conjugate,
     "conj_physical": conjugate,
     "abs": size,

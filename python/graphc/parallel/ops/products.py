@@ -23,13 +23,19 @@ def linear(call: Call) -> Value:
 
 def matmul(call: Call) -> Value:
     """A matrix product; a vector is a row on the left and a column on the right."""
-    writer, a, b = call.writer, call.tensor("self"), call.tensor(_second(call))
+    return matrix_product(call, call.tensor("self"), call.tensor(second_of(call)))
+
+
+def matrix_product(call: Call, a: Value, b: Value) -> Value:
+    """The product of these, in the shape of a call's result."""
+    writer = call.writer
     rows = a if a.rank > 1 else writer.reshape(a, (1, *a.shape))
     columns = b if b.rank > 1 else writer.reshape(b, (*b.shape, 1))
     return writer.reshape(writer.matmul(rows, columns), call.shape)
 
 
-def _second(call: Call) -> str:
+def second_of(call: Call) -> str:
+    """What a product calls its second operand."""
     return next(name for name in ("other", "mat2", "vec", "tensor") if name in call.arguments)
 
 
