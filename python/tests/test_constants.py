@@ -79,7 +79,7 @@ class Counting(nn.Module):
 
 
 def test_a_constant_that_a_step_changes_is_refused() -> None:
-    refuse(Counting(), "Constant model.steps is mutated in the forward method. Pls register it as buffer")
+    refuse(Counting(), r"it writes to a tensor that it keeps and that is no buffer: register it \(register_buffer\)")
 
 
 class Complex(nn.Module):

@@ -14,6 +14,7 @@ from test_gradients import refuse
 from torch import Tensor, nn
 
 import graphc
+from graphc.parallel.capture import IS_EARLY
 
 pytestmark = pytest.mark.usefixtures("exporter", "command")
 
@@ -58,6 +59,11 @@ def converts_to_the_same(model: Teaching) -> None:
 @pytest.mark.parametrize("follow", [replaces_data, writes_to_data, writes_in_place, converts_to_the_same])
 def test_frozen_parameters_follow_as_they_do_in_pytorch(follow: Callable[[Any], None]) -> None:
     model = Teaching(follow)
+    if IS_EARLY and follow is not converts_to_the_same:
+        refuse(
+            model, "writes to a parameter, and PyTorch before 2.7 captures no frozen ones that change: update it, or let them be buffers"
+        )
+        return
     plain = copy.deepcopy(model)
     optimizer, expected = torch.optim.SGD(plain.parameters(), lr=0.1), []
     for _ in range(4):

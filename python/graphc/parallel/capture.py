@@ -45,6 +45,12 @@ PREFIX = "model."
 FOLDER = os.path.join(os.path.dirname(__file__), "")
 """Where this file is, and whatever else of graphc runs while a model is captured."""
 
+IS_EARLY = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 7)
+"""Whether this is a PyTorch whose captures are made, and limited, in another way."""
+
+VIEWS = ("aten.view_as.default", "aten.alias.default", "aten.view.default", "graphc.detach.default")
+"""Ops that give the same elements."""
+
 KEPT = [
     "linear.default",
     "matmul.default",
@@ -186,9 +192,8 @@ def capture(traced: Traced | Predicted, batch: Any) -> ExportedProgram:
     Raises:
         Error: where PyTorch cannot export it, with the line where it stands.
     """
-    # Until 2.7 what `export` gives is not fit to be trained.
-    early = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 7)
-    exporter = torch.export.export_for_training if early else torch.export.export
+    # Before 2.7 what `export` gives is not fit to be trained.
+    exporter = torch.export.export_for_training if IS_EARLY else torch.export.export
     table = torch.export.default_decompositions()
     for name in KEPT:
         packet, overload = name.split(".")
@@ -202,6 +207,8 @@ def capture(traced: Traced | Predicted, batch: Any) -> ExportedProgram:
             program: ExportedProgram = exporter(traced, (batch,), strict=False)
             for module in [part for part in program.graph_module.modules() if isinstance(part, GraphModule)]:
                 mark_detached(module)
+                if IS_EARLY:
+                    _check_frozen_stay(module)
             whole: ExportedProgram = program.run_decompositions(table)
             name_loss(whole, traced.losses[0] if isinstance(traced, Traced) else None)
             return whole
@@ -345,6 +352,22 @@ def _check_not_written(node: Node) -> None:
             raise Error(f"{place_of(user)} writes to a tensor that was detached: detach a clone of it")
 
 
+def _check_frozen_stay(module: GraphModule) -> None:
+    """Checks that nothing is written to a parameter, which PyTorch before 2.7 cannot capture even of frozen ones.
+
+    Raises:
+        Error: where something is.
+    """
+    for node in module.graph.nodes:
+        if str(node.target).split(".")[-2:][0].endswith("_"):
+            source = node.args[0]
+            while isinstance(source, Node) and str(source.target) in VIEWS:
+                source = source.args[0]
+            if isinstance(source, Node) and source.op == "placeholder" and source.name.startswith("p_"):
+                advice = "update it, or let them be buffers"
+                raise Error(f"{place_of(node)} writes to a parameter, and PyTorch before 2.7 captures no frozen ones that change: {advice}")
+
+
 def place_of(node: Node) -> str:
     """The op of a node, and the line of the model where it stands."""
     op = str(node.target)
@@ -372,6 +395,8 @@ def _reason(error: Exception) -> str:
         first = f"{what}: use torch.where, or torch.gather at the places that the tensor holds, or {queue}"
     if first.startswith("a leaf Variable that requires grad"):
         first = "it writes to a parameter, which the optimizer changes: compute with a changed copy of it"
+    if "is mutated in the forward method" in first or "to have an entirely functional graph" in first:
+        first = "it writes to a tensor that it keeps and that is no buffer: register it (register_buffer)"
     if isinstance(error, UncapturedHigherOrderOpError):
         first = "this is a branch or a loop that depends on data, which graphc has not: leave it out of the model"
     return _placed(first, error, re.findall(r'File "([^"]+)", line (\d+), in \S+', text))
