@@ -343,9 +343,14 @@ def _detach_item(module: GraphModule, item: Node) -> None:
     item.replace_all_uses_with(detached, delete_user_cb=lambda user: user is not detached)
 
 
+def _writes(node: Node) -> bool:
+    """Whether an op writes to its first argument."""
+    return str(node.target).split(".")[-2:][0].endswith("_")
+
+
 def _check_not_written(node: Node) -> None:
     for user in node.users:
-        if str(user.target).split(".")[-2:][0].endswith("_") and user.args[0] is node:
+        if _writes(user) and user.args[0] is node:
             source = node.args[0]
             if isinstance(source, Node) and source.op == "placeholder" and source.name.startswith("p_"):
                 raise Error(f"{place_of(user)} writes to a parameter, which the optimizer changes: compute with a changed copy of it")
@@ -359,7 +364,7 @@ def _check_frozen_stay(module: GraphModule) -> None:
         Error: where something is.
     """
     for node in module.graph.nodes:
-        if str(node.target).split(".")[-2:][0].endswith("_"):
+        if _writes(node):
             source = node.args[0]
             while isinstance(source, Node) and str(source.target) in VIEWS:
                 source = source.args[0]

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import FunctionType
 from typing import Any
 
 import torch.distributed as dist
@@ -50,7 +51,7 @@ def world_of_one() -> Iterator[None]:
     if not dist.is_available():
         yield
         return
-    found = [(module, name, own, other) for own, other in _stand_ins() for module, name in _holders(own)]
+    found = _replaced(_stand_ins())
     forward = nn.SyncBatchNorm.forward
     for module, name, _, other in found:
         setattr(module, name, other)
@@ -63,14 +64,15 @@ def world_of_one() -> Iterator[None]:
         nn.SyncBatchNorm.forward = forward  # type: ignore[method-assign]
 
 
-def _holders(own: Any) -> list[tuple[Any, str]]:
-    """The modules that have a function, and their names for it: the user's, and those of PyTorch where users find it."""
+def _replaced(stand_ins: Mapping[Any, Callable[..., Any]]) -> list[tuple[Any, str, Any, Callable[..., Any]]]:
+    """The modules that have such a function, their names for it, and what stands for it: the user's, and PyTorch's where users find it."""
     modules: list[tuple[str, Any]] = list(sys.modules.items())
     users = [module for path, module in modules if not path.startswith(("torch.", "graphc.")) or path.startswith("torch.distributed")]
-    return [(module, name) for module in users for name, value in list(getattr(module, "__dict__", {}).items()) if value is own]
+    held = [(module, name, value) for module in users for name, value in list(getattr(module, "__dict__", {}).items())]
+    return [(*at, stand_ins[at[2]]) for at in held if type(at[2]) is FunctionType and at[2] in stand_ins]
 
 
-def _stand_ins() -> list[tuple[Any, Callable[..., Any]]]:
+def _stand_ins() -> dict[Any, Callable[..., Any]]:
     """What stands for each function in a world of one rank."""
     size, rank = dist.get_world_size, dist.get_rank
     ranks = size() if dist.is_initialized() else 1
@@ -118,8 +120,8 @@ def _stand_ins() -> list[tuple[Any, Callable[..., Any]]]:
         functional.reduce_scatter_tensor: lambda self, **_: self.clone(),
     }
     others = [dist.send, dist.recv, dist.isend, dist.irecv, dist.gather, dist.scatter, dist.new_group, dist.broadcast_object_list]
-    found = [(own, of_world(own, other)) for own, other in {**in_place, **with_gradients}.items()]
-    return found + [(own, _refuser(own.__name__)) for own in others]
+    found = {own: of_world(own, other) for own, other in {**in_place, **with_gradients}.items()}
+    return found | {own: _refuser(own.__name__) for own in others}
 
 
 def _refuser(name: str) -> Callable[..., Any]:

@@ -6,11 +6,13 @@ Polynomials are those of Cephes (Moshier, `asinf`, `atanf`) and of Numerical Rec
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from .polynomials import polynomial
 
 ATEN: Any = torch.ops.aten
 
@@ -45,7 +47,7 @@ def _of_half(x: Tensor) -> tuple[Tensor, Tensor]:
     is_far = size > 0.5
     square = torch.where(is_far, 0.5 * (1.0 - size), size * size)
     root = torch.where(is_far, torch.sqrt(torch.where(is_far, square, 1.0)), size)
-    return _polynomial(square, ARCSINE) * square * root + root, is_far
+    return polynomial(square, ARCSINE) * square * root + root, is_far
 
 
 def atan(x: Tensor) -> Tensor:
@@ -56,7 +58,7 @@ def atan(x: Tensor) -> Tensor:
     own = torch.where(is_near, size, turned)
     base = torch.where(is_near, 0.0, torch.where(is_far, 0.5 * math.pi, 0.25 * math.pi))
     square = own * own
-    found = base + (_polynomial(square, ARCTANGENT) * square * own + own)
+    found = base + (polynomial(square, ARCTANGENT) * square * own + own)
     return torch.where(x < 0, -found, found)
 
 
@@ -94,19 +96,12 @@ def erfc(x: Tensor) -> Tensor:
     is_far = x > 0.5
     far = torch.where(is_far, x, 1.0)
     part = 1.0 / (1.0 + 0.5 * far)
-    return torch.where(is_far, part * torch.exp(_polynomial(part, REST) - far * far), 1.0 - torch.erf(x))
+    return torch.where(is_far, part * torch.exp(polynomial(part, REST) - far * far), 1.0 - torch.erf(x))
 
 
 def _size(x: Tensor) -> Tensor:
     """The absolute value, with a gradient at 0."""
     return torch.where(x < 0, -x, x)
-
-
-def _polynomial(x: Tensor, factors: Sequence[float]) -> Tensor:
-    found = torch.full_like(x, factors[0])
-    for factor in factors[1:]:
-        found = found * x + factor
-    return found
 
 
 def angle(x: Tensor) -> Tensor:

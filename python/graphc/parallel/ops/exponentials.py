@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .polynomials import polynomial
+
 ATEN: Any = torch.ops.aten
 
 NEAR = 0.1
@@ -28,10 +30,7 @@ def expm1(x: Tensor) -> Tensor:
 def _near_zero(x: Tensor, far: Tensor, factors: Sequence[float]) -> Tensor:
     """A power series in x without a constant, where x is so near to 0 that these factors are enough for float32; else ``far``."""
     near = torch.clamp(x, -NEAR, NEAR)
-    series = torch.full_like(near, factors[-1])
-    for factor in reversed(factors[:-1]):
-        series = series * near + factor
-    return torch.where(x.abs() < NEAR, series * near, far)
+    return torch.where(x.abs() < NEAR, polynomial(near, factors[::-1]) * near, far)
 
 
 def elu(x: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Tensor:

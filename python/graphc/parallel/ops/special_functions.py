@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .detach import detached
+from .polynomials import polynomial
 
 ATEN: Any = torch.ops.aten
 
@@ -64,20 +65,13 @@ def inverse_error_function(x: Tensor) -> Tensor:
     known = detached(x)
     depth = -torch.log((1.0 - known) * (1.0 + known))
     is_near = depth < 5.0
-    near = _polynomial(torch.where(is_near, depth, 0.0) - 2.5, NEAR_MIDDLE)
-    far = _polynomial(torch.sqrt(torch.where(is_near, 5.0, depth)) - 3.0, NEAR_ENDS)
+    near = polynomial(torch.where(is_near, depth, 0.0) - 2.5, NEAR_MIDDLE)
+    far = polynomial(torch.sqrt(torch.where(is_near, 5.0, depth)) - 3.0, NEAR_ENDS)
     is_end = known.abs() == 1.0
     found = torch.where(is_end, known * math.inf, torch.where(is_near, near, far) * known)
     # Its slope is one over that of the error function.
     slope = 0.5 * math.sqrt(math.pi) * torch.exp(torch.where(is_end, 0.0, found).square())
     return found + (x - known) * detached(slope)
-
-
-def _polynomial(x: Tensor, factors: Sequence[float]) -> Tensor:
-    found = torch.full_like(x, factors[0])
-    for factor in factors[1:]:
-        found = found * x + factor
-    return found
 
 
 def has_sign(x: Tensor) -> Tensor:
