@@ -41,7 +41,7 @@ class Attributes:
             yield
             for name, part in parts.items():
                 attributes, buffers = before[name]
-                _write_to(part, buffers)
+                _write_to(name, part, buffers)
                 # Buffers that are new are kept as attributes are.
                 new = {key: value for key, value in part._buffers.items() if buffers.get(key) is None and value is not None}
                 for key, value in (_own(part) | new).items():
@@ -78,7 +78,7 @@ def _put_back(part: nn.Module, attributes: Mapping[str, Any], buffers: Mapping[s
     part.__dict__.update(attributes)
 
 
-def _write_to(part: nn.Module, buffers: Mapping[str, Tensor | None]) -> None:
+def _write_to(name: str, part: nn.Module, buffers: Mapping[str, Tensor | None]) -> None:
     """Writes what stands in the place of buffers into these.
 
     Raises:
@@ -93,7 +93,8 @@ def _write_to(part: nn.Module, buffers: Mapping[str, Tensor | None]) -> None:
                 own.copy_(now)
         elif now is not None and content(now) is None:
             was, found = (f"{of.dtype}{list(of.shape)}" for of in (own, now))
-            raise Error(f"the model puts {found} in the place of its buffer `{key}`, which is {was}: let it be of one shape at each step")
+            full, advice = f"{name}.{key}".removeprefix("."), "let it be of one shape at each step"
+            raise Error(f"the model puts {found} in the place of its buffer `{full}`, which is {was}: {advice}")
         part._buffers[key] = own
 
 

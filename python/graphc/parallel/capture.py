@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import linecache
 import logging
@@ -386,8 +387,8 @@ def place_of(node: Node) -> str:
 
 
 def _is_of_user(file: str) -> bool:
-    """Whether a file is neither PyTorch's nor of this folder, and lies somewhere at all."""
-    return "/torch/" not in file and not file.startswith(FOLDER) and not file.startswith("<")
+    """Whether a file is neither PyTorch's nor of this folder nor what stands between them, and lies somewhere at all."""
+    return "/torch/" not in file and not file.startswith((FOLDER, "<")) and file != contextlib.__file__
 
 
 def _reason(error: Exception) -> str:
