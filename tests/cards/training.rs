@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::machine::{Machine, arguments, checked, near};
 use crate::support;
-use crate::support::{Reference, losses, reference, training};
+use crate::support::{Reference, calibrated, losses, reference, training};
 use graphc::prelude::*;
 use graphc_compiler::cluster::parse_cluster;
 use graphc_ir::mesh::DeviceKind;
@@ -356,7 +356,9 @@ fn a_card_is_measured() {
     let file = machine.file("card.toml");
     let mut args = vec!["calibrate", "--device", "cuda", "--ranks", "1", "-o", &file];
     args.extend((!everything()).then_some("--quick"));
-    let output = machine.succeeds(args);
+    let output = calibrated(|| machine.command(&args).output().expect("graphc starts"));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(!stderr.contains("gpu double"), "{stderr}");
     let shown = String::from_utf8_lossy(&output.stdout).into_owned();
     for word in
         ["of a recorded step", "chains", "cross entropy", "matmul bf16", "odd rows", "backward"]

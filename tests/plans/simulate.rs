@@ -1,5 +1,5 @@
-//! `graphc simulate` judges a plan on its own and on other machines, `graphc calibrate` describes this one, and the
-//! example `training_table` holds predictions against measured training steps.
+//! `graphc simulate` judges a plan on its own and on other machines, and the example `training_table` holds predictions
+//! against measured training steps.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -223,26 +223,6 @@ fn a_trace_has_a_row_for_each_stage_and_stream() {
     }
 }
 
-#[test]
-fn this_machine_becomes_a_cluster_that_plans() {
-    let folder = tempfile::tempdir().expect("a scratch folder");
-    let file = folder.path().join("here.toml");
-    let file = file.to_str().expect("UTF-8");
-    let shown = succeeds(["calibrate", "--quick", "--ranks", "2", "-o", file]);
-    for word in ["launch", "memory", "attention", "matmul f32", "all-reduce", "link"] {
-        assert!(shown.contains(word), "`{word}` in {shown}");
-    }
-    let path = plan(folder.path(), &["--mesh", "2", "--cluster", file]);
-    let value = read(&succeeds(["simulate", path.to_str().expect("UTF-8"), "--format", "json"]));
-    assert_eq!(value["cluster"], "calibrated");
-    assert!(number(&value, "step_seconds") > 0.0);
-    assert!(fails(["calibrate", "--ranks", "0"]).contains("--ranks"));
-    let output = support::graphc(["calibrate", "--quick", "--ranks", "1", "-o", file]);
-    let notes = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success() && notes.contains("links between ranks"), "{notes}");
-    assert!(plan(folder.path(), &["--mesh", "2", "--cluster", file]).exists());
-}
-
 /// Figures of two ranks at once are twice those that each of four has, who share the cores and the memory.
 #[test]
 fn more_ranks_than_were_measured_take_turns() {
@@ -283,32 +263,6 @@ fn more_ranks_than_were_measured_take_turns() {
     assert_eq!((device(&four, "launch"), device(&four, "shared_by")), (Some(2e-6), Some(4.0)));
     let seconds = |plan: &Value| plan["predicted"]["step_seconds"].as_f64().expect("a number");
     assert!(seconds(&four) > seconds(&two), "half the batch at half the speed, and more messages");
-}
-
-/// A machine that does something else is measured as slower than it is, and that is said.
-#[test]
-fn calibration_says_that_it_was_disturbed() {
-    if !Path::new("/proc/self/stat").exists() {
-        return;
-    }
-    let ends = std::sync::atomic::AtomicBool::new(false);
-    let busy = || {
-        while !ends.load(std::sync::atomic::Ordering::Relaxed) {
-            std::hint::spin_loop();
-        }
-    };
-    let output = std::thread::scope(|scope| {
-        let cores = std::thread::available_parallelism().map_or(2, usize::from);
-        (0..2 * cores).for_each(|_| _ = scope.spawn(busy));
-        let output = support::graphc(["calibrate", "--quick", "--ranks", "2"]);
-        ends.store(true, std::sync::atomic::Ordering::Relaxed);
-        output
-    });
-    let warning = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{warning}");
-    assert!(warning.contains("other processes had"), "{warning}");
-    let file = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(file.contains("# this machine was disturbed while it was measured"), "{file}");
 }
 
 /// The program of an example. `cargo test` builds examples beside the test binaries.
