@@ -102,7 +102,12 @@ pub(crate) fn exchange_seconds(
     messages: usize,
     bytes: f64,
 ) -> f64 {
-    messages as f64 * link.alpha + bytes * link.beta + 2.0 * local_seconds(cluster, bytes)
+    messages_seconds(link, messages, bytes) + 2.0 * local_seconds(cluster, bytes)
+}
+
+/// Returns the seconds for which a rank has a link that brings it `bytes` in `messages` messages.
+pub(crate) fn messages_seconds(link: AlphaBeta, messages: usize, bytes: f64) -> f64 {
+    messages as f64 * link.alpha + bytes * link.beta
 }
 
 /// Returns the seconds of a local kernel that reads and writes `bytes` bytes: a slice, a mask, a feed.

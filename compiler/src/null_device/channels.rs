@@ -3,13 +3,14 @@
 use graphc_plan::Channel;
 
 use super::classes::Classes;
-use super::exchanges::Exchange;
+use super::exchanges::{Exchange, Incoming};
+use super::inbound::InboundLinks;
 
 /// The state of one channel.
 pub(super) struct ChannelState {
     slots: u64,
-    /// The classes from which receivers take something, and the seconds on the way, by class of receivers.
-    sources: Vec<Option<(Vec<usize>, f64)>>,
+    /// What receivers take from classes of senders, by class of receivers.
+    incoming: Vec<Option<Incoming<usize>>>,
     /// The classes that take something from senders, by class of senders.
     receivers: Vec<Vec<usize>>,
     /// The times when each content was sent, by class of senders.
@@ -33,15 +34,17 @@ impl ChannelState {
             classes.dedup();
             classes
         };
-        let source = |rank: &u32| {
-            exchange.sources.get(rank).map(|(senders, seconds)| (of(senders), *seconds))
+        let incoming = |rank: &u32| {
+            let Incoming { senders, seconds, on_link, link } = exchange.incoming.get(rank)?;
+            let (seconds, on_link, link) = (*seconds, *on_link, *link);
+            Some(Incoming { senders: of(senders), seconds, on_link, link })
         };
         let receivers =
             |rank: &u32| exchange.receivers.get(rank).map_or(Vec::new(), |ranks| of(ranks));
         let count = classes.first.len();
         Self {
             slots: if unlimited { u64::MAX } else { u64::from(channel.slots.max(1)) },
-            sources: classes.first.iter().map(source).collect(),
+            incoming: classes.first.iter().map(incoming).collect(),
             receivers: classes.first.iter().map(receivers).collect(),
             sent: vec![Vec::new(); count],
             received: vec![Vec::new(); count],
@@ -59,19 +62,25 @@ impl ChannelState {
         Ok(time)
     }
 
-    /// Returns the time when a receiver that is ready at `now` has content `content`, or the sender that it waits for.
-    pub(super) fn may_receive(
-        &self,
+    /// Has a receiver that is ready at `now` take content `content`, its next one, over its links, and returns the time when it has it, or the sender that it
+    /// waits for.
+    pub(super) fn receive(
+        &mut self,
         receiver: usize,
         content: u64,
         now: f64,
+        links: &mut InboundLinks,
     ) -> Result<f64, usize> {
-        let Some((senders, seconds)) = &self.sources[receiver] else { return Ok(now) };
         let mut time = now;
-        for &sender in senders {
-            let sent = self.sent[sender].get(content as usize);
-            time = time.max(*sent.ok_or(sender)? + seconds);
+        if let Some(incoming) = &self.incoming[receiver] {
+            let mut sent = 0.0f64;
+            for &sender in &incoming.senders {
+                sent = sent.max(*self.sent[sender].get(content as usize).ok_or(sender)?);
+            }
+            let begin = links.take(incoming.link, sent, incoming.on_link);
+            time = time.max(begin + incoming.seconds);
         }
+        self.received[receiver].push(time);
         Ok(time)
     }
 
@@ -80,14 +89,9 @@ impl ChannelState {
         self.sent[sender].push(time);
     }
 
-    /// Records that a class has received its next content.
-    pub(super) fn receive(&mut self, receiver: usize, time: f64) {
-        self.received[receiver].push(time);
-    }
-
     /// Returns the classes that may go on when `class` has sent or received.
     pub(super) fn partners(&self, class: usize) -> Vec<usize> {
-        let senders = self.sources[class].as_ref().map_or(&[][..], |(senders, _)| senders);
+        let senders = self.incoming[class].as_ref().map_or(&[][..], |incoming| &incoming.senders);
         let mut partners = [senders, &self.receivers[class]].concat();
         partners.sort_unstable();
         partners.dedup();

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use graphc_plan::{Action, Layout, Plan};
 
-use super::exchanges::Exchanges;
+use super::exchanges::{Exchanges, Incoming};
 use crate::cluster::find_link;
 
 /// A partition of the ranks.
@@ -80,9 +80,12 @@ impl Classes {
             }
         }
         for exchange in exchanges.all() {
-            for (receiver, (senders, seconds)) in &exchange.sources {
-                let number = meetings.intern_meeting(self.classes_of(senders));
-                colours[*receiver as usize].extend([number, seconds.to_bits()]);
+            for (receiver, incoming) in &exchange.incoming {
+                let number = meetings.intern_meeting(self.classes_of(&incoming.senders));
+                let Incoming { seconds, on_link, link, .. } = incoming;
+                let times = [*seconds, *on_link, link.alpha, link.beta].map(f64::to_bits);
+                colours[*receiver as usize].push(number);
+                colours[*receiver as usize].extend(times);
             }
             for (sender, receivers) in &exchange.receivers {
                 let number = meetings.intern_meeting(self.classes_of(receivers));

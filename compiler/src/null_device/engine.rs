@@ -15,6 +15,7 @@ use graphc_plan::{Action, Plan, Program, Rate};
 use super::channels::ChannelState;
 use super::classes::Classes;
 use super::exchanges::Exchanges;
+use super::inbound::InboundLinks;
 use super::legs::{Cuts, Cutter, Leg, StreamClock};
 use super::pace::{self, Pace};
 use super::rendezvous::{Arrival, Meeting, Rendezvous, moved_bytes};
@@ -83,6 +84,8 @@ pub(super) struct RankState<'a> {
     pub(super) streams: Vec<StreamState>,
     /// The progress of two streams. `None` if a machine runs.
     pace: Option<Pace>,
+    /// The links over which it receives.
+    inbound: InboundLinks,
     spent: Spent,
     /// The times when streams worked in the first step, if the rank has several.
     worked: Worked,
@@ -194,8 +197,8 @@ impl<'a> Engine<'a> {
             let machine = (!quick).then(|| Machine::new(program, plan.microbatches));
             let pace =
                 known.map(|known| Pace::new(program, &known, [&streams[0].legs, &streams[1].legs]));
-            let (spent, worked) = (Spent::default(), Default::default());
-            ranks.push(RankState { program, machine, streams, pace, spent, worked });
+            let (inbound, spent, worked) = Default::default();
+            ranks.push(RankState { program, machine, streams, pace, inbound, spent, worked });
         }
         let channel = |(index, channel)| {
             ChannelState::new(channel, exchanges.of_channel(index), classes, run.unlimited)
@@ -368,12 +371,11 @@ impl<'a> Engine<'a> {
                 LegStart::Runs(RunningAction { start: time, end: time + actor.seconds })
             }
             Action::Receive { channel } => {
-                let state = &mut self.channels[channel.index()];
-                let time = match state.may_receive(rank, content, now) {
+                let links = &mut self.ranks[rank].inbound;
+                let time = match self.channels[channel.index()].receive(rank, content, now, links) {
                     Ok(time) => time,
                     Err(sender) => return LegStart::Waits(StreamWait::Sender(sender)),
                 };
-                state.receive(rank, time);
                 self.wake_partners(channel.index(), rank, time);
                 LegStart::Runs(RunningAction { start: time, end: time + actor.seconds })
             }

@@ -6,15 +6,27 @@ use graphc_ir::ids::LayoutId;
 use graphc_plan::{Layout, Plan};
 
 use crate::boxing::Senders;
-use crate::cluster::alpha_beta;
-use crate::cost::exchange_seconds;
+use crate::cluster::{AlphaBeta, alpha_beta};
+use crate::cost::{exchange_seconds, messages_seconds};
 
 /// One exchange between two layouts.
 pub(super) struct Exchange {
-    /// The ranks from which a receiver takes something, perhaps including itself, and the seconds on the way, by receiver.
-    pub sources: BTreeMap<u32, (Vec<u32>, f64)>,
+    /// What each receiver takes.
+    pub incoming: BTreeMap<u32, Incoming<u32>>,
     /// The ranks that take something from a sender, by sender.
     pub receivers: BTreeMap<u32, Vec<u32>>,
+}
+
+/// What one receiver takes in an exchange.
+pub(super) struct Incoming<Sender> {
+    /// The senders from which it takes something, perhaps including itself.
+    pub senders: Vec<Sender>,
+    /// The seconds on the way: packing, the link and unpacking.
+    pub seconds: f64,
+    /// Of these, the seconds for which the receiver has the link.
+    pub on_link: f64,
+    /// The link. Those of different levels of the machines are used at the same time.
+    pub link: AlphaBeta,
 }
 
 /// The exchanges of a plan.
@@ -60,7 +72,7 @@ fn find_exchange(plan: &Plan, from: &Layout, to: &Layout) -> Exchange {
     ranks.dedup();
     let link = alpha_beta(&plan.cluster, &ranks, None);
     let mut all = Senders::new(from, plan.microbatches);
-    let (mut sources, mut receivers) = (BTreeMap::new(), BTreeMap::<u32, Vec<u32>>::new());
+    let (mut incoming, mut receivers) = (BTreeMap::new(), BTreeMap::<u32, Vec<u32>>::new());
     for (position, &receiver) in to.ranks.iter().enumerate() {
         let (mut senders, mut messages, mut bytes) = (Vec::new(), 0, 0);
         all.visit_senders(to, position, &mut |sender, part| {
@@ -72,8 +84,10 @@ fn find_exchange(plan: &Plan, from: &Layout, to: &Layout) -> Exchange {
                 bytes += part;
             }
         });
-        let seconds = exchange_seconds(&plan.cluster, link, messages, bytes as f64);
-        sources.insert(receiver, (senders, seconds));
+        let bytes = bytes as f64;
+        let seconds = exchange_seconds(&plan.cluster, link, messages, bytes);
+        let on_link = messages_seconds(link, messages, bytes);
+        incoming.insert(receiver, Incoming { senders, seconds, on_link, link });
     }
-    Exchange { sources, receivers }
+    Exchange { incoming, receivers }
 }

@@ -2,7 +2,7 @@
 //!
 //! It finds the seconds of a step, the time for which pipeline stages wait, and plans that would hang. Kernels take the seconds of their actors. A
 //! collective begins when the last rank of its group has come, and takes the seconds of the cost model. A message arrives after the seconds of the
-//! cost model, and does not hold up its sender.
+//! cost model, and does not hold up its sender. Messages to one rank over the same link arrive one after the other (`inbound`).
 //!
 //! Ranks that behave alike are executed once (`classes`). On a rank with one stream, only the order decides which actor may act. So the state machine
 //! runs once for each program (`order`), and the clock goes from one meeting with another class to the next (`legs`). If a rank has two streams, it
@@ -22,6 +22,7 @@ mod channels;
 mod classes;
 mod engine;
 mod exchanges;
+mod inbound;
 mod legs;
 mod order;
 mod pace;

@@ -153,6 +153,24 @@ fn the_number_of_classes_does_not_grow_with_ranks() {
     assert_eq!(of(64), 2);
 }
 
+/// A stage that has computed all microbatches long ago still sends them one after the other.
+#[test]
+fn messages_to_a_rank_share_its_link() {
+    let options = CompileOptions { schedule: Schedule::Gpipe, ..options(&[2], 2, 4) };
+    let mut cluster = small_nodes();
+    // Seconds for each message, beside which all else is nothing.
+    cluster.levels[0].bandwidth = 1e3;
+    let plan = plan(8, &options, &cluster);
+    let exchanges = Exchanges::new(&plan);
+    let of_channel = |channel| exchanges.of_channel(channel).incoming.values();
+    let seconds: f64 = (0..plan.channels.len())
+        .map(|channel| 4.0 * of_channel(channel).map(|incoming| incoming.on_link).sum::<f64>())
+        .sum();
+    // First all that goes forward, then all that comes back.
+    let step = simulate(&plan).expect("runs").step_seconds;
+    assert!(plan.channels.len() > 1 && (1.0..1.01).contains(&(step / seconds)), "{step} {seconds}");
+}
+
 #[test]
 fn an_unlike_order_on_one_rank_is_found() {
     let options = CompileOptions {
