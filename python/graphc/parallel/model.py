@@ -136,7 +136,8 @@ class Parallel:
         self._states = OptimizerState(self.session, optimizer, self._names)
         self._counted, self._per_pass = found.counted, found.translation.counters
         self._ready = found.has_weights
-        self._loop, self._evaluator = Loop(optimizer), Evaluator(job, self._content)
+        self._loop = Loop(optimizer, job.module, lambda: Settings.of(optimizer, self._first.scheduled))
+        self._evaluator = Evaluator(job, self._content)
         self._version = 0
         """How often the weights have changed."""
         self.norm: Tensor | None = None

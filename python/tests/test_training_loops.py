@@ -1,0 +1,112 @@
+"""Training loops as they stand in scripts, around a model that a plan trains: they mean what they mean to PyTorch, or are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import graphc
+
+pytestmark = pytest.mark.usefixtures("exporter", "command")
+
+Batch = tuple[Tensor, Tensor]
+
+
+def begin() -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8, bias=False), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3))
+    return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def batches() -> list[Batch]:
+    rows = torch.randn(24, 4, generator=torch.Generator().manual_seed(2))
+    return list(zip(rows.split(8), torch.arange(24).remainder(3).split(8), strict=True))
+
+
+def planned(model: nn.Module, optimizer: torch.optim.Optimizer, **options: Any) -> Any:
+    return graphc.parallelize(model, batches()[0], loss=nn.CrossEntropyLoss(), optimizer=optimizer, **options)
+
+
+def train_by_hand(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> float:
+    """A step of PyTorch."""
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(batch[0]), batch[1])
+    torch.autograd.backward(loss)
+    optimizer.step()
+    return float(loss.detach())
+
+
+def clips(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+
+
+def clips_values(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+    loss.backward()
+    nn.utils.clip_grad_value_(model.parameters(), 0.1)
+
+
+def scales(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+    loss.backward()
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad.data.mul_(0.5)
+
+
+def steps_another(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+    loss.backward()
+    optimizer.step()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+
+
+def adds_a_penalty(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+    (loss + sum(parameter.square().sum() for parameter in model.parameters())).backward()
+    optimizer.step()
+
+
+def changes_the_rate(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+    loss.backward()
+    optimizer.param_groups[0]["lr"] = 0.01
+    optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("goes_on", "said"),
+    [
+        (clips, r"the plan has used the gradients .*: parallelize\(\.\., max_norm=\) scales gradients down"),
+        (clips_values, "the plan has used the gradients"),
+        (scales, "the plan has used the gradients"),
+        (steps_another, "weights of other optimizers into groups of this one"),
+        (adds_a_penalty, "(has a gradient that is not the plan's, of another loss|the plan has used the gradients)"),
+        (changes_the_rate, r"numbers were changed between the loss and optimizer\.step\(\)"),
+    ],
+)
+def test_what_a_loop_does_to_gradients_is_refused(goes_on: Callable[..., None], said: str) -> None:
+    model, optimizer = begin()
+    loss = planned(model, optimizer)(batches()[0])
+    with pytest.raises(graphc.Error, match=said):
+        goes_on(model, optimizer, loss)
+
+
+def test_loops_that_zero_gradients_anywhere_train_as_in_pytorch() -> None:
+    model, optimizer = begin()
+    expected = [train_by_hand(model, optimizer, batch) for batch in batches()]
+    other, another = begin()
+    parallel, losses = planned(other, another), []
+    for batch in batches():
+
+        def closure(batch: Batch = batch) -> Tensor:
+            loss: Tensor = parallel(batch)
+            another.zero_grad(set_to_none=False)
+            loss.backward()
+            return loss
+
+        losses.append(another.step(closure).item())  # type: ignore[arg-type, union-attr]
+    assert losses == pytest.approx(expected, abs=1e-5)
+    other.double()
+    other.zero_grad()
+    assert all(parameter.grad is None for parameter in other.parameters())
