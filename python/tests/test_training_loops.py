@@ -110,3 +110,77 @@ def test_loops_that_zero_gradients_anywhere_train_as_in_pytorch() -> None:
     other.double()
     other.zero_grad()
     assert all(parameter.grad is None for parameter in other.parameters())
+
+
+def writes(model: Any) -> None:
+    with torch.no_grad():
+        model[0].weight.clamp_(-0.1, 0.1)
+
+
+def writes_to_data(model: Any) -> None:
+    model[0].weight.data.mul_(0.5)
+
+
+def replaces(model: Any) -> None:
+    model[0].weight = nn.Parameter(torch.zeros(8, 4))
+
+
+def replaces_a_part(model: Any) -> None:
+    model[3] = nn.Linear(8, 3)
+
+
+def resets(model: Any) -> None:
+    model[1].running_mean = torch.ones(8)
+
+
+def evaluates(model: Any) -> None:
+    model.eval()
+
+
+def freezes_a_norm(model: Any) -> None:
+    model[1].eval()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (writes, r"`0\.weight` of the module was written to, .*: write to it behind update_module\(\)"),
+        (writes_to_data, r"`0\.weight` of the module was written to"),
+        (replaces, r"`0\.weight` of the module is another tensor"),
+        (replaces_a_part, "`Sequential` has other parts"),
+        (resets, r"`1\.running_mean` of the module was written to"),
+        (evaluates, r"`Sequential` was in train mode .* and is in eval mode: call train\(\)"),
+        (freezes_a_norm, "`1` was in train mode .* and is in eval mode"),
+    ],
+)
+def test_what_is_done_to_a_module_beside_its_plan_is_refused(change: Callable[[Any], None], said: str) -> None:
+    model, optimizer = begin()
+    parallel = planned(model, optimizer)
+    parallel.step(batches()[0])
+    change(model)
+    with pytest.raises(graphc.Error, match=said):
+        parallel.step(batches()[1])
+
+
+def test_a_module_may_be_written_to_where_the_plan_takes_it_over() -> None:
+    model, optimizer = begin()
+    expected = []
+    for batch in batches():
+        expected.append(train_by_hand(model, optimizer, batch))
+        writes_to_data(model)
+    other, another = begin()
+    parallel, losses = planned(other, another), []
+    for batch in batches():
+        losses.append(float(parallel.step(batch)))
+        parallel.update_module()
+        # As where averages are tried out in the place of weights.
+        own = {name: tensor.clone() for name, tensor in other.state_dict().items()}
+        other.load_state_dict({name: torch.zeros_like(tensor) for name, tensor in own.items()})
+        other.load_state_dict(own)
+        other.eval()
+        writes_to_data(other)
+        parallel.load_state_dict(other.state_dict())
+        parallel.train()
+    assert losses == pytest.approx(expected, abs=1e-5)
+    other.register_buffer("more", torch.ones(2))
+    assert parallel.state_dict()["more"].tolist() == [1.0, 1.0]

@@ -26,6 +26,7 @@ from .planning import Mesh
 from .shapes import Shapes
 from .states import OptimizerState
 from .tensors import Parts, Read, from_first, in_own_words, put
+from .watched import Watched
 
 OF_OPTIMIZER = ("optimizer", "lr", "weight_decay", "momentum", "nesterov", "beta1", "beta2", "eps", "alpha", "centered", "group")
 """Options of ``graphc compile`` that the optimizer says."""
@@ -138,6 +139,7 @@ class Parallel:
         self._ready = found.has_weights
         self._loop = Loop(optimizer, job.module, lambda: Settings.of(optimizer, self._first.scheduled))
         self._evaluator = Evaluator(job, self._content)
+        self._watched = Watched(job.module, found.translation.variables)
         self._version = 0
         """How often the weights have changed."""
         self.norm: Tensor | None = None
@@ -160,6 +162,7 @@ class Parallel:
             Error: where a batch is another than the example was, or the optimizer has changed in what is part of the plan.
         """
         self._check_ready()
+        self._watched.check()
         parts = self._shapes.first.whole.parts
         if len(batches) != parts:
             raise Error(f"a step is made of {parts} batches, as accumulate says, and {len(batches)} are given")
@@ -199,6 +202,8 @@ class Parallel:
     def train(self, mode: bool = True) -> Parallel:
         """Makes steps of training of what follows, or evaluations."""
         self.training = mode
+        if mode:
+            self._watched.put_modes_back()
         return self
 
     def eval(self) -> Parallel:
@@ -258,9 +263,10 @@ class Parallel:
         if strict and (missing or others):
             said = f"it has no `{missing[0]}`" if missing else f"it has `{others[0]}`, which the model has not"
             raise Error(f"the state is another model's: {said}; strict=False takes what fits")
-        for key in own:
-            if key in state:
-                self._load(key, state[key])
+        given = [key for key in own if key in state]
+        for key in given:
+            self._load(key, state[key])
+        self._watched.look(self._canonical(key) for key in given)
         self._ready = self._ready or not missing
         self._version += 1
 
@@ -304,6 +310,7 @@ class Parallel:
         if any(isinstance(own, Tensor) and own.is_meta for own in self._own().values()):
             raise Error("the module stands on the device meta: move it with to_empty first, or take state_dict()")
         self.module.load_state_dict(state)
+        self._watched.look()
 
     def save_pretrained(self, folder: str | PathLike[str], **options: Any) -> None:
         """Saves as the model of transformers does, by the first process; ``from_pretrained`` reads it. All processes call it.
