@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from world import run
 
 import graphc
 
@@ -184,3 +185,15 @@ def test_a_module_may_be_written_to_where_the_plan_takes_it_over() -> None:
     assert losses == pytest.approx(expected, abs=1e-5)
     other.register_buffer("more", torch.ones(2))
     assert parallel.state_dict()["more"].tolist() == [1.0, 1.0]
+
+
+def test_ranks_that_begin_with_the_weights_of_the_first_have_not_written_to_them() -> None:
+    def work(rank: int) -> list[float]:
+        torch.manual_seed(rank)
+        model = nn.Sequential(nn.Linear(4, 3))
+        parallel = planned(model, torch.optim.SGD(model.parameters(), lr=0.1), timeout=10.0)
+        return [float(parallel.step(batch)) for batch in batches()]
+
+    first, second = run(2, work)
+    assert isinstance(first, list), first["error"]
+    assert first == second

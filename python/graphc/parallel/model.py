@@ -139,7 +139,6 @@ class Parallel:
         self._ready = found.has_weights
         self._loop = Loop(optimizer, job.module, lambda: Settings.of(optimizer, self._first.scheduled))
         self._evaluator = Evaluator(job, self._content)
-        self._watched = Watched(job.module, found.translation.variables)
         self._version = 0
         """How often the weights have changed."""
         self.norm: Tensor | None = None
@@ -150,6 +149,7 @@ class Parallel:
             self._begin(job)
         if found.state is not None:
             self._states.load(found.state)
+        self._watched = Watched(job.module, found.translation.variables)
 
     def step(self, *batches: Any) -> Tensor:
         """Takes a step with this process's rows: the loss of the whole batch. All processes call it.
