@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from os import PathLike
 from typing import Any
 
@@ -185,7 +186,8 @@ class Parallel:
         """
         if not self.training:
             self._check_ready()
-            loss, self.beside = self._evaluator.loss(batch, self._version)
+            with _without_gradients():
+                loss, self.beside = self._evaluator.loss(batch, self._version)
             return loss
         self._loop.check()
         return self._loop.begin(self.step(batch))
@@ -224,7 +226,8 @@ class Parallel:
             Error: where the module in ``eval`` mode has no plan.
         """
         self._check_ready()
-        return self._evaluator.prediction(batch, self._version, whole)
+        with _without_gradients():
+            return self._evaluator.prediction(batch, self._version, whole)
 
     def state_dict(self) -> dict[str, Any]:
         """What the module's own would be, whole, in the host's memory. All processes call it.
@@ -367,6 +370,13 @@ class Parallel:
 
     def _canonical(self, key: str) -> str:
         return canonical_names(self.module, self._names).get(key, key)
+
+
+@contextmanager
+def _without_gradients() -> Iterator[None]:
+    """Evaluates in no inference mode, as the tensors that are made there could be changed nowhere else."""
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 class TrainingState:
