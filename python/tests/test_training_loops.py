@@ -197,3 +197,30 @@ def test_ranks_that_begin_with_the_weights_of_the_first_have_not_written_to_them
     first, second = run(2, work)
     assert isinstance(first, list), first["error"]
     assert first == second
+
+
+def test_gradients_of_batches_are_refused() -> None:
+    model, optimizer = begin()
+    parallel, (x, labels) = planned(model, optimizer), batches()[0]
+    with pytest.raises(graphc.Error, match=r"`batch\.0` is to have a gradient, and a plan has none of batches: let what it"):
+        parallel.step((x.clone().requires_grad_(), labels))
+
+
+def test_what_is_evaluated_in_inference_mode_is_trained_further() -> None:
+    model, optimizer = begin()
+    parallel, losses = planned(model, optimizer), []
+    with torch.inference_mode():
+        losses.append(float(parallel.eval()(batches()[0])))
+        parallel.predict(batches()[0])
+    losses.append(float(parallel.train().step(batches()[0])))
+    with torch.inference_mode():
+        losses.append(float(parallel.eval()(batches()[0])))
+    other, another = begin()
+    expected = []
+    for _ in range(2):
+        other.eval()
+        with torch.no_grad():
+            expected.append(float(nn.functional.cross_entropy(other(batches()[0][0]), batches()[0][1])))
+        other.train()
+        expected.append(train_by_hand(other, another, batches()[0]))
+    assert losses == pytest.approx(expected[:3], abs=1e-5)

@@ -7,6 +7,7 @@ in the memory of the first plan's, where both lay them out alike; the others are
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.optim import Optimizer
 
 import graphc_torch
 
+from ..command import Error
 from .batch import Whole, named
 from .job import Job
 from .planning import Planned
@@ -63,7 +65,9 @@ class Shapes:
         """
         shape = self._shape(batches)
         own = {name: numbers for name, numbers in settings.items() if name in shape.variables}
-        feeds = shape.whole.feeds([named(batch) for batch in batches], shape.session.device)
+        tensors = [named(batch) for batch in batches]
+        _check_no_gradients(tensors)
+        feeds = shape.whole.feeds(tensors, shape.session.device)
         with in_own_words():
             if shape.settings != own:
                 shape.session.use_settings(own)
@@ -97,3 +101,15 @@ class Shapes:
         found = self.job.plan_training(example, whole, self.optimizer, self.found)
         session = self.job.session(found, self.first.session)
         return Shape(session, whole, found.translation.variables, found.form)
+
+
+def _check_no_gradients(batches: Sequence[Mapping[str, Tensor]]) -> None:
+    """Checks that nobody waits for gradients of a batch, as a plan has those of its own weights alone.
+
+    Raises:
+        Error: where one of its tensors is to have one.
+    """
+    found = next((name for batch in batches for name, tensor in batch.items() if tensor.requires_grad), None)
+    if found is not None:
+        advice = "let what it is computed from be a part of the model, or detach it"
+        raise Error(f"`{found}` is to have a gradient, and a plan has none of batches: {advice}")
