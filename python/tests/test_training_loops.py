@@ -224,3 +224,49 @@ def test_what_is_evaluated_in_inference_mode_is_trained_further() -> None:
         other.train()
         expected.append(train_by_hand(other, another, batches()[0]))
     assert losses == pytest.approx(expected[:3], abs=1e-5)
+
+
+class Annealed(nn.Module):
+    """What hangs on attributes that a loop changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.drop = nn.Linear(4, 3), nn.Dropout(0.0)
+        self.share, self.epoch, self.best, self.shift = 0.1, 0, 0.0, 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.drop(self.layer(x))
+        if not self.training:
+            return x + self.shift
+        return x + self.share * x.square() * (2.0 if self.epoch > 5 else 1.0)
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "value"), [("", "share", 0.2), ("", "epoch", 6), ("drop", "p", 0.5)], ids=["number", "branch", "dropout"]
+)
+def test_attributes_that_change_what_a_step_computes_are_refused(part: str, key: str, value: float) -> None:
+    model = Annealed()
+    parallel = planned(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    parallel.step(batches()[0])
+    setattr(model.get_submodule(part), key, value)
+    said = f"the module's `{part}.{key}`".replace("`.", "`")
+    for _ in range(2):
+        with pytest.raises(graphc.Error, match=rf"{said} was 0.* and is {value}, and a step computes something else by now"):
+            parallel.step(batches()[1])
+
+
+def test_attributes_on_which_no_step_depends_may_change() -> None:
+    models = [Annealed() for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    parallel = planned(models[1], optimizers[1])
+    for number, (x, labels) in enumerate(batches()):
+        for model in models:
+            model.epoch, model.best, model.shift = number, 0.1 * number, 0.3 * number
+        expected = train_by_hand(models[0], optimizers[0], (x, labels))
+        assert float(parallel.step((x, labels))) == pytest.approx(expected, abs=1e-5)
+        with torch.no_grad():
+            expected = float(nn.functional.cross_entropy(models[0].eval()(x), labels))
+        models[0].train()
+        assert float(parallel.eval()((x, labels))) == pytest.approx(expected, abs=1e-5)
+        parallel.train()

@@ -93,7 +93,7 @@ def parallelize(
     check(model, loss, example_batch)
     whole = Whole.of(example_batch, world, accumulate)
     whole.agree()
-    return Parallel(Shapes(job, job.plan_training(example_batch, whole, optimizer), whole, optimizer))
+    return Parallel(Shapes(job, job.plan_training(example_batch, whole, optimizer), example_batch, whole, optimizer))
 
 
 def _trained_by(optimizer: Optimizer) -> frozenset[int]:
@@ -140,6 +140,8 @@ class Parallel:
         self._ready = found.has_weights
         self._loop = Loop(optimizer, job.module, lambda: Settings.of(optimizer, self._first.scheduled))
         self._evaluator = Evaluator(job, self._content)
+        self._changes: list[str] = []
+        """Attributes of the module that have changed since its last step."""
         self._version = 0
         """How often the weights have changed."""
         self.norm: Tensor | None = None
@@ -164,6 +166,7 @@ class Parallel:
         """
         self._check_ready()
         self._watched.check()
+        self._check_attributes()
         parts = self._shapes.first.whole.parts
         if len(batches) != parts:
             raise Error(f"a step is made of {parts} batches, as accumulate says, and {len(batches)} are given")
@@ -186,6 +189,7 @@ class Parallel:
         """
         if not self.training:
             self._check_ready()
+            self._see_attributes()
             with _without_gradients():
                 loss, self.beside = self._evaluator.loss(batch, self._version)
             return loss
@@ -226,6 +230,7 @@ class Parallel:
             Error: where the module in ``eval`` mode has no plan.
         """
         self._check_ready()
+        self._see_attributes()
         with _without_gradients():
             return self._evaluator.prediction(batch, self._version, whole)
 
@@ -333,6 +338,25 @@ class Parallel:
     def _check_ready(self) -> None:
         if not self._ready:
             raise Error("the model stands on the device meta, so it has no weights: give it some with load_state_dict")
+
+    def _see_attributes(self) -> None:
+        """Forgets plans that evaluate a module with attributes that it has no more."""
+        changes = self._watched.changes()
+        if changes:
+            self._changes += changes
+            self._evaluator.made.clear()
+
+    def _check_attributes(self) -> None:
+        """Checks that attributes that have changed, as most do, are none that a step depends on.
+
+        Raises:
+            Error: where the module would compute something else.
+        """
+        self._see_attributes()
+        if self._changes and not self._shapes.still_computes():
+            said = f"the module's {self._changes[0]}, and a step computes something else by now"
+            raise Error(f"{said}: let it be a tensor of the batch, or update_module() and give the model to parallelize again")
+        self._changes.clear()
 
     def _settings(self) -> dict[str, dict[str, float]]:
         """The optimizer's numbers of now, which the plans take for theirs."""

@@ -11,13 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
 
 import graphc_torch
 
 from ..command import Error
-from .batch import Whole, named
+from .batch import Whole, named, plain
 from .job import Job
 from .planning import Planned
 from .tensors import in_own_words
@@ -45,11 +47,16 @@ class Shape:
 class Shapes:
     """The plans of a training."""
 
-    def __init__(self, job: Job, found: Planned, whole: Whole, optimizer: Optimizer) -> None:
+    def __init__(self, job: Job, found: Planned, example: Any, whole: Whole, optimizer: Optimizer) -> None:
         """The plan of the example's shape."""
         self.job, self.found, self.optimizer = job, found, optimizer
+        self.example = pytree.tree_map_only(Tensor, lambda tensor: torch.empty_like(tensor, device="meta"), plain(example))
         self.first = Shape(job.session(found), whole, found.translation.variables, found.form)
         self.made = {whole.key: self.first}
+
+    def still_computes(self) -> bool:
+        """Whether the module's step is still the one that was planned first."""
+        return self.job.computes_the_same(self.example, self.first.whole, self.optimizer, self.found.translation)
 
     @property
     def passes(self) -> int:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..command import Error
+from .attributes import plain_attributes
 
 WIDTHS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integers by how many bytes they have."""
@@ -43,6 +44,7 @@ class Watched:
         self.variables, self.steps = frozenset(variables), 0
         self.parts = [(name, part, tuple(part._modules.values())) for name, part in module.named_modules()]
         self.modes = [part.training for _, part, _ in self.parts]
+        self.attributes = [plain_attributes(part) for _, part, _ in self.parts]
         self.seen: dict[str, _Seen] = {}
         self.look()
 
@@ -59,6 +61,17 @@ class Watched:
         """Lets each part be in the mode in which it was captured."""
         for (_, part, _), mode in zip(self.parts, self.modes, strict=True):
             part.training = mode
+
+    def changes(self) -> list[str]:
+        """What attributes of the module have changed since this was asked last, and how."""
+        found = []
+        for place, (name, part, _) in enumerate(self.parts):
+            before, now = self.attributes[place], plain_attributes(part)
+            if now != before:
+                keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+                found += [f"`{name}.{key}`".replace("`.", "`") + f" was {before.get(key)} and is {now.get(key)}" for key in keys]
+                self.attributes[place] = now
+        return found
 
     def check(self) -> None:
         """Checks that a step may be made.
