@@ -270,3 +270,31 @@ def test_attributes_on_which_no_step_depends_may_change() -> None:
         models[0].train()
         assert float(parallel.eval()((x, labels))) == pytest.approx(expected, abs=1e-5)
         parallel.train()
+
+
+def test_layers_that_are_frozen_and_learn_again_go_on_as_in_pytorch() -> None:
+    def losses(is_planned: bool) -> list[float]:
+        model, optimizer = begin()
+        parallel, found = planned(model, optimizer) if is_planned else None, []
+        for step, batch in enumerate(2 * batches()):
+            if step in (2, 4):
+                if parallel is not None:
+                    parallel.update_module()
+                    optimizer.load_state_dict(parallel.optimizer_state_dict())
+                model.get_submodule("0").requires_grad_(step == 4)
+                optimizer.zero_grad()
+                parallel = planned(model, optimizer) if is_planned else None
+            found.append(float(parallel.step(batch)) if parallel is not None else train_by_hand(model, optimizer, batch))
+        return found
+
+    assert losses(True) == pytest.approx(losses(False), abs=1e-5)
+
+
+def test_parameters_that_have_had_other_numbers_of_steps_are_named() -> None:
+    model, _ = begin()
+    optimizer = torch.optim.AdamW(model.get_submodule("3").parameters(), lr=0.01)
+    train_by_hand(model, optimizer, batches()[0])
+    optimizer.add_param_group({"params": model.get_submodule("0").parameters()})
+    said = r"the state has none of `0\.weight`, and others have had 1 steps, but graphc has one number for all: begin with a new"
+    with pytest.raises(graphc.Error, match=said):
+        planned(model, optimizer)

@@ -22,7 +22,7 @@ from .evaluation import Evaluator, beside
 from .job import Job
 from .loop import Loop
 from .names import canonical_names, device_of, names_of, tensors_of
-from .optimizers import Settings
+from .optimizers import AGAIN, Settings
 from .planning import Mesh
 from .shapes import Shapes
 from .states import OptimizerState
@@ -355,7 +355,7 @@ class Parallel:
         self._see_attributes()
         if self._changes and not self._shapes.still_computes():
             said = f"the module's {self._changes[0]}, and a step computes something else by now"
-            raise Error(f"{said}: let it be a tensor of the batch, or update_module() and give the model to parallelize again")
+            raise Error(f"{said}: let it be a tensor of the batch, or {AGAIN}")
         self._changes.clear()
 
     def _settings(self) -> dict[str, dict[str, float]]:
@@ -364,8 +364,7 @@ class Parallel:
         now.check_after(self._first)
         for changed in _trained_by(self.optimizer) ^ self._trained:
             name = self._names.get(changed, "a parameter")
-            advice = "update_module() and give the model to parallelize again"
-            raise Error(f"requires_grad of `{name}` has changed, but which weights are trained is part of the plan: {advice}")
+            raise Error(f"requires_grad of `{name}` has changed, but which weights are trained is part of the plan: {AGAIN}")
         if not self._is_cast and any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")):
             warnings.warn("torch.autocast changes nothing of a plan: give parallelize precision='bf16'", stacklevel=4)
         return now.of_variables(self.optimizer, self._names, self._found.translation.variables)

@@ -55,6 +55,12 @@ def options(optimizer: Optimizer, names: Mapping[int, str], variables: frozenset
     return own | {"group": _groups(optimizer, names, variables, scheduled)}
 
 
+STATE = "optimizer.load_state_dict(model.optimizer_state_dict())"
+"""What gives an optimizer what a plan has kept of its steps."""
+
+AGAIN = f"update_module() and give the model to parallelize again, with {STATE} before it"
+"""What to do where a plan cannot go on."""
+
 NUMBERS = {name: name for name in ("lr", "weight_decay", "momentum", "beta1", "beta2", "alpha")} | {"eps": "epsilon"}
 """What may change from step to step, as ``graphc compile`` calls it, and as ops do."""
 
@@ -79,12 +85,12 @@ class Settings:
             Error: where they have changed in what is part of the plan.
         """
         if len(self.groups) != len(first.groups):
-            raise Error("the optimizer has other groups of parameters than when it was given to parallelize: give it again")
+            raise Error(f"the optimizer has other groups of parameters than when it was given to parallelize: {AGAIN}")
         for now, then in zip(self.groups, first.groups, strict=True):
             for name in {**then, **now}:
                 whole = name not in NUMBERS or name not in now or name not in then or (name == "lr" and self.scheduled)
                 if whole and now.get(name) != then.get(name):
-                    advice = "leave lr_schedule out" if name == "lr" else "give it to parallelize again"
+                    advice = "leave lr_schedule out" if name == "lr" else f"give it to parallelize again, behind {STATE}"
                     was = f"was {then.get(name, 0)} and is {now.get(name, 0)}"
                     raise Error(f"the optimizer's {name} {was}, but it is part of the plan: {advice}")
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..command import Error
 from .attributes import plain_attributes
+from .optimizers import AGAIN
 
 WIDTHS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integers by how many bytes they have."""
@@ -84,9 +85,9 @@ class Watched:
             called = f"`{name or type(part).__name__}`"
             if part.training != mode:
                 said = f"{called} was in {_mode(mode)} mode when it was captured, and is in {_mode(part.training)} mode"
-                raise Error(f"{said}: call train() of what parallelize has returned, or update_module() and give the model to it again")
+                raise Error(f"{said}: call train() of what parallelize has returned, or {AGAIN}")
             if len(children) != len(part._modules) or any(a is not b for a, b in zip(children, part._modules.values(), strict=True)):
-                raise Error(f"{called} has other parts than when it was captured: update_module() and give the model to parallelize again")
+                raise Error(f"{called} has other parts than when it was captured: {AGAIN}")
         self._check_tensors()
 
     def _check_tensors(self) -> None:
@@ -95,8 +96,7 @@ class Watched:
         for name, seen in self.seen.items():
             now = seen.part._parameters.get(seen.key, seen.part._buffers.get(seen.key))
             if now is None or (now is not seen.tensor and isinstance(now, nn.Parameter)):
-                advice = "update_module() and give the model to parallelize again"
-                raise Error(f"`{name}` of the module is another tensor than the plan has: {advice}")
+                raise Error(f"`{name}` of the module is another tensor than the plan has: {AGAIN}")
             if (is_due or seen.is_touched(now)) and int(_sum(now)) != int(seen.sum):
                 said = f"`{name}` of the module was written to, and the plan has tensors of its own, which do not change"
                 raise Error(f"{said}: write to it behind update_module(), and then call load_state_dict(module.state_dict())")
