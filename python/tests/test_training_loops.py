@@ -298,3 +298,19 @@ def test_parameters_that_have_had_other_numbers_of_steps_are_named() -> None:
     said = r"the state has none of `0\.weight`, and others have had 1 steps, but graphc has one number for all: begin with a new"
     with pytest.raises(graphc.Error, match=said):
         planned(model, optimizer)
+
+
+class Smoothed(nn.Module):
+    """A loss as other packages have them."""
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(x, target, label_smoothing=0.1)
+
+
+def test_losses_of_other_packages_take_labels_as_those_of_pytorch_do() -> None:
+    found = []
+    for loss in (Smoothed(), nn.CrossEntropyLoss(label_smoothing=0.1)):
+        model, optimizer = begin()
+        parallel = graphc.parallelize(model, batches()[0], loss=loss, optimizer=optimizer)
+        found.append([float(parallel.step(batch)) for batch in batches()])
+    assert found[0] == found[1]
