@@ -314,3 +314,37 @@ def test_losses_of_other_packages_take_labels_as_those_of_pytorch_do() -> None:
         parallel = graphc.parallelize(model, batches()[0], loss=loss, optimizer=optimizer)
         found.append([float(parallel.step(batch)) for batch in batches()])
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(("name", "value"), [("maximize", True), ("dampening", 0.5)])
+def test_what_no_plan_has_of_an_optimizer_is_refused_at_each_step(name: str, value: Any) -> None:
+    model, optimizer = begin()
+    parallel = planned(model, optimizer)
+    parallel.step(batches()[0])
+    optimizer.param_groups[0][name] = value
+    with pytest.raises(graphc.Error, match=f"graphc has no optimizer with {name}: leave it out"):
+        parallel.step(batches()[1])
+
+
+class Wrapped(torch.optim.Optimizer):
+    """An optimizer that holds another one, as packages prepare them."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer, self.param_groups, self.defaults = optimizer, optimizer.param_groups, optimizer.defaults
+
+    def step(self, closure: Any = None) -> Any:
+        return self.optimizer.step(closure)
+
+
+def test_an_optimizer_may_be_wrapped() -> None:
+    model, optimizer = begin()
+    expected = [train_by_hand(model, optimizer, batch) for batch in batches()]
+    other, another = begin()
+    wrapped, losses = Wrapped(another), []
+    parallel = planned(other, wrapped)
+    for batch in batches():
+        loss = parallel(batch)
+        loss.backward()
+        wrapped.step()
+        losses.append(loss.item())
+    assert losses == pytest.approx(expected, abs=1e-5)

@@ -22,7 +22,7 @@ from .evaluation import Evaluator, beside
 from .job import Job
 from .loop import Loop
 from .names import canonical_names, device_of, names_of, tensors_of
-from .optimizers import AGAIN, Settings
+from .optimizers import AGAIN, Settings, bare
 from .planning import Mesh
 from .shapes import Shapes
 from .states import OptimizerState
@@ -89,6 +89,7 @@ def parallelize(
         rank = join_job(place, timeout)
     world = dist.get_world_size() if dist.is_initialized() else 1
     all_options = _options(accumulate, max_norm, options)
+    optimizer = bare(optimizer)
     job = Job(model, names_of(model), loss, forward, rank, world, place, timeout, mesh, all_options)
     check(model, loss, example_batch)
     whole = Whole.of(example_batch, world, accumulate)

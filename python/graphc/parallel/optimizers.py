@@ -14,6 +14,12 @@ REFUSED = {"amsgrad": False, "maximize": False, "dampening": 0, "differentiable"
 """Options that graphc has with one value alone."""
 
 
+def bare(optimizer: Optimizer) -> Optimizer:
+    """The optimizer in a wrapper of another package, as ``accelerate`` prepares them; else itself."""
+    inner = vars(optimizer).get("optimizer")
+    return inner if isinstance(inner, Optimizer) else optimizer
+
+
 def trained(optimizer: Optimizer, names: Mapping[int, str]) -> frozenset[str]:
     """The names of what an optimizer changes.
 
@@ -42,9 +48,6 @@ def options(optimizer: Optimizer, names: Mapping[int, str], variables: frozenset
     own = _own(optimizer, groups[0])
     if not groups[0]["params"]:
         raise Error("the optimizer's first group of parameters is empty: leave it out")
-    for name, value in REFUSED.items():
-        if any(group.get(name, value) != value for group in groups):
-            raise Error(f"graphc has no optimizer with {name}: leave it out")
     for group in groups[1:]:
         other = _own(optimizer, group)
         differs = [name for name in own if name not in ("lr", "weight_decay") and own[name] != other[name]]
@@ -107,6 +110,9 @@ class Settings:
 def _own(optimizer: Optimizer, group: Mapping[str, Any]) -> dict[str, Any]:
     if type(optimizer) not in (SGD, Adam, AdamW, RMSprop):
         raise Error(f"parallelize takes no optimizer {type(optimizer).__name__}: use torch.optim.SGD, Adam, AdamW or RMSprop")
+    for name, value in REFUSED.items():
+        if group.get(name, value) != value:
+            raise Error(f"graphc has no optimizer with {name}: leave it out")
     shared = {"lr": float(group["lr"]), "weight_decay": float(group["weight_decay"])}
     if type(optimizer) is SGD:
         momentum = float(group["momentum"])
