@@ -224,6 +224,14 @@ def refuse(model: nn.Module, said: str) -> None:
         graphc.parallelize(model, BATCH, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
 
 
+def test_checkpoints_that_learn_nothing_in_pytorch_are_refused() -> None:
+    torch.manual_seed(0)
+    model = begun(torch.mean)
+    function = model.forward
+    model.forward = lambda x: checkpoint(function, x, use_reentrant=True)  # type: ignore[method-assign]
+    refuse(model, "use_reentrant=True learns nothing of its weights where no input needs a gradient, .*: give it use_reentrant=False")
+
+
 def squares(x: Tensor) -> Tensor:
     return x.square().mean()
 

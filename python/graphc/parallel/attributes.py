@@ -66,6 +66,11 @@ def attributes_of(model: nn.Module, given: Mapping[tuple[str, str], Any]) -> Ite
             _put_back(parts[name], attributes, parts[name]._buffers)
 
 
+def plain_attributes(part: nn.Module) -> dict[str, Any]:
+    """What a part of a module has of its own in attributes that are no tensors, parts or other objects."""
+    return {key: value for key, value in vars(part).items() if isinstance(value, PLAIN) and key not in OF_MODULES}
+
+
 def _own(part: nn.Module) -> dict[str, Any]:
     return {key: value for key, value in vars(part).items() if key not in OF_MODULES}
 

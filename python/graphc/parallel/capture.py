@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import linecache
 import logging
@@ -39,6 +40,9 @@ Loss = Callable[[Any, Any], Any]
 
 Forward = Callable[[nn.Module, Any], Any]
 """What calls a model with a batch."""
+
+LABELS = ("target", "targets", "label", "labels", "y", "y_true")
+"""How losses that are modules call what a batch has second."""
 
 PREFIX = "model."
 """What stands before the names of the model's own tensors in a captured graph."""
@@ -119,7 +123,7 @@ class Traced(nn.Module):
         beside: Any = None
         loss = self.losses[0]
         if loss is not None:
-            found = loss(output, batch[1] if is_criterion(loss) else batch)
+            found = loss(output, batch[1] if is_criterion(loss) or _takes_labels(loss, batch) else batch)
             found, beside = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
         elif not isinstance(output, Tensor):
             found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
@@ -157,8 +161,15 @@ def output_of(model: nn.Module, batch: Any) -> Any:
 
 
 def is_criterion(loss: Loss) -> bool:
-    """Whether a loss is one of ``torch.nn``, which takes an output and the labels that stand second in a batch."""
+    """Whether a loss is one of ``torch.nn``, which takes an output and the labels that stand second in a batch of two."""
     return isinstance(loss, nn.Module) and type(loss).__module__ == "torch.nn.modules.loss"
+
+
+def _takes_labels(loss: Loss, batch: Any) -> bool:
+    """Whether a loss of another package is called as one of ``torch.nn`` is, with the labels of a pair."""
+    if not isinstance(loss, nn.Module) or not isinstance(batch, tuple | list) or len(batch) != 2:
+        return False
+    return any(name in LABELS for name in [*inspect.signature(loss.forward).parameters][1:2])
 
 
 def check(model: nn.Module, loss: Loss | None, batch: Any) -> None:

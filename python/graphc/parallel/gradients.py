@@ -113,7 +113,11 @@ def _applied(own: Any, apply: Any, given: tuple[Any, ...], more: dict[str, Any],
     """
     if own is CheckpointFunction:
         # What is kept for gradients is the plan's affair.
-        return given[0](*given[2:])
+        found = given[0](*given[2:])
+        if _is_learned(found) and not _is_learned(given[2:]):
+            said = "torch.utils.checkpoint with use_reentrant=True learns nothing of its weights where no input needs a gradient"
+            raise Error(f"{said}, as PyTorch warns: give it use_reentrant=False")
+        return found
     if own.__module__.split(".")[0] == "torch" or own in _COMPARED.get():
         return apply(own, *given, **more)
     token = _APPLIED.set(True)
@@ -121,6 +125,10 @@ def _applied(own: Any, apply: Any, given: tuple[Any, ...], more: dict[str, Any],
         return _applied_by_user(own, apply, given, more, checked)
     finally:
         _APPLIED.reset(token)
+
+
+def _is_learned(found: Any) -> bool:
+    return any(isinstance(part, Tensor) and part.requires_grad for part in pytree.tree_leaves(found))
 
 
 def _applied_by_user(own: Any, apply: Any, given: tuple[Any, ...], more: dict[str, Any], checked: set[Any]) -> Any:

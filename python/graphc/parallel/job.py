@@ -29,14 +29,16 @@ SHARED = ("cluster", "framework", "precision")
 
 def _check_same(first: Translation, second: Translation, changed: Mapping[tuple[str, str], Any]) -> None:
     """Checks that a second step computes what the first one does, for which a model has changed attributes."""
-    held, others = first.constants, second.constants
     same = first.text == second.text
-    if same and are_known(changed):
-        same = held.keys() == others.keys() and all(torch.equal(tensor, others[name]) for name, tensor in held.items())
-    if not same:
+    if not (same and (not are_known(changed) or _have_same_constants(first, second))):
         name = ".".join(filter(None, next(iter(changed))))
         said = f"the model changes its attribute `{name}` in a step, and the next one computes something else"
         raise Error(f"{said}: let it be a buffer (register_buffer), or part of the batch")
+
+
+def _have_same_constants(first: Translation, second: Translation) -> bool:
+    held, others = first.constants, second.constants
+    return held.keys() == others.keys() and all(torch.equal(tensor, others[name]) for name, tensor in held.items())
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,15 @@ class Job:
             return found
 
         return self._on_first_rank(work)
+
+    def computes_the_same(self, example: Any, whole: Whole, optimizer: Optimizer, first: Translation) -> bool:
+        """Whether a step of the module as it is by now is the one that was planned. No other process is asked.
+
+        Raises:
+            Error: where the module cannot be captured any more.
+        """
+        now, _ = self._translation(example, whole, optimizers.trained(optimizer, self.names))
+        return now.text == first.text and _have_same_constants(now, first)
 
     def plan_evaluation(self, example: Any, whole: Whole) -> Planned:
         """The plan of a loss of which nothing is learned, which the first rank makes for all.

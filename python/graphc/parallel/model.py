@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from os import PathLike
 from typing import Any
 
@@ -21,11 +22,12 @@ from .evaluation import Evaluator, beside
 from .job import Job
 from .loop import Loop
 from .names import canonical_names, device_of, names_of, tensors_of
-from .optimizers import Settings
+from .optimizers import AGAIN, Settings, bare
 from .planning import Mesh
 from .shapes import Shapes
 from .states import OptimizerState
 from .tensors import Parts, Read, from_first, in_own_words, put
+from .watched import Watched
 
 OF_OPTIMIZER = ("optimizer", "lr", "weight_decay", "momentum", "nesterov", "beta1", "beta2", "eps", "alpha", "centered", "group")
 """Options of ``graphc compile`` that the optimizer says."""
@@ -87,11 +89,12 @@ def parallelize(
         rank = join_job(place, timeout)
     world = dist.get_world_size() if dist.is_initialized() else 1
     all_options = _options(accumulate, max_norm, options)
+    optimizer = bare(optimizer)
     job = Job(model, names_of(model), loss, forward, rank, world, place, timeout, mesh, all_options)
     check(model, loss, example_batch)
     whole = Whole.of(example_batch, world, accumulate)
     whole.agree()
-    return Parallel(Shapes(job, job.plan_training(example_batch, whole, optimizer), whole, optimizer))
+    return Parallel(Shapes(job, job.plan_training(example_batch, whole, optimizer), example_batch, whole, optimizer))
 
 
 def _trained_by(optimizer: Optimizer) -> frozenset[int]:
@@ -136,7 +139,10 @@ class Parallel:
         self._states = OptimizerState(self.session, optimizer, self._names)
         self._counted, self._per_pass = found.counted, found.translation.counters
         self._ready = found.has_weights
-        self._loop, self._evaluator = Loop(optimizer), Evaluator(job, self._content)
+        self._loop = Loop(optimizer, job.module, lambda: Settings.of(optimizer, self._first.scheduled))
+        self._evaluator = Evaluator(job, self._content)
+        self._changes: list[str] = []
+        """Attributes of the module that have changed since its last step."""
         self._version = 0
         """How often the weights have changed."""
         self.norm: Tensor | None = None
@@ -147,6 +153,7 @@ class Parallel:
             self._begin(job)
         if found.state is not None:
             self._states.load(found.state)
+        self._watched = Watched(job.module, found.translation.variables)
 
     def step(self, *batches: Any) -> Tensor:
         """Takes a step with this process's rows: the loss of the whole batch. All processes call it.
@@ -159,6 +166,8 @@ class Parallel:
             Error: where a batch is another than the example was, or the optimizer has changed in what is part of the plan.
         """
         self._check_ready()
+        self._watched.check()
+        self._check_attributes()
         parts = self._shapes.first.whole.parts
         if len(batches) != parts:
             raise Error(f"a step is made of {parts} batches, as accumulate says, and {len(batches)} are given")
@@ -181,7 +190,9 @@ class Parallel:
         """
         if not self.training:
             self._check_ready()
-            loss, self.beside = self._evaluator.loss(batch, self._version)
+            self._see_attributes()
+            with _without_gradients():
+                loss, self.beside = self._evaluator.loss(batch, self._version)
             return loss
         self._loop.check()
         return self._loop.begin(self.step(batch))
@@ -198,6 +209,8 @@ class Parallel:
     def train(self, mode: bool = True) -> Parallel:
         """Makes steps of training of what follows, or evaluations."""
         self.training = mode
+        if mode:
+            self._watched.put_modes_back()
         return self
 
     def eval(self) -> Parallel:
@@ -218,7 +231,9 @@ class Parallel:
             Error: where the module in ``eval`` mode has no plan.
         """
         self._check_ready()
-        return self._evaluator.prediction(batch, self._version, whole)
+        self._see_attributes()
+        with _without_gradients():
+            return self._evaluator.prediction(batch, self._version, whole)
 
     def state_dict(self) -> dict[str, Any]:
         """What the module's own would be, whole, in the host's memory. All processes call it.
@@ -257,9 +272,10 @@ class Parallel:
         if strict and (missing or others):
             said = f"it has no `{missing[0]}`" if missing else f"it has `{others[0]}`, which the model has not"
             raise Error(f"the state is another model's: {said}; strict=False takes what fits")
-        for key in own:
-            if key in state:
-                self._load(key, state[key])
+        given = [key for key in own if key in state]
+        for key in given:
+            self._load(key, state[key])
+        self._watched.look(self._canonical(key) for key in given)
         self._ready = self._ready or not missing
         self._version += 1
 
@@ -303,6 +319,7 @@ class Parallel:
         if any(isinstance(own, Tensor) and own.is_meta for own in self._own().values()):
             raise Error("the module stands on the device meta: move it with to_empty first, or take state_dict()")
         self.module.load_state_dict(state)
+        self._watched.look()
 
     def save_pretrained(self, folder: str | PathLike[str], **options: Any) -> None:
         """Saves as the model of transformers does, by the first process; ``from_pretrained`` reads it. All processes call it.
@@ -323,14 +340,32 @@ class Parallel:
         if not self._ready:
             raise Error("the model stands on the device meta, so it has no weights: give it some with load_state_dict")
 
+    def _see_attributes(self) -> None:
+        """Forgets plans that evaluate a module with attributes that it has no more."""
+        changes = self._watched.changes()
+        if changes:
+            self._changes += changes
+            self._evaluator.made.clear()
+
+    def _check_attributes(self) -> None:
+        """Checks that attributes that have changed, as most do, are none that a step depends on.
+
+        Raises:
+            Error: where the module would compute something else.
+        """
+        self._see_attributes()
+        if self._changes and not self._shapes.still_computes():
+            said = f"the module's {self._changes[0]}, and a step computes something else by now"
+            raise Error(f"{said}: let it be a tensor of the batch, or {AGAIN}")
+        self._changes.clear()
+
     def _settings(self) -> dict[str, dict[str, float]]:
         """The optimizer's numbers of now, which the plans take for theirs."""
         now = Settings.of(self.optimizer, self._first.scheduled)
         now.check_after(self._first)
         for changed in _trained_by(self.optimizer) ^ self._trained:
             name = self._names.get(changed, "a parameter")
-            advice = "update_module() and give the model to parallelize again"
-            raise Error(f"requires_grad of `{name}` has changed, but which weights are trained is part of the plan: {advice}")
+            raise Error(f"requires_grad of `{name}` has changed, but which weights are trained is part of the plan: {AGAIN}")
         if not self._is_cast and any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")):
             warnings.warn("torch.autocast changes nothing of a plan: give parallelize precision='bf16'", stacklevel=4)
         return now.of_variables(self.optimizer, self._names, self._found.translation.variables)
@@ -359,6 +394,13 @@ class Parallel:
 
     def _canonical(self, key: str) -> str:
         return canonical_names(self.module, self._names).get(key, key)
+
+
+@contextmanager
+def _without_gradients() -> Iterator[None]:
+    """Evaluates in no inference mode, as the tensors that are made there could be changed nowhere else."""
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 class TrainingState:

@@ -30,5 +30,5 @@ def names_of(model: nn.Module) -> dict[int, str]:
 
 
 def canonical_names(model: nn.Module, names: Mapping[int, str]) -> dict[str, str]:
-    """The name in the graph of each name of the model."""
-    return {name: names[id(tensor)] for name, tensor in tensors_of(model).items()}
+    """The name in the graph of each name of the model; what has come to it since has its own."""
+    return {name: names.get(id(tensor), name) for name, tensor in tensors_of(model).items()}

@@ -14,6 +14,12 @@ REFUSED = {"amsgrad": False, "maximize": False, "dampening": 0, "differentiable"
 """Options that graphc has with one value alone."""
 
 
+def bare(optimizer: Optimizer) -> Optimizer:
+    """The optimizer in a wrapper of another package, as ``accelerate`` prepares them; else itself."""
+    inner = vars(optimizer).get("optimizer")
+    return inner if isinstance(inner, Optimizer) else optimizer
+
+
 def trained(optimizer: Optimizer, names: Mapping[int, str]) -> frozenset[str]:
     """The names of what an optimizer changes.
 
@@ -42,9 +48,6 @@ def options(optimizer: Optimizer, names: Mapping[int, str], variables: frozenset
     own = _own(optimizer, groups[0])
     if not groups[0]["params"]:
         raise Error("the optimizer's first group of parameters is empty: leave it out")
-    for name, value in REFUSED.items():
-        if any(group.get(name, value) != value for group in groups):
-            raise Error(f"graphc has no optimizer with {name}: leave it out")
     for group in groups[1:]:
         other = _own(optimizer, group)
         differs = [name for name in own if name not in ("lr", "weight_decay") and own[name] != other[name]]
@@ -54,6 +57,12 @@ def options(optimizer: Optimizer, names: Mapping[int, str], variables: frozenset
             )
     return own | {"group": _groups(optimizer, names, variables, scheduled)}
 
+
+STATE = "optimizer.load_state_dict(model.optimizer_state_dict())"
+"""What gives an optimizer what a plan has kept of its steps."""
+
+AGAIN = f"update_module() and give the model to parallelize again, with {STATE} before it"
+"""What to do where a plan cannot go on."""
 
 NUMBERS = {name: name for name in ("lr", "weight_decay", "momentum", "beta1", "beta2", "alpha")} | {"eps": "epsilon"}
 """What may change from step to step, as ``graphc compile`` calls it, and as ops do."""
@@ -79,12 +88,12 @@ class Settings:
             Error: where they have changed in what is part of the plan.
         """
         if len(self.groups) != len(first.groups):
-            raise Error("the optimizer has other groups of parameters than when it was given to parallelize: give it again")
+            raise Error(f"the optimizer has other groups of parameters than when it was given to parallelize: {AGAIN}")
         for now, then in zip(self.groups, first.groups, strict=True):
             for name in {**then, **now}:
                 whole = name not in NUMBERS or name not in now or name not in then or (name == "lr" and self.scheduled)
                 if whole and now.get(name) != then.get(name):
-                    advice = "leave lr_schedule out" if name == "lr" else "give it to parallelize again"
+                    advice = "leave lr_schedule out" if name == "lr" else f"give it to parallelize again, behind {STATE}"
                     was = f"was {then.get(name, 0)} and is {now.get(name, 0)}"
                     raise Error(f"the optimizer's {name} {was}, but it is part of the plan: {advice}")
 
@@ -101,6 +110,9 @@ class Settings:
 def _own(optimizer: Optimizer, group: Mapping[str, Any]) -> dict[str, Any]:
     if type(optimizer) not in (SGD, Adam, AdamW, RMSprop):
         raise Error(f"parallelize takes no optimizer {type(optimizer).__name__}: use torch.optim.SGD, Adam, AdamW or RMSprop")
+    for name, value in REFUSED.items():
+        if group.get(name, value) != value:
+            raise Error(f"graphc has no optimizer with {name}: leave it out")
     shared = {"lr": float(group["lr"]), "weight_decay": float(group["weight_decay"])}
     if type(optimizer) is SGD:
         momentum = float(group["momentum"])

@@ -7,15 +7,19 @@ in the memory of the first plan's, where both lay them out alike; the others are
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
 
 import graphc_torch
 
-from .batch import Whole, named
+from ..command import Error
+from .batch import Whole, named, plain
 from .job import Job
 from .planning import Planned
 from .tensors import in_own_words
@@ -43,11 +47,16 @@ class Shape:
 class Shapes:
     """The plans of a training."""
 
-    def __init__(self, job: Job, found: Planned, whole: Whole, optimizer: Optimizer) -> None:
+    def __init__(self, job: Job, found: Planned, example: Any, whole: Whole, optimizer: Optimizer) -> None:
         """The plan of the example's shape."""
         self.job, self.found, self.optimizer = job, found, optimizer
+        self.example = pytree.tree_map_only(Tensor, lambda tensor: torch.empty_like(tensor, device="meta"), plain(example))
         self.first = Shape(job.session(found), whole, found.translation.variables, found.form)
         self.made = {whole.key: self.first}
+
+    def still_computes(self) -> bool:
+        """Whether the module's step is still the one that was planned first."""
+        return self.job.computes_the_same(self.example, self.first.whole, self.optimizer, self.found.translation)
 
     @property
     def passes(self) -> int:
@@ -63,7 +72,9 @@ class Shapes:
         """
         shape = self._shape(batches)
         own = {name: numbers for name, numbers in settings.items() if name in shape.variables}
-        feeds = shape.whole.feeds([named(batch) for batch in batches], shape.session.device)
+        tensors = [named(batch) for batch in batches]
+        _check_no_gradients(tensors)
+        feeds = shape.whole.feeds(tensors, shape.session.device)
         with in_own_words():
             if shape.settings != own:
                 shape.session.use_settings(own)
@@ -97,3 +108,15 @@ class Shapes:
         found = self.job.plan_training(example, whole, self.optimizer, self.found)
         session = self.job.session(found, self.first.session)
         return Shape(session, whole, found.translation.variables, found.form)
+
+
+def _check_no_gradients(batches: Sequence[Mapping[str, Tensor]]) -> None:
+    """Checks that nobody waits for gradients of a batch, as a plan has those of its own weights alone.
+
+    Raises:
+        Error: where one of its tensors is to have one.
+    """
+    found = next((name for batch in batches for name, tensor in batch.items() if tensor.requires_grad), None)
+    if found is not None:
+        advice = "let what it is computed from be a part of the model, or detach it"
+        raise Error(f"`{found}` is to have a gradient, and a plan has none of batches: {advice}")

@@ -39,6 +39,8 @@ class OptimizerState:
         states = {name for entry in self.kept.values() for name in entry.values()}
         roles = session.variables().items()
         self.others = [name for name, (role, _, _) in roles if role is TensorKind.STATE and name not in states]
+        self.aside: dict[str, Any] = {}
+        """What is kept of parameters that are frozen by now, by their names."""
 
     def by_index(self, read: Read) -> dict[str, Any]:
         """The state in PyTorch's own form; an optimizer that has made no step has none."""
@@ -61,20 +63,27 @@ class OptimizerState:
         found = [len(group["params"]) for group in groups]
         if found != sizes:
             raise Error(f"the state is another optimizer's: its groups have {found} parameters, and the optimizer's {sizes}")
+        frozen = {self.names[id(parameter)] for parameter in self._parameters() if not parameter.requires_grad}
+        self.aside = {name: entry for name, entry in given.items() if name in frozen and name not in self.kept}
+        given = {name: entry for name, entry in given.items() if name not in self.aside}
         others = [name for name in given if name not in self.kept]
         if others and self.kept:
             raise Error(f"the state has an entry for `{others[0]}`, which the plan does not train")
+        made = _steps(given)
         for name, entry in self.kept.items():
+            if given and name not in given and made:
+                said = f"the state has none of `{name}`, and others have had {made} steps"
+                raise Error(f"{said}, but graphc has one number for all: begin with a new optimizer, or it is another optimizer's")
             self._load(name, entry, given)
         for group, saved in zip(self.optimizer.param_groups, groups, strict=True):
             group.update({key: value for key, value in saved.items() if not key.startswith("param")})
-        self._count(state.get(OWN, {}), _steps(given))
+        self._count(state.get(OWN, {}), made)
 
     def _load(self, name: str, entry: Mapping[str, str], given: Mapping[str, Any]) -> None:
         for kind, variable in entry.items():
             shape = self.session.variables()[variable][2]
             value = given.get(name, {}).get(kind)
-            if value is None and given:
+            if value is None and name in given:
                 raise Error(f"the state has no {kind} of `{name}`: it is another optimizer's")
             value = torch.zeros(shape) if value is None else value
             if tuple(value.shape) != shape:
@@ -101,6 +110,8 @@ class OptimizerState:
                 # SGD counts no steps.
                 steps = {} if list(entry) == ["momentum_buffer"] else {"step": torch.tensor(count)}
                 state[key(parameter)] = steps | {kind: read(variable) for kind, variable in entry.items()}
+            elif self.names[id(parameter)] in self.aside:
+                state[key(parameter)] = self.aside[self.names[id(parameter)]]
         groups = [{**group, "params": [key(parameter) for parameter in group["params"]]} for group in self.optimizer.param_groups]
         own = {"steps": self.session.steps, **{name: read(name) for name in self.others}}
         return {"state": state, "param_groups": groups, OWN: own}
