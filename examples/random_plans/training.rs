@@ -111,6 +111,7 @@ fn optimizers() -> Vec<CompileOptions> {
         Optimizer::Lamb(ADAM),
         rmsprop(0.0, false),
         rmsprop(0.9, true),
+        Optimizer::muon(0.02),
     ];
     all.map(with).into()
 }
@@ -119,6 +120,12 @@ fn options() -> Vec<CompileOptions> {
     let adam = || with(Optimizer::AdamW(ADAM));
     vec![
         CompileOptions { clip_norm: Some(0.05), ..adam() },
+        CompileOptions {
+            clip_norm: Some(0.05),
+            clip_value: Some(0.04),
+            skip_non_finite: true,
+            ..with(Optimizer::muon(0.02))
+        },
         CompileOptions { clip_value: Some(0.01), ema: Some(0.9), ..adam() },
         CompileOptions { skip_non_finite: true, ema: Some(0.9), ..adam() },
         CompileOptions {

@@ -9,11 +9,13 @@ use graphc_ir::graph::Graph;
 use graphc_ir::mesh::format_mesh;
 use graphc_ir::pattern::matches_pattern;
 use graphc_plan::{
-    Action, AdamOptions, CompileOptions, Optimizer, ParameterGroup, Plan, RmspropOptions,
+    Action, AdamOptions, CompileOptions, MuonOptions, MuonRate, Optimizer, ParameterGroup, Plan,
+    RmspropOptions,
 };
 
 use super::args::{
-    Count, HyperparameterArgs, LossChoice, OnNan, OptimizerName, Precision, SharedArgs, value_name,
+    Count, HyperparameterArgs, LossChoice, OnNan, OptimizerName, Precision, SharedArgs,
+    groups_by_adamw, value_name,
 };
 use super::clusters::{read_cluster, run_by};
 
@@ -257,7 +259,26 @@ fn check_optimizer(given: &Given<'_>, plan: &Plan, args: &SharedArgs) -> Result<
     if args.centered && !centered {
         given.refuse_option("--centered", "", "without it")?;
     }
-    Ok(())
+    check_muon(given, plan, args)
+}
+
+/// Refuses the first option of Muon that a plan contradicts.
+fn check_muon(given: &Given<'_>, plan: &Plan, args: &SharedArgs) -> Result<()> {
+    let own = plan.options.optimizer;
+    let rate = args.adjust_lr.map(MuonRate::from);
+    let is_own =
+        |rate| matches!(own, Some(Optimizer::Muon(MuonOptions { rate: own, .. })) if own == rate);
+    if let (Some(adjust), Some(rate)) = (args.adjust_lr, rate)
+        && !is_own(rate)
+    {
+        given.refuse_option("--adjust-lr", &value_name(&adjust), "without it")?;
+    }
+    let groups = groups_by_adamw(args, own.as_ref());
+    let patterns: Vec<&String> = plan.options.groups.iter().map(|group| &group.pattern).collect();
+    match args.by_adamw.iter().find(|pattern| groups.is_empty() || !patterns.contains(pattern)) {
+        Some(pattern) => given.refuse_option("--by-adamw", pattern, "without this pattern"),
+        None => Ok(()),
+    }
 }
 
 /// Refuses the first option that a plan contradicts.
@@ -322,6 +343,7 @@ fn optimizer_name(optimizer: Optimizer) -> OptimizerName {
         Optimizer::AdamW(_) => OptimizerName::Adamw,
         Optimizer::Lamb(_) => OptimizerName::Lamb,
         Optimizer::Rmsprop(_) => OptimizerName::Rmsprop,
+        Optimizer::Muon(_) => OptimizerName::Muon,
     }
 }
 
@@ -342,6 +364,12 @@ fn optimizer_number(optimizer: &Optimizer, option: &str) -> Option<f64> {
                 _ => None,
             }
         }
+        (Optimizer::Muon(options), _) => match option {
+            "--eps" => Some(options.eps),
+            "--momentum" => Some(options.momentum),
+            "--weight-decay" => Some(options.weight_decay),
+            _ => None,
+        },
         (Optimizer::Rmsprop(options), _) => match option {
             "--alpha" => Some(options.alpha),
             "--eps" => Some(options.eps),

@@ -59,7 +59,7 @@ pub(super) fn plan_model(
     if training {
         ensure!(
             args.optimizer.is_some(),
-            "training needs --optimizer sgd, adam, adamw, lamb or rmsprop"
+            "training needs --optimizer sgd, adam, adamw, lamb, rmsprop or muon"
         );
     }
     if let (Some(optimizer), None) = (args.optimizer, args.lr) {

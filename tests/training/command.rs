@@ -209,6 +209,8 @@ fn every_mesh_trains_alike_and_twice_the_same() {
         with("lamb").into_iter().find(|case| has(case, "clip_norm")),
         with("lamb").into_iter().find(|case| has(case, "groups")),
         with("rmsprop").into_iter().next_back(),
+        with("muon").into_iter().next(),
+        with("muon").into_iter().find(|case| has(case, "clip_norm")),
         with("sgd").into_iter().find(|case| has(case, "clip_norm") && has(case, "clip_value")),
         with("adamw").into_iter().find(|case| has(case, "lr_schedule")),
         with("sgd").into_iter().find(|case| has(case, "label_smoothing")),
@@ -288,8 +290,8 @@ fn given_rates(
 #[test]
 fn a_rate_that_is_given_trains_as_one_that_is_planned() {
     let sgd = |lr| Optimizer::Sgd { lr, momentum: 0.9, nesterov: true, weight_decay: 0.01 };
-    let optimizers: [fn(f64) -> Optimizer; 4] =
-        [sgd, Optimizer::adamw, Optimizer::lamb, Optimizer::rmsprop];
+    let optimizers: [fn(f64) -> Optimizer; 5] =
+        [sgd, Optimizer::adamw, Optimizer::lamb, Optimizer::rmsprop, Optimizer::muon];
     let lr_schedule: LrSchedule = "warmup:2 cosine:5".parse().expect("a schedule");
     for (number, optimizer) in optimizers.into_iter().enumerate() {
         let half = ParameterGroup::of("b.*", 0.5);

@@ -152,6 +152,7 @@ fn every_optimizer_steps_as_in_one_plan() {
         Optimizer::AdamW(adam),
         Optimizer::Lamb(adam),
         Optimizer::Rmsprop(rmsprop),
+        Optimizer::muon(0.02),
     ];
     for training in optimizers.map(training) {
         let mut session = session(&training, None);

@@ -2,6 +2,7 @@
 
 use crate::support;
 use crate::support::{fails, graphc, succeeds, training};
+use graphc::prelude::*;
 use serde_json::Value;
 
 const TRAIN: [&str; 8] =
@@ -151,6 +152,10 @@ fn what_makes_no_sense_is_refused() {
         &["it ends at step 5, its warm-up at 5"],
     );
     refused(&sgd(&["--alpha", "0.9"]), &["--alpha is an option of rmsprop, not of sgd"]);
+    refused(&sgd(&["--by-adamw", "*"]), &["--by-adamw is an option of muon, not of sgd"]);
+    let muon = ["--loss", "cross_entropy", "--optimizer", "muon", "--lr", "0.01"];
+    refused(&[&muon[..], &["--nesterov"]].concat(), &["--nesterov is an option of sgd"]);
+    refused(&[&muon[..], &["--by-adamw", "head.*"]].concat(), &["no trained variable", "head.*"]);
     let mse = ["--loss", "mse", "--optimizer", "lamb", "--label-smoothing", "0.1"];
     refused(&mse, &["label smoothing needs", "cross_entropy, not mse"]);
     let folder = tempfile::tempdir().expect("a scratch folder");
@@ -172,6 +177,40 @@ fn what_makes_no_sense_is_refused() {
     ] {
         let error = fails([&own[..], &extra].concat());
         assert!(error.contains(said), "{extra:?}: {error}");
+    }
+}
+
+#[test]
+fn muon_updates_matrices_and_adamw_all_else() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = folder.path().join("plan.json").display().to_string();
+    let model = support::reference("mlp").join("model.onnx").display().to_string();
+    let training = ["--loss", "cross_entropy", "--optimizer", "muon", "--lr", "0.01"];
+    let compile = |extra: &[&str]| {
+        succeeds(
+            [&["compile", &model, "--batch", "16", "-o", &path], &training[..], extra].concat(),
+        );
+        let text = std::fs::read_to_string(&path).expect("a plan");
+        graphc::plan::read_plan(&text).expect("its own text")
+    };
+    let states = |plan: &Plan| -> Vec<String> {
+        let names = plan.variable_names().into_iter();
+        names.filter(|name| name.starts_with("state.")).map(str::to_owned).collect()
+    };
+    let found = states(&compile(&[]));
+    let is_matrix = |name: &String| name.ends_with("weight");
+    assert!(found.iter().any(is_matrix) && !found.iter().all(is_matrix), "{found:?}");
+    for name in &found {
+        assert_eq!(name.starts_with("state.momentum."), is_matrix(name), "{name}");
+    }
+    let others = states(&compile(&["--by-adamw", "*", "--adjust-lr", "original"]));
+    assert!(others.iter().all(|name| name.starts_with("state.exp_avg")), "{others:?}");
+    let data = support::reference("mlp").join("data.safetensors").display().to_string();
+    let own = ["train", &path, "--data", &data, "--steps", "1"];
+    succeeds([&own[..], &["--by-adamw", "*", "--adjust-lr", "original"]].concat());
+    for extra in [["--adjust-lr", "match_rms_adamw"], ["--by-adamw", "*.weight"]] {
+        let error = fails([&own[..], &extra].concat());
+        assert!(error.contains("compiled without"), "{extra:?}: {error}");
     }
 }
 

@@ -141,6 +141,7 @@ fn every_optimizer_stays_where_it_is() {
         Optimizer::Sgd { lr: 0.1, momentum: 0.9, nesterov: true, weight_decay: 0.1 },
         Optimizer::Lamb(lamb),
         Optimizer::Rmsprop(rmsprop),
+        Optimizer::muon(0.05),
     ] {
         let clip_norm = Some(0.5);
         let on =

@@ -10,6 +10,25 @@ use graphc_plan::TensorKind;
 
 use crate::decisions::{Phase, TrainingGraph};
 
+/// The scalars that updates take besides their tensors.
+#[derive(Clone, Copy)]
+pub(super) struct Scalars {
+    /// The factor of gradients; 0 where no update is made.
+    pub factor: Option<ValueId>,
+    /// A number that is 0 where no update is made, and above it otherwise; `None` where all are made.
+    pub made: Option<ValueId>,
+    /// The number of the update, from 1, where it is not the step's.
+    pub step: Option<ValueId>,
+}
+
+impl Scalars {
+    /// The scalars that an op takes.
+    pub(super) fn operands_for(self, op: &Op) -> impl Iterator<Item = ValueId> {
+        let corrects = matches!(op, Op::AdamUpdate(_) | Op::LambDirection(_));
+        self.factor.into_iter().chain(self.step.filter(|_| corrects))
+    }
+}
+
 /// Appends a state that is 0 at first, beside a node.
 pub(super) fn push_state(
     training: &mut TrainingGraph,

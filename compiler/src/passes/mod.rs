@@ -28,6 +28,7 @@ pub mod joined;
 pub mod layers;
 pub mod loss;
 pub mod loss_scale;
+mod muon;
 pub mod optimizer;
 pub mod padding;
 pub mod pins;

@@ -3,7 +3,8 @@
 //! The schedule of the learning rate is part of the update's payload (`ir/src/learning_rate.rs`). The update
 //! evaluates it at the number of the step, so a schedule costs no operand and keeps nothing.
 //!
-//! LAMB is two ops with sums of squares between them, because its step needs norms of whole tensors.
+//! LAMB is two ops with sums of squares between them, because its step needs norms of whole tensors. Muon's products are ops of
+//! the graph ([`super::muon`]).
 
 use graphc_ir::graph::Output;
 use graphc_ir::ids::{NodeId, ValueId};
@@ -14,10 +15,11 @@ use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 use graphc_plan::{AdamOptions, CompileOptions, Optimizer, RmspropOptions, TensorKind};
 
-use super::append::{push_node, push_state, push_value};
+use super::append::{Scalars, push_node, push_state, push_value};
 use super::clipping::{GRAD_NORM, clip_norm};
 use super::groups::group_of;
 use super::loss_scale::{SKIPPED, Scaled, check_gradients};
+use super::muon::{append_muon, has_matrices, product_dtype};
 use super::name_is_free;
 use super::skipping::{StepGuard, push_guard};
 use crate::decisions::TrainingGraph;
@@ -80,6 +82,18 @@ fn check_optimizer(optimizer: Optimizer) -> Result<(), PassError> {
             let numbers = [("lr", of.lr), ("eps", of.eps), ("weight_decay", of.weight_decay)];
             ([&numbers[..], &[("momentum", of.momentum)]].concat(), vec![("alpha", of.alpha)])
         }
+        Optimizer::Muon(of) => {
+            for coefficient in of.coefficients {
+                check_number("a coefficient of Muon", Some(coefficient), "that is finite", |_| {
+                    true
+                })?;
+            }
+            let iterations = Some(f64::from(of.iterations));
+            let holds = |value| (1.0..100.0).contains(&value);
+            check_number("iterations", iterations, "of at least 1 and below 100", holds)?;
+            let numbers = vec![("lr", of.lr), ("eps", of.eps), ("weight_decay", of.weight_decay)];
+            (numbers, vec![("momentum", of.momentum)])
+        }
     };
     for (what, value) in numbers {
         check_number(what, Some(value), "of at least 0", |value| value >= 0.0)?;
@@ -103,23 +117,6 @@ fn check_number(
     }
 }
 
-/// The scalars that updates take besides their tensors.
-#[derive(Clone, Copy)]
-struct Scalars {
-    /// The factor of gradients; 0 where no update is made.
-    factor: Option<ValueId>,
-    /// The number of the update, from 1, where it is not the step's.
-    step: Option<ValueId>,
-}
-
-impl Scalars {
-    /// The scalars that an op takes.
-    fn operands_for(self, op: &Op) -> impl Iterator<Item = ValueId> {
-        let corrects = matches!(op, Op::AdamUpdate(_) | Op::LambDirection(_));
-        self.factor.into_iter().chain(self.step.filter(|_| corrects))
-    }
-}
-
 fn append_all(training: &mut TrainingGraph, options: &CompileOptions) -> Result<(), OpError> {
     let guard = if options.trains_variables() { push_guard(training, options)? } else { None };
     let scaled = match options.optimizer {
@@ -133,9 +130,9 @@ fn append_all(training: &mut TrainingGraph, options: &CompileOptions) -> Result<
     let Some(optimizer) = options.optimizer else { return Ok(()) };
     let mut scalars = match (scaled, guard) {
         (Some(Scaled { factor, step }), _) | (None, Some(StepGuard { factor, step, .. })) => {
-            Scalars { factor: Some(factor), step: Some(step) }
+            Scalars { factor: Some(factor), made: Some(factor), step: Some(step) }
         }
-        (None, None) => Scalars { factor: None, step: None },
+        (None, None) => Scalars { factor: None, made: None, step: None },
     };
     if let Some(max) = options.clip_norm {
         scalars.factor = clip_norm(training, max, scalars.factor)?.or(scalars.factor);
@@ -147,7 +144,15 @@ fn append_all(training: &mut TrainingGraph, options: &CompileOptions) -> Result<
         let optimizer = decay.map_or(optimizer, |decay| optimizer.with_weight_decay(decay));
         let base = optimizer.lr() * group.map_or(1.0, |group| group.lr);
         let lr = LearningRate { base: base.into(), schedule: options.lr_schedule.clone() };
-        let update = optimizer_update(optimizer, lr.clone(), options.clip_value.map(Scalar));
+        let clip = options.clip_value.map(Scalar);
+        if let Optimizer::Muon(muon) = optimizer
+            && has_matrices(&training.graph, variable)
+        {
+            let dtype = product_dtype(options.precision, training.graph.value(variable).ty.dtype);
+            append_muon(training, (&muon, dtype), (lr, clip), (variable, gradient), scalars)?;
+            continue;
+        }
+        let update = optimizer_update(optimizer, lr.clone(), clip);
         let node = append_update(training, update, (variable, gradient), scalars)?;
         if let Optimizer::Lamb(_) = optimizer {
             append_lamb_step(training, lr, variable, node)?;
@@ -156,7 +161,7 @@ fn append_all(training: &mut TrainingGraph, options: &CompileOptions) -> Result<
     Ok(())
 }
 
-/// The update of an optimizer, or of LAMB its direction, and what its states are called.
+/// The update of an optimizer, or of LAMB its direction, and of Muon that of variables without matrices; and what its states are called.
 fn optimizer_update(
     optimizer: Optimizer,
     lr: LearningRate,
@@ -182,6 +187,7 @@ fn optimizer_update(
             (Op::LambDirection(direction), moments)
         }
         Optimizer::Rmsprop(options) => rmsprop_update(options, lr, clip),
+        Optimizer::Muon(options) => (adam_update(options.of_others(), lr, clip, true), moments),
     }
 }
 

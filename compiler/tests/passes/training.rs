@@ -10,7 +10,8 @@ use graphc_ir::op::{EvalContext, Op};
 use graphc_ir::ops::Init;
 use graphc_ir::types::DType;
 use graphc_plan::{
-    AdamOptions, CompileOptions, Loss, Metric, Optimizer, ParameterGroup, Pin, RmspropOptions,
+    AdamOptions, CompileOptions, Loss, Metric, MuonOptions, Optimizer, ParameterGroup, Pin,
+    RmspropOptions,
 };
 
 use super::models::{Feeds, attention, feeds, mlp, tied, training};
@@ -234,6 +235,21 @@ fn numbers_and_metrics_that_make_no_sense_are_said() {
             "eps is a number of at least 0, not NaN",
         ),
         (Some(Optimizer::Rmsprop(rmsprop)), "alpha is a number of at least 0 and below 1, not 1"),
+        (
+            Some(Optimizer::Muon(MuonOptions { momentum: 1.0, ..MuonOptions::new(0.1) })),
+            "momentum is a number of at least 0 and below 1, not 1",
+        ),
+        (
+            Some(Optimizer::Muon(MuonOptions { iterations: 0, ..MuonOptions::new(0.1) })),
+            "iterations is a number of at least 1 and below 100, not 0",
+        ),
+        (
+            Some(Optimizer::Muon(MuonOptions {
+                coefficients: [1.0, f64::NAN, 1.0],
+                ..MuonOptions::new(0.1)
+            })),
+            "a coefficient of Muon is a number that is finite, not NaN",
+        ),
     ] {
         refuses(CompileOptions { optimizer, ..mse() }, expected);
     }

@@ -142,6 +142,9 @@ pub enum Optimizer {
     Lamb(AdamOptions),
     /// RMSprop.
     Rmsprop(RmspropOptions),
+    /// Muon (Jordan et al., kellerjordan.github.io/posts/muon) for matrices and batches of them, such as the weights of experts. Variables
+    /// of other ranks are updated by AdamW with its defaults, at Muon's learning rate and weight decay.
+    Muon(MuonOptions),
 }
 
 impl Optimizer {
@@ -170,12 +173,18 @@ impl Optimizer {
         Self::Rmsprop(RmspropOptions::new(lr))
     }
 
+    /// Makes Muon with the numbers of [`MuonOptions::new`].
+    pub fn muon(lr: f64) -> Self {
+        Self::Muon(MuonOptions::new(lr))
+    }
+
     /// Returns the learning rate that a schedule multiplies.
     pub fn lr(&self) -> f64 {
         match self {
             Self::Sgd { lr, .. } => *lr,
             Self::Adam(options) | Self::AdamW(options) | Self::Lamb(options) => options.lr,
             Self::Rmsprop(options) => options.lr,
+            Self::Muon(options) => options.lr,
         }
     }
 
@@ -188,6 +197,7 @@ impl Optimizer {
                 options.weight_decay = decay;
             }
             Self::Rmsprop(options) => options.weight_decay = decay,
+            Self::Muon(options) => options.weight_decay = decay,
         }
         self
     }
@@ -214,6 +224,71 @@ impl RmspropOptions {
     /// Returns torch.optim.RMSprop's defaults, with this learning rate.
     pub fn new(lr: f64) -> Self {
         Self { lr, alpha: 0.99, eps: 1e-8, weight_decay: 0.0, momentum: 0.0, centered: false }
+    }
+}
+
+/// Parameters of Muon.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MuonOptions {
+    /// Learning rate.
+    pub lr: f64,
+    /// Momentum: the share of the mean of gradients that stays.
+    pub momentum: f64,
+    /// Whether the momentum is Nesterov's.
+    pub nesterov: bool,
+    /// Decoupled weight decay.
+    pub weight_decay: f64,
+    /// The coefficients of the Newton-Schulz iteration `X <- a X + (b A + c A A) X` with `A = X X^T`.
+    pub coefficients: [f64; 3],
+    /// The number of iterations.
+    pub iterations: u32,
+    /// The least norm by which a matrix is divided before the iteration.
+    pub eps: f64,
+    /// The factor of the learning rate.
+    pub rate: MuonRate,
+}
+
+/// The factor of Muon's learning rate for a matrix that is stored as `rows` by `columns`, as torch.optim.Muon's `adjust_lr_fn` names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MuonRate {
+    /// The root of `rows / columns`, at least 1.
+    Original,
+    /// 0.2 times the root of the greater extent: an update is as large as AdamW's, so that both take one learning rate (Liu et al., arXiv
+    /// 2502.16982, section 2.2).
+    MatchRmsAdamw,
+}
+
+impl MuonOptions {
+    /// Returns torch.optim.Muon's defaults, with this learning rate, but for the factor of the rate: this one does not depend on which way a
+    /// matrix is stored, and AdamW takes the same rate.
+    pub fn new(lr: f64) -> Self {
+        Self {
+            lr,
+            momentum: 0.95,
+            nesterov: true,
+            weight_decay: 0.1,
+            coefficients: [3.4445, -4.7750, 2.0315],
+            iterations: 5,
+            eps: 1e-7,
+            rate: MuonRate::MatchRmsAdamw,
+        }
+    }
+
+    /// Returns the options of AdamW for variables that are no matrices.
+    pub fn of_others(&self) -> AdamOptions {
+        AdamOptions { weight_decay: self.weight_decay, ..AdamOptions::adamw(self.lr) }
+    }
+}
+
+impl MuonRate {
+    /// Returns the factor of the learning rate for a matrix of so many rows and columns.
+    pub fn factor(self, rows: usize, columns: usize) -> f64 {
+        let [rows, columns] = [rows, columns].map(|extent| extent.max(1) as f64);
+        match self {
+            Self::Original => (rows / columns).max(1.0).sqrt(),
+            Self::MatchRmsAdamw => 0.2 * rows.max(columns).sqrt(),
+        }
     }
 }
 

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use anyhow::{Result, bail, ensure};
 use graphc_compiler::passes::LOSS;
 use graphc_plan::{
-    AdamOptions, CompileOptions, CrossEntropyForm, Optimizer, RmspropOptions, Schedule, Strategy,
+    AdamOptions, CompileOptions, CrossEntropyForm, MuonOptions, MuonRate, Optimizer,
+    ParameterGroup, RmspropOptions, Schedule, Strategy,
 };
 
 use super::{Count, LossChoice, OptimizerName, SharedArgs, value_name};
@@ -43,7 +44,19 @@ pub(crate) fn compile_options(
         ..CompileOptions::default()
     };
     args.hyperparameters.apply(&mut options)?;
+    let by_adamw = groups_by_adamw(args, options.optimizer.as_ref());
+    options.groups = [by_adamw, options.groups].concat();
     Ok(options)
+}
+
+/// The groups that AdamW updates beside Muon.
+pub(crate) fn groups_by_adamw(
+    args: &SharedArgs,
+    optimizer: Option<&Optimizer>,
+) -> Vec<ParameterGroup> {
+    let Some(Optimizer::Muon(muon)) = optimizer else { return Vec::new() };
+    let adamw = Optimizer::AdamW(muon.of_others());
+    args.by_adamw.iter().map(|pattern| ParameterGroup::updated_by(pattern, adamw)).collect()
 }
 
 /// The outputs that are asked for: a training on an output of the model gives the others where somebody asks for them.
@@ -88,7 +101,7 @@ pub(crate) fn default_rate(optimizer: OptimizerName) -> String {
     format!("no --lr is given: {name} takes its default, {rate}")
 }
 
-/// The optimizer with torch.optim's defaults for what is unset; of LAMB those of NVIDIA's Apex.
+/// The optimizer with torch.optim's defaults for what is unset; of LAMB those of NVIDIA's Apex. Muon's momentum is always Nesterov's.
 fn choose_optimizer(args: &SharedArgs) -> Result<Option<Optimizer>> {
     let Some(name) = args.optimizer else {
         return refuse_numbers(args).map(|()| None);
@@ -118,6 +131,7 @@ fn choose_optimizer(args: &SharedArgs) -> Result<Option<Optimizer>> {
         OptimizerName::Rmsprop => {
             Optimizer::Rmsprop(set_rmsprop(args, RmspropOptions::new(rmsprop_lr)))
         }
+        OptimizerName::Muon => Optimizer::Muon(set_muon(args, MuonOptions::new(lr))),
     }))
 }
 
@@ -133,6 +147,8 @@ fn refuse_numbers(args: &SharedArgs) -> Result<()> {
         ("--eps", args.eps.is_some()),
         ("--alpha", args.alpha.is_some()),
         ("--centered", args.centered),
+        ("--adjust-lr", args.adjust_lr.is_some()),
+        ("--by-adamw", !args.by_adamw.is_empty()),
     ];
     match given.into_iter().find(|(_, is_given)| *is_given) {
         Some((option, _)) => {
@@ -154,17 +170,30 @@ fn set_rmsprop(args: &SharedArgs, defaults: RmspropOptions) -> RmspropOptions {
     }
 }
 
+/// Muon's numbers that the command line gives, and the defaults of the others.
+fn set_muon(args: &SharedArgs, defaults: MuonOptions) -> MuonOptions {
+    MuonOptions {
+        momentum: args.momentum.unwrap_or(defaults.momentum),
+        weight_decay: args.weight_decay.unwrap_or(defaults.weight_decay),
+        eps: args.eps.unwrap_or(defaults.eps),
+        rate: args.adjust_lr.map_or(defaults.rate, MuonRate::from),
+        ..defaults
+    }
+}
+
 /// Refuses numbers of other optimizers.
 fn check_owners(args: &SharedArgs, name: OptimizerName) -> Result<()> {
-    use OptimizerName::{Adam, Adamw, Lamb, Rmsprop, Sgd};
-    let owners: [(&str, bool, &[OptimizerName], &str); 7] = [
-        ("--momentum", args.momentum.is_some(), &[Sgd, Rmsprop], "sgd and rmsprop"),
+    use OptimizerName::{Adam, Adamw, Lamb, Muon, Rmsprop, Sgd};
+    let owners: [(&str, bool, &[OptimizerName], &str); 9] = [
+        ("--momentum", args.momentum.is_some(), &[Sgd, Rmsprop, Muon], "sgd, rmsprop and muon"),
         ("--nesterov", args.nesterov, &[Sgd], "sgd"),
         ("--beta1", args.beta1.is_some(), &[Adam, Adamw, Lamb], "adam, adamw and lamb"),
         ("--beta2", args.beta2.is_some(), &[Adam, Adamw, Lamb], "adam, adamw and lamb"),
-        ("--eps", args.eps.is_some(), &[Adam, Adamw, Lamb, Rmsprop], "all but sgd"),
+        ("--eps", args.eps.is_some(), &[Adam, Adamw, Lamb, Rmsprop, Muon], "all but sgd"),
         ("--alpha", args.alpha.is_some(), &[Rmsprop], "rmsprop"),
         ("--centered", args.centered, &[Rmsprop], "rmsprop"),
+        ("--adjust-lr", args.adjust_lr.is_some(), &[Muon], "muon"),
+        ("--by-adamw", !args.by_adamw.is_empty(), &[Muon], "muon"),
     ];
     for (flag, given, of, names) in owners {
         let own = value_name(&name);

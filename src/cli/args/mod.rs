@@ -17,12 +17,12 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use graphc_ir::mesh::DeviceKind;
-use graphc_plan::{Framework, Pin, Recompute, Schedule, Strategy};
+use graphc_plan::{Framework, MuonRate, Pin, Recompute, Schedule, Strategy};
 
 use super::numbers::{parse_positive, parse_whole};
 pub(crate) use advise::AdviseArgs;
 pub(crate) use check::CheckArgs;
-pub(crate) use compile_options::{compile_options, default_rate};
+pub(crate) use compile_options::{compile_options, default_rate, groups_by_adamw};
 pub(crate) use eval::EvalArgs;
 pub(crate) use hyperparameters::{HyperparameterArgs, Measure, OnNan};
 pub(crate) use launch::LaunchArgs;
@@ -346,7 +346,7 @@ pub(crate) struct SharedArgs {
     /// Learning rate; default 0.001, of rmsprop 0.01
     #[arg(long, value_parser = not_negative)]
     pub lr: Option<f64>,
-    /// Momentum of SGD and RMSprop
+    /// Momentum of SGD, RMSprop and Muon
     #[arg(long, value_parser = not_negative)]
     pub momentum: Option<f64>,
     /// Nesterov's momentum
@@ -361,7 +361,7 @@ pub(crate) struct SharedArgs {
     /// Adam's and LAMB's decay of the second moment
     #[arg(long, value_parser = parse_share)]
     pub beta2: Option<f64>,
-    /// The addend to the root of the second moment of Adam, LAMB and RMSprop
+    /// The addend to the root of the second moment of Adam, LAMB and RMSprop; Muon's least norm
     #[arg(long, value_parser = not_negative)]
     pub eps: Option<f64>,
     /// RMSprop's decay of the mean of squares
@@ -370,6 +370,13 @@ pub(crate) struct SharedArgs {
     /// RMSprop divides by the deviation of gradients, not by their mean square
     #[arg(long)]
     pub centered: bool,
+    /// The factor of Muon's learning rate: match_rms_adamw (default), 0.2 times the root of a matrix's greater extent, so that AdamW takes
+    /// the same rate, or original, the root of rows over columns
+    #[arg(long, value_enum)]
+    pub adjust_lr: Option<AdjustLr>,
+    /// Weights that AdamW updates beside Muon, by pattern: embeddings and the head, usually
+    #[arg(long, value_name = "PATTERN")]
+    pub by_adamw: Vec<String>,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub hyperparameters: HyperparameterArgs,
@@ -474,6 +481,27 @@ pub(crate) enum OptimizerName {
     Lamb,
     /// RMSprop
     Rmsprop,
+    /// Muon for matrices, and AdamW for all else
+    Muon,
+}
+
+/// Factors of Muon's learning rate, by torch.optim's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum AdjustLr {
+    /// The root of rows over columns, at least 1
+    Original,
+    /// 0.2 times the root of the greater extent
+    MatchRmsAdamw,
+}
+
+impl From<AdjustLr> for MuonRate {
+    fn from(adjust: AdjustLr) -> Self {
+        match adjust {
+            AdjustLr::Original => Self::Original,
+            AdjustLr::MatchRmsAdamw => Self::MatchRmsAdamw,
+        }
+    }
 }
 
 /// A number that the compiler may be asked to choose.

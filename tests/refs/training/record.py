@@ -1,7 +1,8 @@
 """Records what torch.optim makes of a small network in 50 steps: python3 record.py > ref.json
 
 Everything is computed in float64, so the record is what float32 should come near to. LAMB, which PyTorch lacks, is
-algorithm 2 of You et al., arXiv 1904.00962.
+algorithm 2 of You et al., arXiv 1904.00962. PyTorch's Muon computes products in bfloat16, so Muon is written out here:
+Jordan et al., https://kellerjordan.github.io/posts/muon, with AdamW for vectors.
 """
 
 import json
@@ -51,6 +52,39 @@ class Lamb(torch.optim.Optimizer):
                 w.sub_(group["lr"] * (w.norm() / u.norm()) * u)
 
 
+def nearly_orthogonal(x, coefficients, iterations, eps):
+    a, b, c = coefficients
+    x = x / x.norm().clamp(min=eps)
+    for _ in range(iterations):
+        gram = x @ x.T
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x
+
+
+class Muon(torch.optim.AdamW):
+    def __init__(self, groups, lr, weight_decay, **own):
+        super().__init__(groups, lr=lr, weight_decay=weight_decay)
+        self.own, self.means = own, {}
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for w in [w for w in group["params"] if w.ndim == 2]:
+                self.update(w, group["lr"], group["weight_decay"])
+                w.grad = None
+        super().step()
+
+    def update(self, w, lr, weight_decay):
+        momentum, own = self.own["momentum"], self.own
+        mean = self.means.setdefault(w, torch.zeros_like(w))
+        mean.mul_(momentum).add_(w.grad, alpha=1 - momentum)
+        u = momentum * mean + (1 - momentum) * w.grad if own["nesterov"] else mean
+        u = nearly_orthogonal(u, own["coefficients"], own["iterations"], own["eps"])
+        rows, columns = w.shape
+        factor = max(1, rows / columns) ** 0.5 if own["rate"] == "original" else 0.2 * max(rows, columns) ** 0.5
+        w.mul_(1 - lr * weight_decay).sub_(u, alpha=lr * factor)
+
+
 def optimizer_of(options, groups):
     o = dict(options)
     name, lr = o.pop("name"), o.pop("lr")
@@ -61,6 +95,7 @@ def optimizer_of(options, groups):
         "adamw": lambda: torch.optim.AdamW(groups, lr=lr, **adam()),
         "lamb": lambda: Lamb(groups, lr=lr, **adam()),
         "rmsprop": lambda: torch.optim.RMSprop(groups, lr=lr, **o),
+        "muon": lambda: Muon(groups, lr=lr, **o),
     }[name]()
 
 
@@ -167,6 +202,10 @@ def cases():
     rmsprop = lambda momentum, centered: dict(
         name="rmsprop", lr=0.002, alpha=0.95, eps=1e-6, weight_decay=0.01, momentum=momentum, centered=centered
     )
+    muon = lambda nesterov, rate: dict(
+        name="muon", lr=0.02, momentum=0.9, nesterov=nesterov, weight_decay=0.05, coefficients=[3.4445, -4.775, 2.0315],
+        iterations=5, eps=1e-7, rate=rate
+    )
     entropy = dict(loss="cross_entropy")
     for schedule in [
         "step:10,0.5", "multistep:10,20,35,0.3", "cosine:50", "cosine:50,0.1", "linear:50", "linear:50,0.25",
@@ -180,6 +219,8 @@ def cases():
         rmsprop(0.0, False), rmsprop(0.0, True), rmsprop(0.9, False), rmsprop(0.9, True),
     ]:
         yield entropy | dict(optimizer=optimizer)
+    yield entropy | dict(optimizer=muon(True, "match_rms_adamw"))
+    yield entropy | dict(optimizer=muon(False, "original"), lr_schedule="linear:50", clip_norm=0.3, clip_value=0.05)
     yield entropy | dict(optimizer=adam("lamb", eps=1e-6), lr_schedule="linear:50", clip_norm=0.3)
     yield entropy | dict(optimizer=sgd(0.9), clip_norm=0.25)
     yield entropy | dict(optimizer=adam("adamw"), clip_norm=0.25)
