@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from world import run
 
 import graphc
+from graphc.parallel.watched import Watched
 
 pytestmark = pytest.mark.usefixtures("exporter", "command")
 
@@ -140,6 +141,26 @@ def evaluates(model: Any) -> None:
 
 def freezes_a_norm(model: Any) -> None:
     model[1].eval()
+
+
+def test_writes_to_large_tensors_are_found_too() -> None:
+    model = nn.Linear(1 << 10, 1 << 8)
+
+    def refuses(watched: Watched) -> None:
+        with pytest.raises(graphc.Error, match="`weight` of the module was written to"):
+            watched.check()
+
+    watched = Watched(model, ["weight", "bias"])
+    with torch.no_grad():
+        model.weight[3, 5] += 1.0
+    refuses(watched)
+    watched = Watched(model, ["weight", "bias"])
+    with torch.no_grad():
+        model.weight.mul_(1.0)
+    watched.check()
+    watched = Watched(model, ["weight", "bias"])
+    model.weight.data.mul_(0.5)
+    refuses(watched)
 
 
 @pytest.mark.parametrize(
