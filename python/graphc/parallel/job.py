@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
 
 import graphc_torch
 
@@ -18,6 +17,7 @@ from .attributes import are_known, attributes_of, filled
 from .batch import Whole
 from .capture import Forward, Loss, Predicted, Traced, capture
 from .names import canonical_names, tensors_of
+from .optimizers import Whatever
 from .outputs import check_sent
 from .planning import Mesh, Planned, on_first_rank, planned
 from .tensors import in_own_words
@@ -58,7 +58,7 @@ class Job:
     mesh: Mesh
     options: Mapping[str, Any]
 
-    def plan_training(self, example: Any, whole: Whole, optimizer: Optimizer, first: Planned | None = None) -> Planned:
+    def plan_training(self, example: Any, whole: Whole, optimizer: Whatever, first: Planned | None = None) -> Planned:
         """The plan of a training, which the first rank makes for all; on the mesh of its first plan, where that is another.
 
         Raises:
@@ -79,7 +79,7 @@ class Job:
 
         return self._on_first_rank(work)
 
-    def computes_the_same(self, example: Any, whole: Whole, optimizer: Optimizer, first: Translation) -> bool:
+    def computes_the_same(self, example: Any, whole: Whole, optimizer: Whatever, first: Translation) -> bool:
         """Whether a step of the module as it is by now is the one that was planned. No other process is asked.
 
         Raises:
@@ -158,7 +158,12 @@ class Job:
         raise Error(f"a batch of this shape and one like the example do not both use `{name}`: give parallelize an example that uses all")
 
     def _planned(
-        self, translation: Translation, options: dict[str, Any], mesh: Mesh, form: Any, state: dict[str, Any] | None = None
+        self,
+        translation: Translation,
+        options: dict[str, Any],
+        mesh: Mesh,
+        form: Any,
+        state: dict[str, Any] | list[dict[str, Any]] | None = None,
     ) -> Planned:
         if self.world > 1:
             check_sent(form)

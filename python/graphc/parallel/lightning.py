@@ -144,7 +144,8 @@ class GraphcStrategy(DDPStrategy):  # type: ignore[misc]
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
         """The optimizer's state in PyTorch's form, from which plain Lightning goes on too."""
         if self.parallel is not None:
-            return self.parallel.optimizer_state_dict()
+            own: dict[str, Any] = self.parallel.optimizer_state_dict()
+            return own
         found: dict[str, Any] = super().optimizer_state(optimizer)
         return found
 

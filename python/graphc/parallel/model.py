@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from typing import Any
@@ -22,14 +22,28 @@ from .evaluation import Evaluator, beside
 from .job import Job
 from .loop import Loop
 from .names import canonical_names, device_of, names_of, tensors_of
-from .optimizers import AGAIN, Settings, bare
+from .optimizers import AGAIN, Settings, Whatever, bare, parameters_of, parts_of
 from .planning import Mesh
 from .shapes import Shapes
-from .states import OptimizerState
+from .states import States
 from .tensors import Parts, Read, from_first, in_own_words, put
 from .watched import Watched
 
-OF_OPTIMIZER = ("optimizer", "lr", "weight_decay", "momentum", "nesterov", "beta1", "beta2", "eps", "alpha", "centered", "group")
+OF_OPTIMIZER = (
+    "optimizer",
+    "lr",
+    "weight_decay",
+    "momentum",
+    "nesterov",
+    "beta1",
+    "beta2",
+    "eps",
+    "alpha",
+    "centered",
+    "group",
+    "adjust_lr",
+    "by_adamw",
+)
 """Options of ``graphc compile`` that the optimizer says."""
 
 
@@ -51,7 +65,7 @@ def parallelize(
     *,
     loss: Loss | None = None,
     forward: Forward = output_of,
-    optimizer: Optimizer,
+    optimizer: Optimizer | Sequence[Optimizer],
     mesh: Mesh = "auto",
     accumulate: int = 1,
     max_norm: float | None = None,
@@ -72,8 +86,9 @@ def parallelize(
             second of a pair. Without it the output is one, or has one as ``loss``. A function may return a pair: the loss, and whatever
             else is to be seen of each step as ``beside``.
         forward: calls the model with a batch, where that is not ``model(input)`` or ``model(**batch)``.
-        optimizer: SGD, Adam, AdamW or RMSprop of the model's parameters; what it has kept of its steps is the first process's for all.
-            Rates and decays of its groups, and betas, are read at each step, so schedulers of PyTorch have their way.
+        optimizer: SGD, Adam, AdamW or RMSprop of the model's parameters, or a pair of Muon for matrices and AdamW for all else; what it has
+            kept of its steps is the first process's for all. Rates and decays of its groups, and betas, are read at each step, so
+            schedulers of PyTorch have their way.
         mesh: the ranks in a grid, or ``auto``.
         accumulate: how many batches make a step, whose gradients are summed.
         max_norm: the norm, of all gradients together, down to which they are scaled.
@@ -89,17 +104,17 @@ def parallelize(
         rank = join_job(place, timeout)
     world = dist.get_world_size() if dist.is_initialized() else 1
     all_options = _options(accumulate, max_norm, options)
-    optimizer = bare(optimizer)
+    own = bare(optimizer)
     job = Job(model, names_of(model), loss, forward, rank, world, place, timeout, mesh, all_options)
     check(model, loss, example_batch)
     whole = Whole.of(example_batch, world, accumulate)
     whole.agree()
-    return Parallel(Shapes(job, job.plan_training(example_batch, whole, optimizer), example_batch, whole, optimizer))
+    return Parallel(Shapes(job, job.plan_training(example_batch, whole, own), example_batch, whole, own))
 
 
-def _trained_by(optimizer: Optimizer) -> frozenset[int]:
+def _trained_by(optimizer: Whatever) -> frozenset[int]:
     """The identities of the parameters that an optimizer changes."""
-    return frozenset(id(parameter) for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad)
+    return frozenset(id(parameter) for parameter in parameters_of(optimizer) if parameter.requires_grad)
 
 
 def _options(accumulate: int, max_norm: float | None, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,7 +151,7 @@ class Parallel:
         self._rank, self._world = job.rank, job.world
         self._first, self._trained = Settings.of(optimizer, "lr_schedule" in job.options), _trained_by(optimizer)
         self._is_cast = "precision" in job.options
-        self._states = OptimizerState(self.session, optimizer, self._names)
+        self._states = States(self.session, optimizer, self._names)
         self._counted, self._per_pass = found.counted, found.translation.counters
         self._ready = found.has_weights
         self._loop = Loop(optimizer, job.module, lambda: Settings.of(optimizer, self._first.scheduled))
@@ -177,7 +192,8 @@ class Parallel:
         loss = outputs["loss"].reshape(()).clone()
         self._version += 1
         # Schedulers warn where an optimizer has made no step of its own.
-        setattr(self.optimizer, "_opt_called", True)  # noqa: B010
+        for part in parts_of(self.optimizer):
+            setattr(part, "_opt_called", True)  # noqa: B010
         return loss
 
     def __call__(self, batch: Any) -> Tensor:
@@ -290,15 +306,19 @@ class Parallel:
         elif isinstance(held, Tensor) and not held.is_meta:
             held.copy_(value)
 
-    def optimizer_state_dict(self) -> dict[str, Any]:
+    def optimizer_state_dict(self) -> Any:
         """The optimizer's state as its own ``state_dict`` would give it: a plain optimizer of the same parameters takes it.
+
+        Of a pair it is a list of both.
 
         All processes call it.
         """
         return self._states.by_index(self._whole_variable)
 
-    def load_optimizer_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes on a state of the optimizer, of which parameters have numbers or names. All processes call it, with the same content.
+    def load_optimizer_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Takes on a state of the optimizer, of which parameters have numbers or names; of a pair a list of both.
+
+        All processes call it, with the same content.
 
         Raises:
             Error: where it is another optimizer's.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,25 +14,87 @@ REFUSED = {"amsgrad": False, "maximize": False, "dampening": 0, "differentiable"
 """Options that graphc has with one value alone."""
 
 
-def bare(optimizer: Optimizer) -> Optimizer:
+OF_MUON: dict[str, Any] = {"nesterov": True, "ns_steps": 5, "ns_coefficients": (3.4445, -4.775, 2.0315)}
+"""Options of Muon that ``graphc compile`` has with one value alone."""
+
+
+class Pair:
+    """Muon, which takes matrices alone, and AdamW for all else: two optimizers of one model, seen as one."""
+
+    def __init__(self, parts: Sequence[Optimizer]) -> None:
+        """Two optimizers, in the order in which they are given.
+
+        Raises:
+            Error: where they are others.
+        """
+        self.parts = tuple(_bare(part) for part in parts)
+        kinds = sorted("muon" if is_muon(part) else type(part).__name__ for part in self.parts)
+        if kinds != ["AdamW", "muon"]:
+            given = ", ".join(type(part).__name__ for part in self.parts)
+            raise Error(f"parallelize takes one optimizer, or torch.optim.Muon and torch.optim.AdamW together, not [{given}]")
+        shared = set.intersection(*({id(one) for one in parameters_of(part)} for part in self.parts))
+        if shared:
+            raise Error("a parameter is in both optimizers: give it to one of them")
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The groups of both."""
+        return [group for part in self.parts for group in part.param_groups]
+
+    @property
+    def state(self) -> dict[Any, Any]:
+        """What both have kept."""
+        return {key: value for part in self.parts for key, value in part.state.items()}
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        """The state of each."""
+        return [part.state_dict() for part in self.parts]
+
+
+Whatever = Optimizer | Pair
+"""What is given as an optimizer."""
+
+
+def bare(optimizer: Optimizer | Sequence[Optimizer]) -> Whatever:
     """The optimizer in a wrapper of another package, as ``accelerate`` prepares them; else itself."""
+    if isinstance(optimizer, Sequence):
+        return _bare(optimizer[0]) if len(optimizer) == 1 else Pair(optimizer)
+    return _bare(optimizer)
+
+
+def _bare(optimizer: Optimizer) -> Optimizer:
     inner = vars(optimizer).get("optimizer")
     return inner if isinstance(inner, Optimizer) else optimizer
 
 
-def trained(optimizer: Optimizer, names: Mapping[int, str]) -> frozenset[str]:
+def parts_of(optimizer: Whatever) -> tuple[Optimizer, ...]:
+    """The optimizers that are one."""
+    return optimizer.parts if isinstance(optimizer, Pair) else (optimizer,)
+
+
+def parameters_of(optimizer: Whatever) -> list[Any]:
+    """The parameters of all groups."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def is_muon(optimizer: Optimizer) -> bool:
+    """Whether it is Muon with the options of torch.optim's, which PyTorch has from 2.9 on."""
+    return type(optimizer).__name__ == "Muon" and all({"ns_coefficients", "adjust_lr_fn"} <= set(group) for group in optimizer.param_groups)
+
+
+def trained(optimizer: Whatever, names: Mapping[int, str]) -> frozenset[str]:
     """The names of what an optimizer changes.
 
     Raises:
         Error: where it has a tensor that is none of the model's.
     """
-    found = [names.get(id(parameter)) for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad]
+    found = [names.get(id(parameter)) for parameter in parameters_of(optimizer) if parameter.requires_grad]
     if None in found:
         raise Error("the optimizer has a parameter that the model has not: make it of model.parameters()")
     return frozenset(name for name in found if name is not None)
 
 
-def options(optimizer: Optimizer, names: Mapping[int, str], variables: frozenset[str], scheduled: bool) -> dict[str, Any]:
+def options(optimizer: Whatever, names: Mapping[int, str], variables: frozenset[str], scheduled: bool) -> dict[str, Any]:
     """What ``graphc compile`` is told of an optimizer, for those variables that the graph has.
 
     Args:
@@ -44,6 +106,8 @@ def options(optimizer: Optimizer, names: Mapping[int, str], variables: frozenset
     Raises:
         Error: where graphc has no such optimizer.
     """
+    if isinstance(optimizer, Pair):
+        return _of_pair(optimizer, names, variables, scheduled)
     groups = optimizer.param_groups
     own = _own(optimizer, groups[0])
     if not groups[0]["params"]:
@@ -56,6 +120,19 @@ def options(optimizer: Optimizer, names: Mapping[int, str], variables: frozenset
                 f"the optimizer's groups of parameters differ in {differs[0]}: graphc has groups that differ in lr and weight_decay"
             )
     return own | {"group": _groups(optimizer, names, variables, scheduled)}
+
+
+def _of_pair(pair: Pair, names: Mapping[int, str], variables: frozenset[str], scheduled: bool) -> dict[str, Any]:
+    """Muon's options, and what AdamW updates, whose numbers are read at each step."""
+    muon, adamw = sorted(pair.parts, key=is_muon, reverse=True)
+    found = options(muon, names, variables, scheduled)
+    options(adamw, names, variables, scheduled)
+    if scheduled and any(float(group["lr"]) != found["lr"] for group in adamw.param_groups):
+        raise Error(
+            "lr_schedule is one course for both optimizers: give them one learning rate, or leave it out and use schedulers of PyTorch"
+        )
+    own = [names[id(parameter)] for parameter in parameters_of(adamw)]
+    return found | {"by_adamw": [name for name in own if name in variables]}
 
 
 STATE = "optimizer.load_state_dict(model.optimizer_state_dict())"
@@ -77,9 +154,9 @@ class Settings:
     """Whether the course of the rate is part of the plan."""
 
     @classmethod
-    def of(cls, optimizer: Optimizer, scheduled: bool) -> Settings:
+    def of(cls, optimizer: Whatever, scheduled: bool) -> Settings:
         """Those of now."""
-        return cls(tuple(_own(optimizer, group) for group in optimizer.param_groups), scheduled)
+        return cls(tuple(_own(part, group) for part in parts_of(optimizer) for group in part.param_groups), scheduled)
 
     def check_after(self, first: Settings) -> None:
         """Checks that a plan can go on with them.
@@ -91,25 +168,32 @@ class Settings:
             raise Error(f"the optimizer has other groups of parameters than when it was given to parallelize: {AGAIN}")
         for now, then in zip(self.groups, first.groups, strict=True):
             for name in {**then, **now}:
-                whole = name not in NUMBERS or name not in now or name not in then or (name == "lr" and self.scheduled)
+                whole = name not in _numbers(now, self.scheduled) or name not in then
                 if whole and now.get(name) != then.get(name):
                     advice = "leave lr_schedule out" if name == "lr" else f"give it to parallelize again, behind {STATE}"
                     was = f"was {then.get(name, 0)} and is {now.get(name, 0)}"
                     raise Error(f"the optimizer's {name} {was}, but it is part of the plan: {advice}")
 
-    def of_variables(self, optimizer: Optimizer, names: Mapping[int, str], variables: frozenset[str]) -> dict[str, dict[str, float]]:
+    def of_variables(self, optimizer: Whatever, names: Mapping[int, str], variables: frozenset[str]) -> dict[str, dict[str, float]]:
         """The numbers of each variable that the graph has."""
         found = {}
         for group, own in zip(optimizer.param_groups, self.groups, strict=True):
-            taken = [name for name in own if name in NUMBERS and not (name == "lr" and self.scheduled)]
-            numbers = {NUMBERS[name]: float(own[name]) for name in taken}
+            numbers = {NUMBERS[name]: float(own[name]) for name in _numbers(own, self.scheduled)}
             found.update({names[id(part)]: numbers for part in group["params"] if names[id(part)] in variables})
         return found
 
 
+def _numbers(own: Mapping[str, Any], scheduled: bool) -> list[str]:
+    """What is read of a group at each step. Muon's step is one of SGD, and what comes before it is part of the plan."""
+    of_kind = ("lr", "weight_decay") if own["optimizer"] == "muon" else tuple(NUMBERS)
+    return [name for name in of_kind if name in own and not (name == "lr" and scheduled)]
+
+
 def _own(optimizer: Optimizer, group: Mapping[str, Any]) -> dict[str, Any]:
+    if is_muon(optimizer):
+        return _own_of_muon(group)
     if type(optimizer) not in (SGD, Adam, AdamW, RMSprop):
-        raise Error(f"parallelize takes no optimizer {type(optimizer).__name__}: use torch.optim.SGD, Adam, AdamW or RMSprop")
+        raise Error(f"parallelize takes no optimizer {type(optimizer).__name__}: use torch.optim.SGD, Adam, AdamW, RMSprop or Muon")
     for name, value in REFUSED.items():
         if group.get(name, value) != value:
             raise Error(f"graphc has no optimizer with {name}: leave it out")
@@ -127,6 +211,15 @@ def _own(optimizer: Optimizer, group: Mapping[str, Any]) -> dict[str, Any]:
     kinds = {"centered": True} if group["centered"] else {}
     moving = {"momentum": momentum} if momentum else {}
     return {"optimizer": "rmsprop", **shared, "alpha": alpha, "eps": float(group["eps"]), **kinds, **moving}
+
+
+def _own_of_muon(group: Mapping[str, Any]) -> dict[str, Any]:
+    for name, value in OF_MUON.items():
+        given = group[name]
+        if (tuple(given) if isinstance(value, tuple) else given) != value:
+            raise Error(f"graphc has Muon with {name}={value} alone, not {given}")
+    numbers = {name: float(group[name]) for name in ("lr", "weight_decay", "momentum", "eps")}
+    return {"optimizer": "muon", **numbers, "adjust_lr": group["adjust_lr_fn"] or "original"}
 
 
 def _groups(optimizer: Optimizer, names: Mapping[int, str], variables: frozenset[str], scheduled: bool) -> list[str]:

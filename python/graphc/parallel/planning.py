@@ -25,7 +25,7 @@ class Planned:
     """Whether the model of the first rank has its weights, or stands on the device ``meta``."""
     counted: dict[str, int]
     """What buffers that count steps begin with."""
-    state: dict[str, Any] | None
+    state: dict[str, Any] | list[dict[str, Any]] | None
     """What the optimizer has kept of the steps that it has made."""
     form: Any
     """What an output is made of, or what stands beside a loss."""

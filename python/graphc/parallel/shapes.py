@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 import graphc_torch
@@ -21,6 +20,7 @@ import graphc_torch
 from ..command import Error
 from .batch import Whole, named, plain
 from .job import Job
+from .optimizers import Whatever
 from .planning import Planned
 from .tensors import in_own_words
 
@@ -47,7 +47,7 @@ class Shape:
 class Shapes:
     """The plans of a training."""
 
-    def __init__(self, job: Job, found: Planned, example: Any, whole: Whole, optimizer: Optimizer) -> None:
+    def __init__(self, job: Job, found: Planned, example: Any, whole: Whole, optimizer: Whatever) -> None:
         """The plan of the example's shape."""
         self.job, self.found, self.optimizer = job, found, optimizer
         self.example = pytree.tree_map_only(Tensor, lambda tensor: torch.empty_like(tensor, device="meta"), plain(example))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from graphc_torch.plan import Plan, TensorKind
 from graphc_torch.session import Session
 
 from ..command import Error
+from .optimizers import Pair, Whatever, parameters_of, parts_of
 from .tensors import Read, put
 
 KINDS = {name: name for name in ("exp_avg", "exp_avg_sq", "square_avg", "grad_avg")} | {"momentum": "momentum_buffer"}
@@ -35,8 +36,10 @@ class OptimizerState:
     def __init__(self, session: Session, optimizer: Optimizer, names: Mapping[int, str]) -> None:
         """The state in a session; names are those of the model's tensors, by their identity."""
         self.session, self.optimizer, self.names = session, optimizer, names
-        self.kept = kept(session.plan)
-        states = {name for entry in self.kept.values() for name in entry.values()}
+        everyone = kept(session.plan)
+        own = {names[id(parameter)] for parameter in parameters_of(optimizer)}
+        self.kept = {name: entry for name, entry in everyone.items() if name in own}
+        states = {name for entry in everyone.values() for name in entry.values()}
         roles = session.variables().items()
         self.others = [name for name, (role, _, _) in roles if role is TensorKind.STATE and name not in states]
         self.aside: dict[str, Any] = {}
@@ -134,7 +137,52 @@ class OptimizerState:
         return found
 
     def _parameters(self) -> list[Tensor]:
-        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        return parameters_of(self.optimizer)
+
+
+class States:
+    """The states of one optimizer, or of two that are one."""
+
+    def __init__(self, session: Session, optimizer: Whatever, names: Mapping[int, str]) -> None:
+        """The states in a session; names are those of the model's tensors, by their identity."""
+        self.is_pair = isinstance(optimizer, Pair)
+        self.parts = [OptimizerState(session, part, names) for part in parts_of(optimizer)]
+
+    def by_index(self, read: Read) -> dict[str, Any] | list[dict[str, Any]]:
+        """The states in PyTorch's own form: a list where there are several optimizers."""
+        found = [part.by_index(read) for part in self.parts]
+        return found if self.is_pair else found[0]
+
+    def by_name(self, read: Read) -> dict[str, Any]:
+        """The states as one, with the names of parameters in the place of their numbers."""
+        found = [part.by_name(read) for part in self.parts]
+        state = {name: entry for part in found for name, entry in part["state"].items()}
+        return {**found[0], "state": state, "param_groups": [group for part in found for group in part["param_groups"]]}
+
+    def load(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Takes on states of either form.
+
+        Raises:
+            Error: where they are another optimizer's.
+        """
+        given = [state] if isinstance(state, Mapping) and not self.is_pair else self._split(state)
+        if len(given) != len(self.parts):
+            raise Error(f"the states are those of {len(given)} optimizers, and there are {len(self.parts)}")
+        for part, own in zip(self.parts, given, strict=True):
+            part.load(own)
+
+    def _split(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """The state of each optimizer, of a list or of all as one."""
+        if not isinstance(state, Mapping):
+            return list(state)
+        found: list[Mapping[str, Any]] = []
+        groups = list(state["param_groups"])
+        for part in self.parts:
+            count = len(part.optimizer.param_groups)
+            own, groups = groups[:count], groups[count:]
+            names = {name for group in own for name in group["params"]}
+            found.append({**state, "param_groups": own, "state": {name: e for name, e in state["state"].items() if name in names}})
+        return found
 
 
 def kept(plan: Plan) -> dict[str, dict[str, str]]:
