@@ -8,10 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::machine::{Machine, arguments, checked, near};
 use crate::support;
-use crate::support::{Reference, calibrated, losses, reference, training};
+use crate::support::{Reference, losses, training};
 use graphc::prelude::*;
-use graphc_compiler::cluster::parse_cluster;
-use graphc_ir::mesh::DeviceKind;
 use graphc_ir::text::print_graph;
 use graphc_runtime::data::{load_safetensors, save_safetensors};
 
@@ -346,38 +344,6 @@ fn the_doctor_looks_at_everything() {
     let output = machine.succeeds(["doctor"]);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("NCCL") && text.contains("GFLOP/s") && !text.contains("WRONG"), "{text}");
-}
-
-/// Measurements of a card become a cluster file that plans. They are of small sizes where larger ones would take too long. No link is
-/// measured with one card.
-#[test]
-fn a_card_is_measured() {
-    let Some(machine) = Machine::new() else { return };
-    let file = machine.file("card.toml");
-    let mut args = vec!["calibrate", "--device", "cuda", "--ranks", "1", "-o", &file];
-    args.extend((!everything()).then_some("--quick"));
-    let output = calibrated(|| machine.command(&args).output().expect("graphc starts"));
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(!stderr.contains("gpu double"), "{stderr}");
-    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
-    for word in
-        ["of a recorded step", "chains", "cross entropy", "matmul bf16", "odd rows", "backward"]
-    {
-        assert!(shown.contains(word), "`{word}` in {shown}");
-    }
-    let notes = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(notes.contains("those of the preset dgx-h100"), "{notes}");
-    let text = std::fs::read_to_string(&file).expect("written");
-    let cluster = parse_cluster(&text).expect("read");
-    assert_eq!(cluster.device.kind, DeviceKind::Cuda);
-    assert!(
-        ["f32", "f16", "bf16"].iter().all(|&of| cluster.device.flops.contains_key(of)),
-        "{text}"
-    );
-    assert!(["f32", "f16"].iter().all(|&of| cluster.device.matmul_efficiency_of.contains_key(of)));
-    assert!(cluster.device.attention.is_some() && text.contains("bandwidth_share"), "{text}");
-    let model = reference("mlp").join("model.onnx").display().to_string();
-    machine.succeeds(["compile", &model, "--batch", "8", "--cluster", &file]);
 }
 
 /// Every layout becomes every other along one mesh axis, evenly and unevenly: whole registers by the library's collectives,
