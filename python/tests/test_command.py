@@ -76,7 +76,7 @@ def test_options_are_those_of_the_command() -> None:
         (GRAPH.replace("matmul", "matmull"), {}, "there is no op `matmull`"),
         (GRAPH, {"mesh": (0,)}, "for `mesh`: "),
         (GRAPH, {"optimiser": "sgd"}, "`optimiser`"),
-        (GRAPH, {"lr": 0.1}, "lr is a number of an optimizer: say which with optimizer$"),
+        (GRAPH, {"lr": 0.1}, "lr belongs to an optimizer: say which with optimizer$"),
         (GRAPH, {"pin": {"w": "S"}}, "`S` is no SBP"),
     ],
 )

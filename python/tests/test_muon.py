@@ -172,6 +172,7 @@ def test_what_is_no_pair_is_refused() -> None:
     refuse([adamw, adamw], r"one optimizer, or torch\.optim\.Muon and torch\.optim\.AdamW together, not \[AdamW, AdamW\]")
     refuse([torch.optim.AdamW(model.parameters()), muon], "a parameter is in both optimizers")
     refuse([adamw, pair(model, nesterov=False)[1]], "graphc has Muon with nesterov=True alone, not False")
+    refuse(Muon(model.parameters()), r"Muon has a parameter that is no matrix: give it to AdamW, as optimizer=\[muon, adamw\]")
     refuse([adamw, muon], "one course for both", lr_schedule="cosine:5")
 
 

@@ -14,8 +14,7 @@ use graphc_plan::{
 };
 
 use super::args::{
-    Count, HyperparameterArgs, LossChoice, OnNan, OptimizerName, Precision, SharedArgs,
-    groups_by_adamw, value_name,
+    Count, HyperparameterArgs, LossChoice, OnNan, OptimizerName, Precision, SharedArgs, value_name,
 };
 use super::clusters::{read_cluster, run_by};
 
@@ -273,9 +272,11 @@ fn check_muon(given: &Given<'_>, plan: &Plan, args: &SharedArgs) -> Result<()> {
     {
         given.refuse_option("--adjust-lr", &value_name(&adjust), "without it")?;
     }
-    let groups = groups_by_adamw(args, own.as_ref());
-    let patterns: Vec<&String> = plan.options.groups.iter().map(|group| &group.pattern).collect();
-    match args.by_adamw.iter().find(|pattern| groups.is_empty() || !patterns.contains(pattern)) {
+    let is_own = |pattern: &&String| {
+        let mut groups = plan.options.groups.iter().filter(|group| group.pattern == **pattern);
+        groups.any(|group| matches!(group.optimizer, Some(Optimizer::AdamW(_))))
+    };
+    match args.by_adamw.iter().find(|pattern| !is_own(pattern)) {
         Some(pattern) => given.refuse_option("--by-adamw", pattern, "without this pattern"),
         None => Ok(()),
     }

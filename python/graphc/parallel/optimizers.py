@@ -110,6 +110,8 @@ def options(optimizer: Whatever, names: Mapping[int, str], variables: frozenset[
         return _of_pair(optimizer, names, variables, scheduled)
     groups = optimizer.param_groups
     own = _own(optimizer, groups[0])
+    if is_muon(optimizer) and any(parameter.dim() != 2 for parameter in parameters_of(optimizer)):
+        raise Error("Muon has a parameter that is no matrix: give it to AdamW, as optimizer=[muon, adamw]")
     if not groups[0]["params"]:
         raise Error("the optimizer's first group of parameters is empty: leave it out")
     for group in groups[1:]:

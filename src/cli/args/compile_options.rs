@@ -50,10 +50,7 @@ pub(crate) fn compile_options(
 }
 
 /// The groups that AdamW updates beside Muon.
-pub(crate) fn groups_by_adamw(
-    args: &SharedArgs,
-    optimizer: Option<&Optimizer>,
-) -> Vec<ParameterGroup> {
+fn groups_by_adamw(args: &SharedArgs, optimizer: Option<&Optimizer>) -> Vec<ParameterGroup> {
     let Some(Optimizer::Muon(muon)) = optimizer else { return Vec::new() };
     let adamw = Optimizer::AdamW(muon.of_others());
     args.by_adamw.iter().map(|pattern| ParameterGroup::updated_by(pattern, adamw)).collect()
@@ -135,7 +132,7 @@ fn choose_optimizer(args: &SharedArgs) -> Result<Option<Optimizer>> {
     }))
 }
 
-/// Refuses numbers of an optimizer where none is asked for.
+/// Refuses options of an optimizer where none is asked for.
 fn refuse_numbers(args: &SharedArgs) -> Result<()> {
     let given = [
         ("--lr", args.lr.is_some()),
@@ -152,7 +149,7 @@ fn refuse_numbers(args: &SharedArgs) -> Result<()> {
     ];
     match given.into_iter().find(|(_, is_given)| *is_given) {
         Some((option, _)) => {
-            bail!("{option} is a number of an optimizer: say which with --optimizer")
+            bail!("{option} belongs to an optimizer: say which with --optimizer")
         }
         None => Ok(()),
     }

@@ -22,7 +22,7 @@ use graphc_plan::{Framework, MuonRate, Pin, Recompute, Schedule, Strategy};
 use super::numbers::{parse_positive, parse_whole};
 pub(crate) use advise::AdviseArgs;
 pub(crate) use check::CheckArgs;
-pub(crate) use compile_options::{compile_options, default_rate, groups_by_adamw};
+pub(crate) use compile_options::{compile_options, default_rate};
 pub(crate) use eval::EvalArgs;
 pub(crate) use hyperparameters::{HyperparameterArgs, Measure, OnNan};
 pub(crate) use launch::LaunchArgs;
