@@ -82,6 +82,7 @@ struct FileFramework {
     reduced_under_products: Option<f64>,
     shared_nodes: Option<f64>,
     sums_in_products: Option<bool>,
+    local_scales: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -283,12 +284,13 @@ fn read_framework(file: FileFramework) -> Result<Framework, ClusterError> {
         name: known.name,
         dispatch: not_negative(name("dispatch"), dispatch)?,
         elementwise_traffic: check_positive(name("elementwise_traffic"), traffic)?,
-        attention: check_share(name("attention"), file.attention.unwrap_or(known.attention))?,
+        attention: check_positive(name("attention"), file.attention.unwrap_or(known.attention))?,
         overlap: file.overlap.unwrap_or(known.overlap),
         interference,
         reduced_under_products: hidden,
         shared_nodes: check_share(name("shared_nodes"), shared)?,
         sums_in_products: file.sums_in_products.unwrap_or(known.sums_in_products),
+        local_scales: file.local_scales.unwrap_or(known.local_scales),
     })
 }
 

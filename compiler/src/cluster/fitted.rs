@@ -245,7 +245,7 @@ type Family = &'static [&'static str];
 
 const A100: Family = &["a100-40gb", "dgx-a100", "dgx-a100-4hdr"];
 const HOPPER: Family = &["dgx-h100", "h100-96gb", "h200"];
-const BLACKWELL: Family = &["b200", "gb200-nvl72", "gb300-nvl72"];
+const BLACKWELL: Family = &["b200", "b300", "gb200-nvl72", "gb300-nvl72"];
 const MI300: Family = &["mi300x", "mi325x"];
 
 /// The framework or the machines that a constant describes: a framework on any machines, or machines with any framework.

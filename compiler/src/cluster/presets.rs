@@ -20,7 +20,7 @@ use graphc_plan::{AttentionShares, Cluster, Device, Framework, Level};
 use super::Fitted;
 
 /// The names of all presets.
-pub const PRESETS: [&str; 13] = [
+pub const PRESETS: [&str; 14] = [
     "cpu",
     "p3.16xlarge",
     "a100-40gb",
@@ -30,6 +30,7 @@ pub const PRESETS: [&str; 13] = [
     "h100-96gb",
     "h200",
     "b200",
+    "b300",
     "gb200-nvl72",
     "gb300-nvl72",
     "mi300x",
@@ -65,6 +66,9 @@ pub fn preset(name: &str) -> Option<Cluster> {
         // 8 B200 (data sheet of DGX B200: 1,440 GB and 64 TB/s for 8; of HGX B200: 36 PFLOP/s of FP16 with sparsity and 600 TFLOP/s of FP32
         // for 8), each with an adapter of 400 Gbit/s (data sheet of DGX B200).
         "b200" => (blackwell_device(180, 2.25e15, 75e12), blackwell_levels(8, 1.0)),
+        // 8 B300 (data sheet of DGX B300: 2.3 TB and 64 TB/s for 8; of HGX B300: 36 PFLOP/s of FP16 with sparsity and 600 TFLOP/s of FP32 for 8), each with
+        // an adapter of 800 Gbit/s (data sheet of DGX B300: ConnectX-8).
+        "b300" => (blackwell_device(287, 2.25e15, 75e12), blackwell_levels(8, 2.0)),
         // 72 GPUs joined by NVLink, with 2 for each Grace (data sheet of GB200 NVL72: 13.4 TB, 576 TB/s, 360 PFLOP/s of FP16 with sparsity and
         // 5,760 TFLOP/s of FP32 for 72). Between racks 400 Gbit/s for each (data sheet of DGX GB200: 72 ConnectX-7).
         "gb200-nvl72" => (blackwell_device(186, 2.5e15, 80e12), blackwell_levels(72, 1.0)),
@@ -284,7 +288,9 @@ mod tests {
 
     #[test]
     fn later_machines_are_no_slower_than_those_before_them() {
-        for names in [["dgx-a100", "dgx-h100"], ["dgx-h100", "h200"], ["h200", "b200"]] {
+        for names in
+            [["dgx-a100", "dgx-h100"], ["dgx-h100", "h200"], ["h200", "b200"], ["b200", "b300"]]
+        {
             let [before, later] = names.map(|name| preset(name).expect("listed"));
             assert!(before.device.memory <= later.device.memory, "{names:?}");
             assert!(before.device.bandwidth <= later.device.bandwidth, "{names:?}");

@@ -61,10 +61,13 @@ impl Producers {
         let index = *self.made.get(&register)?;
         let actor = &program.actors[index];
         match &actor.action {
-            // graphc adds up no products of numbers of 8 bits, which have their sizes as operands.
+            // graphc adds up no products of numbers of 8 bits, which have their sizes as operands, and none of experts.
             Action::Compute { op: Op::MatMul(_), operands } => {
                 let adds = operands.len() == 2 || !cluster.framework.is_graphc();
                 adds.then(Vec::new)
+            }
+            Action::Compute { op: Op::GroupedMatMulGrad(_), .. } => {
+                (!cluster.framework.is_graphc()).then(Vec::new)
             }
             Action::Fused(fused) => {
                 let head = fused.chain_head()?;

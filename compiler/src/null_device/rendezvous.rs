@@ -107,8 +107,15 @@ impl Rendezvous {
     }
 }
 
+/// The bytes of a single number, as the scale of a tensor is.
+const ONE_NUMBER: u64 = 4;
+
 /// Returns the seconds of a collective after all have come.
 pub(super) fn meeting_seconds(plan: &Plan, party: &Party, kind: BoxingKind, bytes: u64) -> f64 {
+    let is_scale = kind == BoxingKind::AllReduce && bytes <= ONE_NUMBER;
+    if is_scale && plan.cluster.framework.local_scales {
+        return 0.0;
+    }
     collective_seconds(&plan.cluster, &party.link, kind, bytes as f64)
 }
 

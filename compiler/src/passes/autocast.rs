@@ -196,6 +196,12 @@ fn cast_graph(old: &Graph, precision: Option<DType>) -> Result<Graph, OpError> {
     Ok(caster.new)
 }
 
+/// Whether a node only copies tokens to the places of their experts, whose products read them in half precision: so the tokens are cast, which are fewer
+/// than their copies.
+fn copies_tokens(node: &Node) -> bool {
+    matches!(node.op, Op::Dispatch(_)) && node.operands.len() == 2
+}
+
 struct Caster<'a> {
     old: &'a Graph,
     new: Graph,
@@ -208,7 +214,7 @@ impl Caster<'_> {
     /// Copies a node with its operands in the types that it takes in a region of this type. Without a region it is copied as it is written.
     fn visit_node(&mut self, node: &Node, region: Option<DType>) -> Result<(), OpError> {
         let class = match region {
-            Some(_) if self.adds_bias(node) => CastClass::Region,
+            Some(_) if self.adds_bias(node) || copies_tokens(node) => CastClass::Region,
             Some(_) => classify_op(&node.op),
             None => CastClass::Written,
         };

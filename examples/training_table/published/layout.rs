@@ -199,6 +199,7 @@ fn one(
         // All of them state one scale for each tensor, or are of a time when there was no other.
         float8_recipe: Float8Recipe::Tensorwise,
         accumulation: match runs {
+            _ if row.comment.contains("f32 gradient accumulation") => Accumulation::F32,
             Runs::Megatron | Runs::LiBai | Runs::Evo => Accumulation::Half,
             Runs::Torch { .. } | Runs::MegatronCore => Accumulation::F32,
         },

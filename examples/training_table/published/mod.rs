@@ -124,12 +124,11 @@ fn outcome(row: Published, settings: &Settings<'_>) -> Outcome {
 
 /// The fastest of the ways that a row leaves open.
 fn best(row: &Published, settings: &Settings<'_>) -> Result<(f64, Said, Cluster)> {
-    let machines = machines::machines(row)?;
     let mut best: Option<(f64, Said, Cluster)> = None;
     for said in layout::say(row)? {
         let name = settings.framework.unwrap_or(said.profile);
         let framework = find_framework(name).with_context(|| format!("no framework `{name}`"))?;
-        let cluster = Cluster { framework, ..machines.clone() };
+        let cluster = machines::machines(row, framework)?;
         let (graph, options) = training(&said)?;
         let seconds = predict_step_seconds(graph, &options, &cluster)?;
         if best.as_ref().is_none_or(|known| seconds < known.0) {

@@ -228,7 +228,7 @@ pub struct Framework {
     /// are fused, more where each op reads and writes memory.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub elementwise_traffic: f64,
-    /// The share of what the device reaches in attention that its kernel reaches.
+    /// The rate of its attention kernel as a share of what the device reaches; above 1 for a kernel that is faster than that.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub attention: f64,
     /// Whether communication that nothing waits for at once runs beside kernels, if the device can.
@@ -250,6 +250,10 @@ pub struct Framework {
     /// microbatches.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub sums_in_products: bool,
+    /// Whether each rank scales its part of a tensor of 8 bits by the greatest element of that part, so that no scale is reduced over ranks: what
+    /// all-reduces a single number takes no seconds.
+    #[serde(default, skip_serializing_if = "is_no")]
+    pub local_scales: bool,
 }
 
 impl Default for Framework {
@@ -264,6 +268,7 @@ impl Default for Framework {
             reduced_under_products: 0.0,
             shared_nodes: 1.0,
             sums_in_products: true,
+            local_scales: false,
         }
     }
 }
@@ -281,6 +286,10 @@ fn yes() -> bool {
 
 fn is_yes(value: &bool) -> bool {
     *value
+}
+
+fn is_no(value: &bool) -> bool {
+    !*value
 }
 
 #[cfg(test)]

@@ -18,8 +18,9 @@ const TIMED: usize = 5;
 const QUICK_STEP: f64 = 0.02;
 
 /// Parts of cards' names, and the presets that describe such cards; the first that fits counts.
-const PRESETS: [(&str, &str); 8] = [
+const PRESETS: [(&str, &str); 9] = [
     ("GB300", "gb300-nvl72"),
+    ("B300", "b300"),
     ("GB200", "gb200-nvl72"),
     ("B200", "b200"),
     ("H200", "h200"),

@@ -5,21 +5,31 @@
 //! axes the products and the gradients of the matrices are split by blocks of places, and what is boxed are the places (GShard: Lepikhin et al.,
 //! arXiv 2006.16668, section 3.3).
 //!
+//! Tokens reach their experts, and come back, in the way that takes the least time: their copies go from rank to rank (all-to-all), or each rank gathers
+//! all tokens and takes those of its experts, and its results are added up where the tokens are. Where ranks of several nodes have experts and a token takes
+//! many of them, the second way sends less between nodes.
+//!
 //! [`GroupedMatMul`]: graphc_ir::ops::GroupedMatMul
 
-use graphc_ir::graph::Node;
+use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Movement, Op};
-use graphc_ir::sbp::Sbp;
+use graphc_ir::sbp::{NdSbp, Sbp};
 
 use super::super::problem::Problem;
 use super::super::problem::candidates::Candidate;
+use super::super::problem::layouts::SbpId;
 use super::gradients::pinned_layout;
 use crate::decisions::variable_of;
+
+/// The place of the choices among the operands of the ops that send tokens and bring them back.
+const CHOSEN: usize = 1;
 
 /// The axes over which products of experts are to be split by blocks, for each node.
 pub(super) struct PinnedExperts {
     axes: Vec<Vec<usize>>,
+    /// For each node that sends tokens to experts or brings them back, the axes of these experts.
+    exchanged: Vec<Vec<usize>>,
 }
 
 impl PinnedExperts {
@@ -53,7 +63,50 @@ impl PinnedExperts {
                 apart.map(|(axis, _)| axis).collect()
             });
         }
-        Self { axes }
+        let exchanged = graph.iter().map(|(id, node)| match node.op {
+            Op::Dispatch(_) => find_experts_after(graph, &readers, id),
+            Op::Combine(_) => find_experts_before(graph, id),
+            _ => None,
+        });
+        let exchanged = exchanged.map(|experts| match experts {
+            Some(experts) => axes[experts.index()].clone(),
+            None => Vec::new(),
+        });
+        Self { exchanged: exchanged.collect(), axes }
+    }
+
+    /// Whether a node sends tokens to experts that are pinned apart, or brings them back.
+    pub(super) fn exchanges_tokens(&self, node: NodeId) -> bool {
+        !self.exchanged[node.index()].is_empty()
+    }
+
+    /// Returns the seconds of a step that a candidate of a node which exchanges tokens leaves to its readers: that places go to the experts, or that the
+    /// sums of tokens go where these are, which is where their choices were made.
+    pub(super) fn seconds_left(
+        &self,
+        problem: &Problem<'_>,
+        node: NodeId,
+        candidate: &Candidate,
+        made_choices: Option<SbpId>,
+    ) -> f64 {
+        let graph = problem.decisions.graph();
+        let (result, made) = (graph.node(node).results[0], candidate.results[0]);
+        let layouts = &problem.layouts;
+        let mut wanted = NdSbp::clone(&layouts.sbp(made));
+        match graph.node(node).op {
+            Op::Dispatch(_) => {
+                self.exchanged[node.index()].iter().for_each(|&axis| wanted.0[axis] = Sbp::Split(0))
+            }
+            _ => {
+                let choices = layouts.sbp(made_choices.unwrap_or(candidate.operands[CHOSEN]));
+                for (wanted, &lies) in wanted.0.iter_mut().zip(&choices.0) {
+                    *wanted = if matches!(lies, Sbp::Split(0 | 1)) { lies } else { Sbp::Broadcast };
+                }
+            }
+        }
+        let class = layouts.class(result, layouts.placement_of(node));
+        let seconds = layouts.price((class, made), (class, layouts.intern_sbp(&wanted))).seconds;
+        seconds * problem.decisions.times_boxed(result) as f64
     }
 
     /// Whether a candidate of a node leaves experts where they are.
@@ -90,6 +143,24 @@ impl PinnedExperts {
         let left: Vec<usize> = labels.iter().copied().filter(apart).collect();
         if left.is_empty() { labels } else { left }
     }
+}
+
+/// Returns the product of experts that reads the places of a node, cast or not.
+fn find_experts_after(graph: &Graph, readers: &[Vec<NodeId>], node: NodeId) -> Option<NodeId> {
+    let readers_of = |node: NodeId| &readers[graph.node(node).results[0].index()];
+    let is_product = |node: &NodeId| matches!(graph.node(*node).op, Op::GroupedMatMul(_));
+    let of = |node: NodeId| readers_of(node).iter().copied().find(is_product);
+    let casts = readers_of(node).iter().filter(|node| matches!(graph.node(**node).op, Op::Cast(_)));
+    of(node).or_else(|| { casts }.find_map(|&cast| of(cast)))
+}
+
+/// Returns the product of experts whose results a node brings back, cast or added up or not.
+fn find_experts_before(graph: &Graph, node: NodeId) -> Option<NodeId> {
+    let mut made = graph.value(graph.node(node).operands[0]).producer;
+    while graph.node(made).op.operation().is_elementwise() {
+        made = graph.value(*graph.node(made).operands.first()?).producer;
+    }
+    matches!(graph.node(made).op, Op::GroupedMatMul(_)).then_some(made)
 }
 
 /// Whether the first result of a node is its first operand, cast, moved or summed over microbatches.

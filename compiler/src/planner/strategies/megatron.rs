@@ -37,7 +37,7 @@ use super::experts::PinnedExperts;
 use super::sequences::{SEQUENCE, SequenceAxes};
 use super::{
     choose_as_original, choose_by_layout, choose_by_operand, choose_cheapest, is_local,
-    pinned_state, prefer,
+    moves_one_number, pinned_state, prefer,
 };
 use crate::decisions::Phase;
 use crate::passes::float8::quantizing_nodes;
@@ -133,7 +133,7 @@ impl Splitter<'_, '_> {
             }
             Op::Variable(_) => {}
             op if !op.operation().updates().is_empty() => self.choose_update(id, node),
-            _ if node.operands.is_empty() => {
+            _ if node.operands.is_empty() || self.fed[index] && moves_one_number(graph, node) => {
                 let whole = self.intern_layout(id, |_| Sbp::Broadcast);
                 self.choose_layout(id, whole);
             }
@@ -525,6 +525,9 @@ impl Splitter<'_, '_> {
         sources: &[Option<SbpId>],
         labels: Vec<usize>,
     ) -> Vec<usize> {
+        if self.experts.exchanges_tokens(id) {
+            return labels;
+        }
         let graph = self.problem.decisions.graph();
         prefer(labels, |&label| {
             let taken = &self.problem.candidates_of(id)[label].operands;
@@ -560,6 +563,10 @@ impl Splitter<'_, '_> {
             let here = is_local(self.problem, (producer, id), source, taken);
             let all = seconds * decisions.times_boxed(value) as f64;
             *if here { &mut local } else { &mut moved } += all;
+        }
+        if self.experts.exchanges_tokens(id) {
+            let left = self.experts.seconds_left(self.problem, id, &candidate, sources[1]);
+            return [moved + local + left + candidate.seconds, 0.0, 0.0];
         }
         [moved, local, candidate.seconds]
     }

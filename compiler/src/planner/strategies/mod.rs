@@ -30,7 +30,7 @@
 
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::{NodeId, ValueId};
-use graphc_ir::op::Op;
+use graphc_ir::op::{Movement, Op};
 use graphc_ir::sbp::{NdSbp, Sbp};
 use graphc_plan::{AxisStrategy, Strategy, TensorKind};
 
@@ -233,7 +233,7 @@ fn follow_operands(
     assignment: &[usize],
     pinned: &PinnedWays,
 ) -> usize {
-    if node.operands.is_empty() {
+    if node.operands.is_empty() || moves_one_number(problem.decisions.graph(), node) {
         let axes = problem.decisions.staging.placement[id.index()].hierarchy.len();
         let whole = problem.layouts.intern_sbp(&NdSbp::broadcast(axes));
         return choose_by_layout(problem, id, whole);
@@ -247,9 +247,21 @@ fn follow_operands(
             *if movement == BoxingEffect::Local { &mut local } else { &mut moved } += seconds;
             others += f64::from(u8::from(movement == BoxingEffect::Changed));
         }
+        if pinned.experts.exchanges_tokens(id) {
+            let (_, choices) = find_source(problem, node, 1, assignment);
+            let left = pinned.experts.seconds_left(problem, id, &candidate, Some(choices));
+            return [0.0, moved + local + left + candidate.seconds, 0.0, 0.0];
+        }
         [others, moved, local, candidate.seconds]
     };
     choose_cheapest(worth_pricing(problem, id, node, assignment, pinned), price)
+}
+
+/// Whether a node moves a tensor of one element, as scales of 8 bits are. It takes that whole, as other readers do: each shape of it would else be
+/// reduced by itself.
+fn moves_one_number(graph: &Graph, node: &Node) -> bool {
+    let moves = node.op.operation().movement() == Some(Movement::Rearranged);
+    moves && graph.value(node.results[0]).ty.elements() == 1
 }
 
 /// Returns the first of the candidates with the least price: the least first number, of those the least second one, and so on; 0 where there are
@@ -288,6 +300,9 @@ fn worth_pricing(
         .collect();
     let made: Vec<SbpId> = sources.iter().map(|&(_, made)| made).collect();
     let all = pinned.sequences.add_up(problem, id, &made, all);
+    if pinned.experts.exchanges_tokens(id) {
+        return all;
+    }
     prefer(all, |&label| {
         let operands = &problem.candidates_of(id)[label].operands;
         let mut pairs = sources.iter().zip(operands);
