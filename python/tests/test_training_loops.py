@@ -330,13 +330,20 @@ class Smoothed(nn.Module):
         return nn.functional.cross_entropy(x, target, label_smoothing=0.1)
 
 
+class Called(nn.Module):
+    """A loss without `forward`, as timm's JsdCrossEntropy is one."""
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(output, target, label_smoothing=0.1)
+
+
 def test_losses_of_other_packages_take_labels_as_those_of_pytorch_do() -> None:
     found = []
-    for loss in (Smoothed(), nn.CrossEntropyLoss(label_smoothing=0.1)):
+    for loss in (Smoothed(), Called(), nn.CrossEntropyLoss(label_smoothing=0.1)):
         model, optimizer = begin()
         parallel = graphc.parallelize(model, batches()[0], loss=loss, optimizer=optimizer)
         found.append([float(parallel.step(batch)) for batch in batches()])
-    assert found[0] == found[1]
+    assert found[0] == found[1] == found[2]
 
 
 def test_what_no_plan_has_of_an_optimizer_is_refused_at_each_step() -> None:

@@ -169,7 +169,9 @@ def _takes_labels(loss: Loss, batch: Any) -> bool:
     """Whether a loss of another package is called as one of ``torch.nn`` is, with the labels of a pair."""
     if not isinstance(loss, nn.Module) or not isinstance(batch, tuple | list) or len(batch) != 2:
         return False
-    return any(name in LABELS for name in [*inspect.signature(loss.forward).parameters][1:2])
+    # Some have no `forward`, and write what calls them instead.
+    called = loss if type(loss).forward is nn.Module.forward else loss.forward
+    return any(name in LABELS for name in [*inspect.signature(called).parameters][1:2])
 
 
 def check(model: nn.Module, loss: Loss | None, batch: Any) -> None:
