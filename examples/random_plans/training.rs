@@ -113,6 +113,7 @@ fn optimizers() -> Vec<CompileOptions> {
         rmsprop(0.9, true),
         Optimizer::muon(0.02),
         Optimizer::adagrad(0.05),
+        Optimizer::adadelta(1.0),
         Optimizer::adamax(0.02),
         Optimizer::nadam(0.02),
         Optimizer::radam(0.02),

@@ -76,6 +76,7 @@ KINDS: dict[str, Make] = {
     "amsgrad": lambda p: torch.optim.Adam(p, lr=0.02, amsgrad=True, betas=(0.8, 0.9), weight_decay=0.01),
     "amsgrad-decoupled": lambda p: torch.optim.AdamW(p, lr=0.02, amsgrad=True, weight_decay=0.1),
     "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1, lr_decay=0.1, initial_accumulator_value=0.01, weight_decay=0.01),
+    "adadelta": lambda p: torch.optim.Adadelta(p, lr=1.0, rho=0.8, weight_decay=0.01),
     "adamax": lambda p: torch.optim.Adamax(p, lr=0.02, weight_decay=0.01),
     "nadam": lambda p: torch.optim.NAdam(p, lr=0.02, weight_decay=0.01, decoupled_weight_decay=True),
     "radam": lambda p: torch.optim.RAdam(p, lr=0.02, weight_decay=0.01),
@@ -188,5 +189,5 @@ def test_what_no_plan_has_is_refused() -> None:
     lion.param_groups[0]["caution"] = True
     with pytest.raises(graphc.Error, match="graphc has no optimizer with caution: leave it out"):
         planned(model, lion)
-    with pytest.raises(graphc.Error, match=r"takes no optimizer Adadelta: use torch\.optim's SGD, RMSprop, .* or Muon, or Lion"):
-        planned(model, torch.optim.Adadelta(model.parameters()))
+    with pytest.raises(graphc.Error, match=r"takes no optimizer ASGD: use torch\.optim's SGD, RMSprop, .* or Muon, or Lion"):
+        planned(model, torch.optim.ASGD(model.parameters()))

@@ -167,7 +167,7 @@ def test_models_and_losses_that_are_none_are_refused(wrong: Callable[[Any], dict
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (torch.optim.Adadelta, "parallelize takes no optimizer Adadelta: use"),
+        (torch.optim.ASGD, "parallelize takes no optimizer ASGD: use"),
         (torch.optim.LBFGS, "parallelize takes no optimizer LBFGS: use"),
         (lambda parameters: torch.optim.Adam(parameters, differentiable=True), "graphc has no optimizer with differentiable"),
         (lambda _: torch.optim.SGD([nn.Parameter(torch.ones(1))]), "a parameter that the model has not"),

@@ -383,6 +383,7 @@ fn optimizer_name(optimizer: Optimizer) -> OptimizerName {
             StepRule::Amsgrad { .. } if decoupled => OptimizerName::Adamw,
             StepRule::Amsgrad { .. } => OptimizerName::Adam,
             StepRule::Adagrad { .. } => OptimizerName::Adagrad,
+            StepRule::Adadelta { .. } => OptimizerName::Adadelta,
             StepRule::Adamax { .. } => OptimizerName::Adamax,
             StepRule::Nadam { .. } => OptimizerName::Nadam,
             StepRule::Radam { .. } => OptimizerName::Radam,

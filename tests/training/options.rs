@@ -151,7 +151,10 @@ fn what_makes_no_sense_is_refused() {
         &sgd(&["--lr-schedule", "cosine:5", "--warmup", "5"]),
         &["it ends at step 5, its warm-up at 5"],
     );
-    refused(&sgd(&["--alpha", "0.9"]), &["--alpha is an option of rmsprop, not of sgd"]);
+    refused(
+        &sgd(&["--alpha", "0.9"]),
+        &["--alpha is an option of rmsprop and adadelta, not of sgd"],
+    );
     refused(&sgd(&["--decoupled"]), &["--decoupled is an option of nadam and radam, not of sgd"]);
     let damped = ["--nesterov", "--dampening", "0.1"];
     refused(&sgd(&damped), &["--dampening needs --momentum without --nesterov"]);
@@ -223,7 +226,7 @@ fn the_command_has_the_numbers_of_composed_optimizers() {
     let path = folder.path().join("plan.json").display().to_string();
     let model = support::reference("mlp").join("model.onnx").display().to_string();
     let data = support::reference("mlp").join("data.safetensors").display().to_string();
-    let mut checked = |name: &str, given: &[&str], other: &[&str], said: &str| {
+    let checked = |name: &str, given: &[&str], other: &[&str], said: &str| {
         let own = [&["--loss", "cross_entropy", "--optimizer", name], given].concat();
         succeeds([&["compile", &model, "--batch", "16", "-o", &path][..], &own].concat());
         let train = ["train", &path, "--data", &data, "--steps", "1"];

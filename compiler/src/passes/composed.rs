@@ -19,7 +19,7 @@ use crate::decisions::TrainingGraph;
 /// Whether a rule asks for the number of the update.
 pub(super) fn counts_updates(rule: StepRule) -> bool {
     match rule {
-        StepRule::Lion { .. } => false,
+        StepRule::Lion { .. } | StepRule::Adadelta { .. } => false,
         StepRule::Adagrad { lr_decay, .. } => lr_decay != 0.0,
         StepRule::Damped { .. }
         | StepRule::Amsgrad { .. }
@@ -60,6 +60,7 @@ impl Ops<'_> {
             StepRule::Adagrad { lr_decay, initial, eps } => {
                 self.adagrad(gradient, lr_decay, initial, eps)
             }
+            StepRule::Adadelta { rho, eps } => self.adadelta(gradient, rho, eps),
             StepRule::Adamax { beta1, beta2, eps } => self.adamax(gradient, [beta1, beta2], eps),
             StepRule::Nadam { beta1, beta2, eps, momentum_decay } => {
                 self.nadam(gradient, [beta1, beta2], eps, momentum_decay)
@@ -122,6 +123,24 @@ impl Ops<'_> {
         let number = self.number()?;
         let slower = self.linear(number, lr_decay, 1.0 - lr_decay)?;
         self.div(direction, slower)
+    }
+
+    /// Along `g sqrt(d + eps) / sqrt(s' + eps)` with the mean `s'` of the squares of gradients, and `d` of those of earlier steps.
+    fn adadelta(&mut self, gradient: ValueId, rho: f64, eps: f64) -> Result<ValueId, OpError> {
+        let of = [rho, 1.0 - rho];
+        let (squares, steps) = (self.state("square_avg", 0.0)?, self.state("acc_delta", 0.0)?);
+        let square = self.mul(gradient, gradient)?;
+        let squares = self.average(squares, square, of)?;
+        let mut root = |mean| {
+            let above = self.offset(mean, eps)?;
+            self.unary(UnaryFunction::Sqrt, above)
+        };
+        let (below, above) = (root(squares)?, root(steps)?);
+        let ratio = self.div(above, below)?;
+        let step = self.mul(gradient, ratio)?;
+        let square = self.mul(step, step)?;
+        self.blend(steps, square, of)?;
+        Ok(step)
     }
 
     /// `u' = max(beta2 u, |g| + eps)` in the place of Adam's second moment.

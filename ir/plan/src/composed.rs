@@ -44,6 +44,13 @@ pub enum StepRule {
         /// The term that is added to the root of the sum of squares.
         eps: f64,
     },
+    /// Adadelta (Zeiler, arXiv 1212.5701).
+    Adadelta {
+        /// Decay of the means of squares.
+        rho: f64,
+        /// The term that is added to means of squares, under their roots.
+        eps: f64,
+    },
     /// Adamax (Kingma and Ba, arXiv 1412.6980, section 7.1).
     Adamax {
         /// Decay of the first moment.
@@ -98,6 +105,11 @@ impl ComposedOptions {
         Self::coupled(lr, StepRule::Adagrad { lr_decay: 0.0, initial: 0.0, eps: 1e-10 })
     }
 
+    /// Returns torch.optim.Adadelta's defaults, with this learning rate, which is usually 1.
+    pub fn adadelta(lr: f64) -> Self {
+        Self::coupled(lr, StepRule::Adadelta { rho: 0.9, eps: 1e-6 })
+    }
+
     /// Returns torch.optim.Adamax's defaults, with this learning rate.
     pub fn adamax(lr: f64) -> Self {
         Self::coupled(lr, StepRule::Adamax { beta1: 0.9, beta2: 0.999, eps: 1e-8 })
@@ -126,7 +138,7 @@ impl ComposedOptions {
 }
 
 impl StepRule {
-    /// Returns the rule's numbers by the names of torch.optim's options, each with whether it is a share, of at least 0 and less than 1.
+    /// Returns the rule's numbers by the names of the command line's options, each with whether it is a share, of at least 0 and less than 1.
     pub fn numbers(self) -> Vec<(&'static str, f64, bool)> {
         let moments = |beta1, beta2| vec![("beta1", beta1, true), ("beta2", beta2, true)];
         let with = |mut numbers: Vec<_>, name, value| {
@@ -145,6 +157,7 @@ impl StepRule {
                 ("initial_accumulator", initial, false),
                 ("eps", eps, false),
             ],
+            Self::Adadelta { rho, eps } => vec![("alpha", rho, true), ("eps", eps, false)],
             Self::Nadam { beta1, beta2, eps, momentum_decay } => {
                 with(with(moments(beta1, beta2), "eps", eps), "momentum_decay", momentum_decay)
             }

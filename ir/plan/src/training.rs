@@ -147,7 +147,7 @@ pub enum Optimizer {
     /// Muon (Jordan et al., kellerjordan.github.io/posts/muon) for matrices and batches of them, such as the weights of experts. Variables
     /// of other ranks are updated by AdamW with its defaults, at Muon's learning rate and weight decay.
     Muon(MuonOptions),
-    /// One whose step is composed of other ops: Adagrad, Adamax, NAdam, RAdam, Lion, Adam with `amsgrad`, SGD with `dampening`.
+    /// One whose step is composed of other ops: Adagrad, Adadelta, Adamax, NAdam, RAdam, Lion, Adam with `amsgrad`, SGD with `dampening`.
     Composed(ComposedOptions),
 }
 
@@ -185,6 +185,11 @@ impl Optimizer {
     /// Makes Adagrad with torch.optim.Adagrad's defaults.
     pub fn adagrad(lr: f64) -> Self {
         Self::Composed(ComposedOptions::adagrad(lr))
+    }
+
+    /// Makes Adadelta with torch.optim.Adadelta's defaults, but for the learning rate, of which its is 1.
+    pub fn adadelta(lr: f64) -> Self {
+        Self::Composed(ComposedOptions::adadelta(lr))
     }
 
     /// Makes Adamax with torch.optim.Adamax's defaults.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch.optim import SGD, Adagrad, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam, RMSprop
+from torch.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam, RMSprop
 
 from ..command import Error
 
@@ -46,7 +46,7 @@ def own_options(optimizer: Optimizer, group: Mapping[str, Any]) -> dict[str, Any
     Raises:
         Error: where graphc has no such optimizer.
     """
-    kinds = (SGD, RMSprop, Adagrad, *MOMENTS)
+    kinds = (SGD, RMSprop, Adagrad, Adadelta, *MOMENTS)
     if not (type(optimizer) in kinds or is_muon(optimizer) or is_lion(optimizer)):
         names = ", ".join(kind.__name__ for kind in kinds)
         raise Error(f"parallelize takes no optimizer {type(optimizer).__name__}: use torch.optim's {names} or Muon, or Lion")
@@ -81,6 +81,8 @@ def _of_kind(optimizer: Optimizer, group: Mapping[str, Any]) -> dict[str, Any]:
     if kind is Adagrad:
         given = {"lr_decay": float(group["lr_decay"]), "initial_accumulator": float(group["initial_accumulator_value"])}
         return {"optimizer": "adagrad", "eps": float(group["eps"]), **{name: value for name, value in given.items() if value}}
+    if kind is Adadelta:
+        return {"optimizer": "adadelta", "alpha": float(group["rho"]), "eps": float(group["eps"])}
     first, second = group["betas"]
     betas = {"beta1": float(first), "beta2": float(second)}
     if is_lion(optimizer):

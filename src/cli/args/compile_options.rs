@@ -90,10 +90,11 @@ fn choose_mesh(args: &SharedArgs) -> Result<Vec<usize>> {
 /// The learning rate where none is given: torch.optim's, of Lion its authors'.
 fn usual_rate(optimizer: OptimizerName) -> f64 {
     use OptimizerName::{
-        Adagrad, Adam, Adamax, Adamw, Lamb, Lion, Muon, Nadam, Radam, Rmsprop, Sgd,
+        Adadelta, Adagrad, Adam, Adamax, Adamw, Lamb, Lion, Muon, Nadam, Radam, Rmsprop, Sgd,
     };
     match optimizer {
         Rmsprop | Adagrad => 1e-2,
+        Adadelta => 1.0,
         Adamax | Nadam => 2e-3,
         Sgd | Adam | Adamw | Lamb | Muon | Radam => 1e-3,
         Lion => 1e-4,
@@ -140,6 +141,7 @@ fn choose_optimizer(args: &SharedArgs) -> Result<Option<Optimizer>> {
             ..ComposedOptions::amsgrad(lr)
         }),
         OptimizerName::Adagrad => composed(ComposedOptions::adagrad(lr)),
+        OptimizerName::Adadelta => composed(ComposedOptions::adadelta(lr)),
         OptimizerName::Adamax => composed(ComposedOptions::adamax(lr)),
         OptimizerName::Nadam => composed(ComposedOptions::nadam(lr)),
         OptimizerName::Radam => composed(ComposedOptions::radam(lr)),
@@ -248,6 +250,9 @@ fn set_composed(args: &SharedArgs, defaults: ComposedOptions) -> ComposedOptions
             initial: args.initial_accumulator.unwrap_or(initial),
             eps: epsilon(eps),
         },
+        StepRule::Adadelta { rho, eps } => {
+            StepRule::Adadelta { rho: args.alpha.unwrap_or(rho), eps: epsilon(eps) }
+        }
         StepRule::Lion { beta1: first, beta2: second } => {
             StepRule::Lion { beta1: beta1(first), beta2: beta2(second) }
         }
@@ -263,11 +268,11 @@ fn set_composed(args: &SharedArgs, defaults: ComposedOptions) -> ComposedOptions
 /// Refuses numbers of other optimizers.
 fn check_owners(args: &SharedArgs, name: OptimizerName) -> Result<()> {
     use OptimizerName::{
-        Adagrad, Adam, Adamax, Adamw, Lamb, Lion, Muon, Nadam, Radam, Rmsprop, Sgd,
+        Adadelta, Adagrad, Adam, Adamax, Adamw, Lamb, Lion, Muon, Nadam, Radam, Rmsprop, Sgd,
     };
     let of_moments = [Adam, Adamw, Lamb, Adamax, Nadam, Radam, Lion];
     let moments = "adam, adamw, lamb, adamax, nadam, radam and lion";
-    let of_eps = [Adam, Adamw, Lamb, Rmsprop, Muon, Adagrad, Adamax, Nadam, Radam];
+    let of_eps = [Adam, Adamw, Lamb, Rmsprop, Muon, Adagrad, Adadelta, Adamax, Nadam, Radam];
     let owners: [(&str, bool, &[OptimizerName], &str); 18] = [
         ("--momentum", args.momentum.is_some(), &[Sgd, Rmsprop, Muon], "sgd, rmsprop and muon"),
         ("--nesterov", args.nesterov, &[Sgd], "sgd"),
@@ -275,7 +280,7 @@ fn check_owners(args: &SharedArgs, name: OptimizerName) -> Result<()> {
         ("--beta1", args.beta1.is_some(), &of_moments, moments),
         ("--beta2", args.beta2.is_some(), &of_moments, moments),
         ("--eps", args.eps.is_some(), &of_eps, "all but sgd and lion"),
-        ("--alpha", args.alpha.is_some(), &[Rmsprop], "rmsprop"),
+        ("--alpha", args.alpha.is_some(), &[Rmsprop, Adadelta], "rmsprop and adadelta"),
         ("--centered", args.centered, &[Rmsprop], "rmsprop"),
         ("--amsgrad", args.amsgrad, &[Adam, Adamw], "adam and adamw"),
         ("--decoupled", args.decoupled, &[Nadam, Radam], "nadam and radam"),

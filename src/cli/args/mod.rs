@@ -343,7 +343,7 @@ pub(crate) struct SharedArgs {
     /// Optimizer
     #[arg(long, value_enum)]
     pub optimizer: Option<OptimizerName>,
-    /// Learning rate; default 0.001, of rmsprop and adagrad 0.01, of adamax and nadam 0.002, of lion 0.0001
+    /// Learning rate; default 0.001, of rmsprop and adagrad 0.01, of adadelta 1, of adamax and nadam 0.002, of lion 0.0001
     #[arg(long, value_parser = not_negative)]
     pub lr: Option<f64>,
     /// Steps go up the gradients instead of down, so that the loss grows
@@ -373,7 +373,7 @@ pub(crate) struct SharedArgs {
     /// The addend to the root of the second moment, or to a gradient's size; Muon's least norm
     #[arg(long, value_parser = not_negative)]
     pub eps: Option<f64>,
-    /// RMSprop's decay of the mean of squares
+    /// RMSprop's and Adadelta's decay of means of squares
     #[arg(long, value_parser = parse_share)]
     pub alpha: Option<f64>,
     /// RMSprop divides by the deviation of gradients, not by their mean square
@@ -518,6 +518,8 @@ pub(crate) enum OptimizerName {
     Muon,
     /// Adagrad
     Adagrad,
+    /// Adadelta
+    Adadelta,
     /// Adamax
     Adamax,
     /// NAdam

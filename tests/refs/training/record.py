@@ -116,7 +116,7 @@ def composed_of(o, groups, lr, maximize):
         numbers["maximize"] = maximize
     classes = {
         "damped": torch.optim.SGD, "amsgrad": torch.optim.AdamW if o["decoupled"] else torch.optim.Adam,
-        "adagrad": torch.optim.Adagrad, "adamax": torch.optim.Adamax, "nadam": torch.optim.NAdam,
+        "adagrad": torch.optim.Adagrad, "adadelta": torch.optim.Adadelta, "adamax": torch.optim.Adamax, "nadam": torch.optim.NAdam,
         "radam": torch.optim.RAdam, "lion": Lion,
     }
     return classes[rule](groups, lr=lr, weight_decay=o["weight_decay"], **numbers)
@@ -283,7 +283,7 @@ def cases():
     for optimizer in [
         composed(0.1, 0.01, False, damped=dict(momentum=0.9, dampening=0.4)), composed(0.01, 0.05, False, amsgrad=moments),
         composed(0.01, 0.05, True, amsgrad=moments), composed(0.05, 0.01, False, adagrad=adagrad),
-        composed(0.01, 0.01, False, adamax=moments), composed(0.01, 0.01, False, nadam=nadam),
+        composed(1.0, 0.01, False, adadelta=dict(rho=0.9, eps=1e-6)), composed(0.01, 0.01, False, adamax=moments), composed(0.01, 0.01, False, nadam=nadam),
         composed(0.01, 0.05, False, radam=dict(moments, beta2=0.9999)), composed(0.001, 0.1, True, lion=betas),
     ]:
         yield entropy | dict(optimizer=optimizer)
