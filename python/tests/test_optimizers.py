@@ -89,7 +89,11 @@ GO_ON = ("dampening", "amsgrad", "adagrad", "nadam")
 """Those of which states are passed on: they have all kinds of states."""
 
 
-@pytest.mark.parametrize("name", KINDS)
+SLOW = ("amsgrad-decoupled", "adadelta", "adamax")
+"""Those whose parts others have too."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in KINDS])
 def test_steps_and_states_are_those_of_pytorch(name: str) -> None:
     make, rows = KINDS[name], batches(10)
     model, other = network(), network()
@@ -136,7 +140,7 @@ def freeze(model: nn.Module, frozen: bool = True) -> None:
         parameter.requires_grad_(not frozen)
 
 
-@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.RAdam])
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, pytest.param(torch.optim.RAdam, marks=pytest.mark.slow)])
 def test_layers_that_are_unfrozen_late_count_their_own_steps(kind: Any) -> None:
     rows, models = batches(12), (network(), network())
     own, others = (kind(model.parameters(), lr=0.02, weight_decay=0.01) for model in models)
