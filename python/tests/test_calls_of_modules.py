@@ -42,10 +42,23 @@ def test_a_module_is_evaluated_with_the_weights_of_now() -> None:
     parallel.train()
     parallel.step(batch())
     # So is a part of it.
+    model.eval()
     hidden = model[0](batch())  # type: ignore[index]
     state = parallel.state_dict()
     torch.testing.assert_close(hidden, nn.functional.linear(batch(), state["0.weight"], state["0.bias"]))
+    parallel.train()
     parallel.step(batch())
+
+
+def test_a_module_that_is_trained_beside_its_plan_keeps_its_own_weights() -> None:
+    model = network()
+    parallel = planned(model)
+    parallel.step(batch())
+    before = model.get_parameter("0.weight").clone()
+    with pytest.warns(UserWarning, match=r"its weights are those of before the steps that were made: call update_module\(\) first") as said:
+        for _ in range(2):
+            model(batch())
+    assert len(said) == 1 and torch.equal(model.get_parameter("0.weight"), before)
 
 
 def test_what_has_nothing_to_do_with_the_plan_is_left_alone() -> None:
@@ -77,11 +90,11 @@ def test_one_of_several_ranks_cannot_have_the_weights_by_itself() -> None:
         parallel = planned(model, rank)
         parallel.step(batch(rank))
         try:
-            model(batch(rank))
+            model.eval()(batch(rank))
         except graphc.Error as error:
             said = str(error)
         parallel.update_module()
-        model.eval()(batch(rank))
+        model(batch(rank))
         return said
 
     expected = "the module was called, and its weights are those of before the steps that were made: call update_module() on all processes"

@@ -174,6 +174,8 @@ class Parallel:
         """How often the weights have changed."""
         self._is_behind = False
         """Whether the module has other weights than the plan."""
+        self._has_warned = False
+        """Whether that was said of a module that was called in train mode."""
         refresh_by(job.module, None)
         self.norm: Tensor | None = None
         """The norm of the last step's gradients before they were scaled down, where ``max_norm`` is given."""
@@ -354,7 +356,7 @@ class Parallel:
         if any(isinstance(own, Tensor) and own.is_meta for own in self._own().values()):
             raise Error("the module stands on the device meta: move it with to_empty first, or take state_dict()")
         self.module.load_state_dict(state)
-        self._is_behind = False
+        self._is_behind = self._has_warned = False
         refresh_by(self.module, None)
         self._watched.look()
 
@@ -381,7 +383,7 @@ class Parallel:
             refresh_by(self.module, self._refresh)
 
     def _refresh(self) -> None:
-        """Writes the weights into the module before it is called, where this process can do so alone.
+        """Writes the weights into the module before it is called to evaluate, where this process can do so alone.
 
         Raises:
             Error: where it cannot.
@@ -390,8 +392,14 @@ class Parallel:
         # With other tensors, as `functional_call` lends them, a call has nothing to do with the plan.
         if any(parameter.is_meta or id(parameter) not in self._names for parameter in parameters):
             return
+        said = "the module was called, and its weights are those of before the steps that were made"
+        if self.module.training:
+            # Whoever trains it beside its plan may mean these.
+            if not self._has_warned:
+                warnings.warn(f"{said}: call update_module() first, if they are to be those of now", stacklevel=6)
+            self._has_warned = True
+            return
         if self._world > 1:
-            said = "the module was called, and its weights are those of before the steps that were made"
             raise Error(f"{said}: call update_module() on all processes first, or eval() or predict() of what parallelize has returned")
         with _without_gradients():
             self.update_module()
