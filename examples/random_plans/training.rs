@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use graphc::plan::{
-    AdamOptions, Loss, Metric, Optimizer, Plan, Recompute, RmspropOptions, Schedule, Strategy,
-    TensorKind,
+    AdamOptions, ComposedOptions, Loss, Metric, Optimizer, Plan, Recompute, RmspropOptions,
+    Schedule, Strategy, TensorKind,
 };
 use graphc::prelude::*;
 use graphc::runtime::data::save_safetensors;
@@ -112,6 +112,14 @@ fn optimizers() -> Vec<CompileOptions> {
         rmsprop(0.0, false),
         rmsprop(0.9, true),
         Optimizer::muon(0.02),
+        Optimizer::adagrad(0.05),
+        Optimizer::adadelta(1.0),
+        Optimizer::adamax(0.02),
+        Optimizer::nadam(0.02),
+        Optimizer::radam(0.02),
+        Optimizer::lion(0.002),
+        Optimizer::Composed(ComposedOptions::damped(0.1, 0.9, 0.4)),
+        Optimizer::Composed(ComposedOptions::amsgrad(0.02)),
     ];
     all.map(with).into()
 }
@@ -127,6 +135,8 @@ fn options() -> Vec<CompileOptions> {
             ..with(Optimizer::muon(0.02))
         },
         CompileOptions { clip_value: Some(0.01), ema: Some(0.9), ..adam() },
+        CompileOptions { maximize: true, own_counts: true, ..adam() },
+        CompileOptions { skip_non_finite: true, own_counts: true, ..with(Optimizer::radam(0.02)) },
         CompileOptions { skip_non_finite: true, ema: Some(0.9), ..adam() },
         CompileOptions {
             label_smoothing: 0.1,

@@ -96,9 +96,9 @@ pub mod prelude {
     pub use graphc_nn::Module;
     pub use graphc_plan::check::VerifiedPlan;
     pub use graphc_plan::{
-        Accumulation, AdamOptions, CompileOptions, Float8Recipe, Loss, Metric, MuonOptions,
-        MuonRate, Optimizer, ParameterGroup, Pin, Plan, Recompute, RmspropOptions, Schedule,
-        Strategy,
+        Accumulation, AdamOptions, CompileOptions, ComposedOptions, Float8Recipe, Loss, Metric,
+        MuonOptions, MuonRate, Optimizer, ParameterGroup, Pin, Plan, Recompute, RmspropOptions,
+        Schedule, StepRule, Strategy,
     };
     pub use graphc_runtime::data::{load_safetensors, save_safetensors};
     pub use graphc_runtime::dist::{Group, ReduceOp};

@@ -521,6 +521,7 @@ def settings(session: Session) -> dict[str, Any]:
     found["loss"] = options.get("loss")
     found["label smoothing"] = options.get("label_smoothing", 0.0)
     found["learning-rate schedule"] = options.get("lr_schedule", "constant")
+    found["maximize"] = options.get("maximize", False)
     found["clip norm"], found["clip value"] = options.get("clip_norm"), options.get("clip_value")
     found["parameter groups"] = options.get("groups", [])
     found["kept statistics"] = options.get("keep_statistics", [])

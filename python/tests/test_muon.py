@@ -36,7 +36,7 @@ class Muon(torch.optim.Optimizer):
         assert gradient is not None
         mean = state.setdefault("momentum_buffer", torch.zeros_like(parameter))
         mean.lerp_(gradient, 1 - group["momentum"])
-        x = gradient.lerp(mean, group["momentum"])
+        x = gradient.lerp(mean, group["momentum"]) if group["nesterov"] else mean
         x = x / x.norm().clamp(min=group["eps"])
         a, b, c = group["ns_coefficients"]
         for _ in range(group["ns_steps"]):
@@ -134,6 +134,14 @@ def test_a_pair_trains_as_in_pytorch_and_is_resumed(adjust: str | None) -> None:
     parallel.training_state().load_state_dict(state)
 
 
+def test_other_iterations_are_those_that_are_asked_for() -> None:
+    options = {"nesterov": False, "ns_steps": 3, "ns_coefficients": (3.0, -3.5, 1.5)}
+    model, other = network(), network()
+    optimizers, others = pair(model, **options), pair(other, **options)
+    expected = train_by_hand(other, others, batches(5))
+    assert train(planned(model, optimizers), optimizers, batches(5)) == pytest.approx(expected, abs=1e-5)
+
+
 def test_pytorchs_own_muon_is_near() -> None:
     kind = getattr(torch.optim, "Muon", None)
     if kind is None:
@@ -171,7 +179,10 @@ def test_what_is_no_pair_is_refused() -> None:
 
     refuse([adamw, adamw], r"one optimizer, or torch\.optim\.Muon and torch\.optim\.AdamW together, not \[AdamW, AdamW\]")
     refuse([torch.optim.AdamW(model.parameters()), muon], "a parameter is in both optimizers")
-    refuse([adamw, pair(model, nesterov=False)[1]], "graphc has Muon with nesterov=True alone, not False")
+    refuse([adamw, pair(model, ns_steps=0)[1]], "0 is not in 1..100")
+    upwards = pair(model)
+    upwards[0].param_groups[0]["maximize"] = True
+    refuse(upwards, "graphc has no pair of Muon and AdamW with maximize: leave it out")
     refuse(Muon(model.parameters()), r"Muon has a parameter that is no matrix: give it to AdamW, as optimizer=\[muon, adamw\]")
     refuse([adamw, muon], "one course for both", lr_schedule="cosine:5")
 

@@ -107,7 +107,7 @@ def test_states_of_other_optimizers_are_refused() -> None:
     with pytest.raises(graphc.Error, match="it is another optimizer's"):
         parallel.load_optimizer_state_dict({**state, "state": {0: state["state"][0]}})
     uneven = {**state["state"], 0: {**state["state"][0], "step": torch.tensor(7.0)}}
-    with pytest.raises(graphc.Error, match=r"`layer\.weight` has had 7 steps and `layer\.bias` 1: graphc has the same number for all"):
+    with pytest.raises(graphc.Error, match=r"`layer\.weight` has had 7 steps and `layer\.bias` 1, and the plan has one number for all"):
         parallel.load_optimizer_state_dict({**state, "state": uneven})
     with pytest.raises(graphc.Error, match=r"its groups have \[\] parameters, and the optimizer's \[2\]"):
         parallel.load_optimizer_state_dict({"state": {}, "param_groups": []})

@@ -167,9 +167,9 @@ def test_models_and_losses_that_are_none_are_refused(wrong: Callable[[Any], dict
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (torch.optim.Adagrad, "parallelize takes no optimizer Adagrad: use"),
+        (torch.optim.ASGD, "parallelize takes no optimizer ASGD: use"),
         (torch.optim.LBFGS, "parallelize takes no optimizer LBFGS: use"),
-        (lambda parameters: torch.optim.Adam(parameters, amsgrad=True), "graphc has no optimizer with amsgrad"),
+        (lambda parameters: torch.optim.Adam(parameters, differentiable=True), "graphc has no optimizer with differentiable"),
         (lambda _: torch.optim.SGD([nn.Parameter(torch.ones(1))]), "a parameter that the model has not"),
     ],
 )

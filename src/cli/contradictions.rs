@@ -9,12 +9,13 @@ use graphc_ir::graph::Graph;
 use graphc_ir::mesh::format_mesh;
 use graphc_ir::pattern::matches_pattern;
 use graphc_plan::{
-    Action, AdamOptions, CompileOptions, MuonOptions, MuonRate, Optimizer, ParameterGroup, Plan,
-    RmspropOptions,
+    Action, AdamOptions, CompileOptions, ComposedOptions, MuonOptions, MuonRate, Optimizer,
+    ParameterGroup, Plan, RmspropOptions, StepRule,
 };
 
 use super::args::{
-    Count, HyperparameterArgs, LossChoice, OnNan, OptimizerName, Precision, SharedArgs, value_name,
+    Coefficients, Count, HyperparameterArgs, LossChoice, OnNan, OptimizerName, Precision,
+    SharedArgs, value_name,
 };
 use super::clusters::{read_cluster, run_by};
 
@@ -233,6 +234,10 @@ fn check_optimizer(given: &Given<'_>, plan: &Plan, args: &SharedArgs) -> Result<
         ("--beta2", args.beta2),
         ("--eps", args.eps),
         ("--alpha", args.alpha),
+        ("--dampening", args.dampening),
+        ("--momentum-decay", args.momentum_decay),
+        ("--lr-decay", args.lr_decay),
+        ("--initial-accumulator", args.initial_accumulator),
     ];
     let own = plan.options.optimizer;
     if let Some(optimizer) = args.optimizer
@@ -250,13 +255,23 @@ fn check_optimizer(given: &Given<'_>, plan: &Plan, args: &SharedArgs) -> Result<
             None => given.refuse_option(option, &value.to_string(), "without such an option")?,
         }
     }
-    let nesterov = matches!(own, Some(Optimizer::Sgd { nesterov: true, .. }));
-    if args.nesterov && !nesterov {
-        given.refuse_option("--nesterov", "", "without it")?;
-    }
     let centered = matches!(own, Some(Optimizer::Rmsprop(RmspropOptions { centered: true, .. })));
-    if args.centered && !centered {
-        given.refuse_option("--centered", "", "without it")?;
+    let composed = match own {
+        Some(Optimizer::Composed(composed)) => Some(composed),
+        _ => None,
+    };
+    let nesterov = matches!(own, Some(Optimizer::Sgd { nesterov: true, .. }));
+    let amsgrad = composed.is_some_and(|of| matches!(of.rule, StepRule::Amsgrad { .. }));
+    let flags = [
+        ("--nesterov", args.nesterov, nesterov),
+        ("--centered", args.centered, centered),
+        ("--amsgrad", args.amsgrad, amsgrad),
+        ("--decoupled", args.decoupled, composed.is_some_and(|of| of.decoupled)),
+        ("--maximize", args.maximize, plan.options.maximize),
+        ("--own-counts", args.own_counts, plan.options.own_counts),
+    ];
+    if let Some((flag, _, _)) = flags.iter().find(|(_, given, own)| *given && !own) {
+        given.refuse_option(flag, "", "without it")?;
     }
     check_muon(given, plan, args)
 }
@@ -271,6 +286,24 @@ fn check_muon(given: &Given<'_>, plan: &Plan, args: &SharedArgs) -> Result<()> {
         && !is_own(rate)
     {
         given.refuse_option("--adjust-lr", &value_name(&adjust), "without it")?;
+    }
+    let muon = match own {
+        Some(Optimizer::Muon(muon)) => Some(muon),
+        _ => None,
+    };
+    if args.plain_momentum && muon.is_none_or(|muon| muon.nesterov) {
+        given.refuse_option("--plain-momentum", "", "without it")?;
+    }
+    if let Some(iterations) = args.iterations.filter(|_| muon.is_none()) {
+        given.refuse_option("--iterations", &iterations.to_string(), "without it")?;
+    }
+    if let Some(muon) = muon {
+        given.check_option("--iterations", args.iterations, muon.iterations)?;
+    }
+    let own = muon.map(|muon| Coefficients(muon.coefficients));
+    if let Some(coefficients) = args.coefficients.filter(|_| args.coefficients != own) {
+        let own = own.map_or("without it".into(), |own| format!("with {own}"));
+        given.refuse_option("--coefficients", &coefficients.to_string(), &own)?;
     }
     let is_own = |pattern: &&String| {
         let mut groups = plan.options.groups.iter().filter(|group| group.pattern == **pattern);
@@ -345,6 +378,17 @@ fn optimizer_name(optimizer: Optimizer) -> OptimizerName {
         Optimizer::Lamb(_) => OptimizerName::Lamb,
         Optimizer::Rmsprop(_) => OptimizerName::Rmsprop,
         Optimizer::Muon(_) => OptimizerName::Muon,
+        Optimizer::Composed(ComposedOptions { rule, decoupled, .. }) => match rule {
+            StepRule::Damped { .. } => OptimizerName::Sgd,
+            StepRule::Amsgrad { .. } if decoupled => OptimizerName::Adamw,
+            StepRule::Amsgrad { .. } => OptimizerName::Adam,
+            StepRule::Adagrad { .. } => OptimizerName::Adagrad,
+            StepRule::Adadelta { .. } => OptimizerName::Adadelta,
+            StepRule::Adamax { .. } => OptimizerName::Adamax,
+            StepRule::Nadam { .. } => OptimizerName::Nadam,
+            StepRule::Radam { .. } => OptimizerName::Radam,
+            StepRule::Lion { .. } => OptimizerName::Lion,
+        },
     }
 }
 
@@ -371,6 +415,12 @@ fn optimizer_number(optimizer: &Optimizer, option: &str) -> Option<f64> {
             "--weight-decay" => Some(options.weight_decay),
             _ => None,
         },
+        (Optimizer::Composed(options), "--weight-decay") => Some(options.weight_decay),
+        (Optimizer::Composed(options), _) => {
+            let name = option.trim_start_matches("--").replace('-', "_");
+            let numbers = options.rule.numbers();
+            numbers.into_iter().find(|(own, _, _)| *own == name).map(|(_, value, _)| value)
+        }
         (Optimizer::Rmsprop(options), _) => match option {
             "--alpha" => Some(options.alpha),
             "--eps" => Some(options.eps),

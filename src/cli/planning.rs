@@ -59,7 +59,7 @@ pub(super) fn plan_model(
     if training {
         ensure!(
             args.optimizer.is_some(),
-            "training needs --optimizer sgd, adam, adamw, lamb, rmsprop or muon"
+            "training needs --optimizer sgd, adam, adamw, lamb, rmsprop, muon, adagrad, adadelta, adamax, nadam, radam or lion"
         );
     }
     if let (Some(optimizer), None) = (args.optimizer, args.lr) {

@@ -421,6 +421,32 @@ fn lamb_takes_a_launch_for_directions_and_one_for_steps() {
     }
 }
 
+/// What optimizers are composed of, numbers of the update among it, is the same on cards.
+#[test]
+fn composed_optimizers_train_on_cards_as_on_the_processor() {
+    let Some(machine) = Machine::new() else { return };
+    let train = |device: &str, mesh: &str, own: &[&str]| {
+        let metrics = machine.file("composed.jsonl");
+        let args = ["--device", device, "--metrics", &metrics, "--mesh", mesh, "--steps", "7"];
+        let mut command = machine.command(training("mlp", &args));
+        command.args(["--loss", "cross_entropy", "--batch", "16"]).args(own);
+        checked(command);
+        losses(&std::fs::read(metrics).expect("metrics"))
+    };
+    for (mesh, own) in [
+        ("1", &["--optimizer", "radam", "--lr", "0.05", "--maximize"][..]),
+        ("2", &["--optimizer", "nadam", "--lr", "0.02", "--clip-norm", "0.5"]),
+        ("1", &["--optimizer", "adamw", "--lr", "0.02", "--own-counts"]),
+    ] {
+        let right = train("cpu", mesh, own);
+        let found = train("cuda", mesh, own);
+        assert_eq!(found.len(), right.len());
+        for (found, right) in found.iter().zip(&right) {
+            assert!((found - right).abs() <= 1e-5 * right, "{own:?}: {found}, not {right}");
+        }
+    }
+}
+
 /// Mixed precision casts all variables by one launch, and all gradients by few, as some lie where others did: 34 casts in all.
 #[test]
 fn casts_of_variables_and_of_gradients_are_few_launches() {

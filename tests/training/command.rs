@@ -211,6 +211,8 @@ fn every_mesh_trains_alike_and_twice_the_same() {
         with("rmsprop").into_iter().next_back(),
         with("muon").into_iter().next(),
         with("muon").into_iter().find(|case| has(case, "clip_norm")),
+        with("composed").into_iter().find(|case| has(case, "groups")),
+        with("composed").into_iter().find(|case| has(case, "maximize")),
         with("sgd").into_iter().find(|case| has(case, "clip_norm") && has(case, "clip_value")),
         with("adamw").into_iter().find(|case| has(case, "lr_schedule")),
         with("sgd").into_iter().find(|case| has(case, "label_smoothing")),
@@ -290,8 +292,14 @@ fn given_rates(
 #[test]
 fn a_rate_that_is_given_trains_as_one_that_is_planned() {
     let sgd = |lr| Optimizer::Sgd { lr, momentum: 0.9, nesterov: true, weight_decay: 0.01 };
-    let optimizers: [fn(f64) -> Optimizer; 5] =
-        [sgd, Optimizer::adamw, Optimizer::lamb, Optimizer::rmsprop, Optimizer::muon];
+    let optimizers: [fn(f64) -> Optimizer; 6] = [
+        sgd,
+        Optimizer::adamw,
+        Optimizer::lamb,
+        Optimizer::rmsprop,
+        Optimizer::muon,
+        Optimizer::nadam,
+    ];
     let lr_schedule: LrSchedule = "warmup:2 cosine:5".parse().expect("a schedule");
     for (number, optimizer) in optimizers.into_iter().enumerate() {
         let half = ParameterGroup::of("b.*", 0.5);

@@ -153,6 +153,7 @@ fn every_optimizer_steps_as_in_one_plan() {
         Optimizer::Lamb(adam),
         Optimizer::Rmsprop(rmsprop),
         Optimizer::muon(0.02),
+        Optimizer::nadam(0.02),
     ];
     for training in optimizers.map(training) {
         let mut session = session(&training, None);

@@ -151,7 +151,13 @@ fn what_makes_no_sense_is_refused() {
         &sgd(&["--lr-schedule", "cosine:5", "--warmup", "5"]),
         &["it ends at step 5, its warm-up at 5"],
     );
-    refused(&sgd(&["--alpha", "0.9"]), &["--alpha is an option of rmsprop, not of sgd"]);
+    refused(
+        &sgd(&["--alpha", "0.9"]),
+        &["--alpha is an option of rmsprop and adadelta, not of sgd"],
+    );
+    refused(&sgd(&["--decoupled"]), &["--decoupled is an option of nadam and radam, not of sgd"]);
+    let damped = ["--nesterov", "--dampening", "0.1"];
+    refused(&sgd(&damped), &["--dampening needs --momentum without --nesterov"]);
     refused(&sgd(&["--by-adamw", "*"]), &["--by-adamw is an option of muon, not of sgd"]);
     let muon = ["--loss", "cross_entropy", "--optimizer", "muon", "--lr", "0.01"];
     refused(&[&muon[..], &["--nesterov"]].concat(), &["--nesterov is an option of sgd"]);
@@ -215,6 +221,45 @@ fn muon_updates_matrices_and_adamw_all_else() {
 }
 
 #[test]
+fn the_command_has_the_numbers_of_composed_optimizers() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = folder.path().join("plan.json").display().to_string();
+    let model = support::reference("mlp").join("model.onnx").display().to_string();
+    let data = support::reference("mlp").join("data.safetensors").display().to_string();
+    let checked = |name: &str, given: &[&str], other: &[&str], said: &str| {
+        let own = [&["--loss", "cross_entropy", "--optimizer", name], given].concat();
+        succeeds([&["compile", &model, "--batch", "16", "-o", &path][..], &own].concat());
+        let train = ["train", &path, "--data", &data, "--steps", "1"];
+        succeeds([&train[..], &own].concat());
+        let error = fails([&train[..], other].concat());
+        assert!(error.contains(said), "{name} {other:?}: {error}");
+        graphc::plan::read_plan(&std::fs::read_to_string(&path).expect("a plan")).expect("its own")
+    };
+    let with = |options: ComposedOptions| Some(Optimizer::Composed(options));
+    let plan = checked("adamw", &["--amsgrad"], &["--maximize"], "compiled without it");
+    let decoupled =
+        ComposedOptions { decoupled: true, weight_decay: 0.01, ..ComposedOptions::amsgrad(1e-3) };
+    assert_eq!(plan.options.optimizer, with(decoupled));
+    let damped = ["--momentum", "0.9", "--dampening", "0.25", "--lr", "0.1"];
+    let plan = checked("sgd", &damped, &["--dampening", "0.5"], "compiled with 0.25");
+    assert_eq!(plan.options.optimizer, with(ComposedOptions::damped(0.1, 0.9, 0.25)));
+    let plan = checked("nadam", &["--decoupled"], &["--momentum-decay", "1"], "with 0.004");
+    let nadam = ComposedOptions { decoupled: true, ..ComposedOptions::nadam(2e-3) };
+    assert_eq!(plan.options.optimizer, with(nadam));
+    let sums = ["--initial-accumulator", "0.5", "--lr-decay", "0.1"];
+    let plan = checked("adagrad", &sums, &["--amsgrad"], "compiled without it");
+    let rule = StepRule::Adagrad { lr_decay: 0.1, initial: 0.5, eps: 1e-10 };
+    assert_eq!(
+        plan.options.optimizer,
+        with(ComposedOptions { rule, ..ComposedOptions::adagrad(1e-2) })
+    );
+    let muon = ["--plain-momentum", "--iterations", "3", "--coefficients", "3,-3.5,1.5"];
+    let plan = checked("muon", &muon, &["--iterations", "5"], "compiled with 3");
+    let Some(Optimizer::Muon(own)) = plan.options.optimizer else { panic!("it is another") };
+    assert_eq!((own.nesterov, own.iterations, own.coefficients), (false, 3, [3.0, -3.5, 1.5]));
+}
+
+#[test]
 fn a_schedule_that_is_none_is_a_wrong_command_line() {
     for extra in [["--lr-schedule", "cosin:5"], ["--lr-schedule", "step:5"], ["--warmup", "0"]] {
         let output = graphc(training("mlp", &[&TRAIN[..], &["--steps", "1"], &extra].concat()));
@@ -234,7 +279,7 @@ fn a_rate_that_is_not_given_is_said() {
     assert!(said(&[]).starts_with("note: no --lr is given: sgd takes its default, 0.001\n"));
     assert!(!said(&["--lr", "0.1"]).contains("default"));
     let help = String::from_utf8(graphc(["train", "--help"]).stdout).expect("UTF-8");
-    assert!(help.contains("Learning rate; default 0.001, of rmsprop 0.01"), "{help}");
+    assert!(help.contains("Learning rate; default 0.001, of rmsprop and adagrad 0.01"), "{help}");
 }
 
 #[test]

@@ -142,6 +142,7 @@ fn every_optimizer_stays_where_it_is() {
         Optimizer::Lamb(lamb),
         Optimizer::Rmsprop(rmsprop),
         Optimizer::muon(0.05),
+        Optimizer::nadam(0.05),
     ] {
         let clip_norm = Some(0.5);
         let on =

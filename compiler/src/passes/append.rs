@@ -19,6 +19,8 @@ pub(super) struct Scalars {
     pub made: Option<ValueId>,
     /// The number of the update, from 1, where it is not the step's.
     pub step: Option<ValueId>,
+    /// The number of the update, from 1, where ops of the graph ask for it.
+    pub number: Option<ValueId>,
 }
 
 impl Scalars {
@@ -36,7 +38,17 @@ pub(super) fn push_state(
     ty: TensorType,
     beside: NodeId,
 ) -> Result<ValueId, OpError> {
-    let init = Init::Fill(Scalar(0.0));
+    push_filled_state(training, name, ty, Init::Fill(Scalar(0.0)), beside)
+}
+
+/// Appends a state with a first content, beside a node.
+pub(super) fn push_filled_state(
+    training: &mut TrainingGraph,
+    name: String,
+    ty: TensorType,
+    init: Init,
+    beside: NodeId,
+) -> Result<ValueId, OpError> {
     let variable = Variable { name: name.clone(), ty, init, trainable: false };
     let node =
         push_node(training, Op::Variable(variable), Vec::new(), beside, &[TensorKind::State])?;

@@ -8,18 +8,16 @@
 //! The step itself is that of SGD without momentum: its weight decay by the learning rate is the decoupled one.
 
 use graphc_ir::graph::Graph;
-use graphc_ir::ids::{NodeId, ValueId};
+use graphc_ir::ids::ValueId;
 use graphc_ir::learning_rate::LearningRate;
 use graphc_ir::op::{Op, OpError};
-use graphc_ir::ops::{
-    Binary, BinaryFunction, Blend, Cast, MatMul, Reduce, ReduceFunction, SgdUpdate, Unary,
-    UnaryFunction,
-};
+use graphc_ir::ops::{BinaryFunction, MatMul, Reduce, ReduceFunction, UnaryFunction};
 use graphc_ir::scalar::Scalar;
-use graphc_ir::types::{DType, TensorType};
-use graphc_plan::{MuonOptions, TensorKind};
+use graphc_ir::types::DType;
+use graphc_plan::MuonOptions;
 
-use super::append::{Scalars, push_node, push_state, push_value};
+use super::append::Scalars;
+use super::update_ops::Ops;
 use crate::decisions::TrainingGraph;
 
 /// Whether a variable is a matrix or a batch of them. Windows of convolutions have more dims.
@@ -43,100 +41,31 @@ pub(super) fn append_muon(
     (variable, gradient): (ValueId, ValueId),
     scalars: Scalars,
 ) -> Result<(), OpError> {
-    let beside = training.graph.value(variable).producer;
     let shape = training.graph.value(variable).ty.shape.clone();
     let [.., rows, columns] = shape[..] else { return Ok(()) };
-    let mut ops = Ops { training, beside };
-    let mut gradient = ops.cast(gradient, DType::F32)?;
-    if let Some(factor) = scalars.factor {
-        gradient = ops.binary(BinaryFunction::Mul, gradient, factor)?;
-    }
-    if let Some(Scalar(most)) = clip {
-        let function = UnaryFunction::Clip { low: Scalar(-most), high: Scalar(most) };
-        gradient = ops.unary(function, gradient)?;
-    }
-    let direction = ops.momentum(options, (variable, gradient), scalars)?;
+    let mut ops = Ops { training, variable, scalars };
+    let gradient = ops.gradient(gradient, clip)?;
+    let direction = ops.momentum(options, gradient)?;
     let direction = ops.normalize(direction, options.eps)?;
     let direction = ops.cast(direction, dtype)?;
     let nearly_orthogonal = ops.orthogonalize(options, direction, rows > columns)?;
     let nearly_orthogonal = ops.cast(nearly_orthogonal, DType::F32)?;
     let step = ops.scale(nearly_orthogonal, options.rate.factor(rows, columns))?;
-    let made = match scalars.made {
-        // SGD would take it as a factor of the step.
-        Some(made) => Some(ops.unary(UnaryFunction::Sign, made)?),
-        None => None,
-    };
-    let weight_decay = Scalar(options.weight_decay);
-    let update = Op::SgdUpdate(SgdUpdate { lr, weight_decay, ..SgdUpdate::default() });
-    let operands = [variable, step].into_iter().chain(made).collect();
-    push_node(ops.training, update, operands, beside, &[TensorKind::Parameter])?;
-    Ok(())
-}
-
-/// Pushes ops beside a variable.
-struct Ops<'a> {
-    training: &'a mut TrainingGraph,
-    beside: NodeId,
+    ops.step(step, lr, options.weight_decay)
 }
 
 impl Ops<'_> {
-    fn push(&mut self, op: Op, operands: &[ValueId]) -> Result<ValueId, OpError> {
-        push_value(self.training, op, operands.to_vec(), self.beside)
-    }
-
-    fn unary(&mut self, function: UnaryFunction, x: ValueId) -> Result<ValueId, OpError> {
-        self.push(Op::Unary(Unary { function }), &[x])
-    }
-
-    fn scale(&mut self, x: ValueId, factor: f64) -> Result<ValueId, OpError> {
-        self.unary(UnaryFunction::Scale(Scalar(factor)), x)
-    }
-
-    fn binary(
-        &mut self,
-        function: BinaryFunction,
-        a: ValueId,
-        b: ValueId,
-    ) -> Result<ValueId, OpError> {
-        self.push(Op::Binary(Binary { function }), &[a, b])
-    }
-
-    /// `of_a a + of_b b`
-    fn mix(&mut self, [a, b]: [ValueId; 2], [of_a, of_b]: [f64; 2]) -> Result<ValueId, OpError> {
-        let (a, b) = (self.scale(a, of_a)?, self.scale(b, of_b)?);
-        self.binary(BinaryFunction::Add, a, b)
-    }
-
     fn product(&mut self, a: ValueId, b: ValueId, how: MatMul) -> Result<ValueId, OpError> {
         self.push(Op::MatMul(how), &[a, b])
     }
 
-    fn cast(&mut self, x: ValueId, dtype: DType) -> Result<ValueId, OpError> {
-        match self.training.graph.value(x).ty.dtype == dtype {
-            true => Ok(x),
-            false => self.push(Op::Cast(Cast { dtype }), &[x]),
-        }
-    }
-
-    /// Returns the momentum with the gradient of this step, and updates its state. The state alone is not to be read once it is
-    /// updated, so the same is computed beside it.
-    fn momentum(
-        &mut self,
-        options: &MuonOptions,
-        (variable, gradient): (ValueId, ValueId),
-        scalars: Scalars,
-    ) -> Result<ValueId, OpError> {
-        let graph = &self.training.graph;
-        let name = format!("state.momentum.{}", graph.display_name(variable));
-        let ty = TensorType::new(DType::F32, graph.value(variable).ty.shape.clone());
-        let state = push_state(self.training, name, ty, self.beside)?;
-        let [kept, new] = [options.momentum, 1.0 - options.momentum];
-        let momentum = self.mix([state, gradient], [kept, new])?;
-        let update = Op::Blend(Blend::with_decay(kept, new));
-        let operands = [state, gradient].into_iter().chain(scalars.made).collect();
-        push_node(self.training, update, operands, self.beside, &[TensorKind::State])?;
+    /// Returns the momentum with the gradient of this step, and updates its state.
+    fn momentum(&mut self, options: &MuonOptions, gradient: ValueId) -> Result<ValueId, OpError> {
+        let state = self.state("momentum", 0.0)?;
+        let of = [options.momentum, 1.0 - options.momentum];
+        let momentum = self.average(state, gradient, of)?;
         match options.nesterov {
-            true => self.mix([momentum, gradient], [kept, new]),
+            true => self.mix([momentum, gradient], of),
             false => Ok(momentum),
         }
     }

@@ -4,7 +4,7 @@
 //! evaluates it at the number of the step, so a schedule costs no operand and keeps nothing.
 //!
 //! LAMB is two ops with sums of squares between them, because its step needs norms of whole tensors. Muon's products are ops of
-//! the graph ([`super::muon`]).
+//! the graph ([`super::muon`]), and so are all of those that [`super::composed`] has.
 
 use graphc_ir::graph::Output;
 use graphc_ir::ids::{NodeId, ValueId};
@@ -17,11 +17,13 @@ use graphc_plan::{AdamOptions, CompileOptions, Optimizer, RmspropOptions, Tensor
 
 use super::append::{Scalars, push_node, push_state, push_value};
 use super::clipping::{GRAD_NORM, clip_norm};
+use super::composed::{append_composed, counts_updates};
 use super::groups::group_of;
 use super::loss_scale::{SKIPPED, Scaled, check_gradients};
 use super::muon::{append_muon, has_matrices, product_dtype};
 use super::name_is_free;
-use super::skipping::{StepGuard, push_guard};
+use super::skipping::{StepGuard, push_guard, push_number};
+use super::update_ops::Ops;
 use crate::decisions::TrainingGraph;
 use crate::passes::error::PassError;
 
@@ -94,6 +96,15 @@ fn check_optimizer(optimizer: Optimizer) -> Result<(), PassError> {
             let numbers = vec![("lr", of.lr), ("eps", of.eps), ("weight_decay", of.weight_decay)];
             (numbers, vec![("momentum", of.momentum)])
         }
+        Optimizer::Composed(of) => {
+            let own = of.rule.numbers();
+            let (shares, numbers): (Vec<_>, Vec<_>) =
+                own.into_iter().partition(|&(_, _, is_share)| is_share);
+            let plain = |(name, value, _)| (name, value);
+            let numbers = numbers.into_iter().map(plain);
+            let all = [("lr", of.lr), ("weight_decay", of.weight_decay)];
+            (all.into_iter().chain(numbers).collect(), shares.into_iter().map(plain).collect())
+        }
     };
     for (what, value) in numbers {
         check_number(what, Some(value), "of at least 0", |value| value >= 0.0)?;
@@ -130,9 +141,13 @@ fn append_all(training: &mut TrainingGraph, options: &CompileOptions) -> Result<
     let Some(optimizer) = options.optimizer else { return Ok(()) };
     let mut scalars = match (scaled, guard) {
         (Some(Scaled { factor, step }), _) | (None, Some(StepGuard { factor, step, .. })) => {
-            Scalars { factor: Some(factor), made: Some(factor), step: Some(step) }
+            Scalars { factor: Some(factor), made: Some(factor), step: Some(step), number: None }
         }
-        (None, None) => Scalars { factor: None, made: None, step: None },
+        (None, None) => Scalars { factor: None, made: None, step: None, number: None },
+    };
+    scalars.number = match scalars.step {
+        None if !options.own_counts && asks_for_number(options) => push_number(training)?,
+        step => step,
     };
     if let Some(max) = options.clip_norm {
         scalars.factor = clip_norm(training, max, scalars.factor)?.or(scalars.factor);
@@ -145,6 +160,11 @@ fn append_all(training: &mut TrainingGraph, options: &CompileOptions) -> Result<
         let base = optimizer.lr() * group.map_or(1.0, |group| group.lr);
         let lr = LearningRate { base: base.into(), schedule: options.lr_schedule.clone() };
         let clip = options.clip_value.map(Scalar);
+        let scalars = own_scalars(training, variable, (&optimizer, options), scalars)?;
+        if let Optimizer::Composed(composed) = optimizer {
+            append_composed(training, &composed, (lr, clip), (variable, gradient), scalars)?;
+            continue;
+        }
         if let Optimizer::Muon(muon) = optimizer
             && has_matrices(&training.graph, variable)
         {
@@ -159,6 +179,47 @@ fn append_all(training: &mut TrainingGraph, options: &CompileOptions) -> Result<
         }
     }
     Ok(())
+}
+
+/// Whether a rule of a variable's optimizer asks for the number of the update.
+fn asks_for_number(options: &CompileOptions) -> bool {
+    let groups = options.groups.iter().filter_map(|group| group.optimizer);
+    let asks = |of| matches!(of, Optimizer::Composed(composed) if counts_updates(composed.rule));
+    options.optimizer.into_iter().chain(groups).any(asks)
+}
+
+/// The scalars of a variable's update: where the loss is to grow gradients point the other way, and it may count its own updates.
+fn own_scalars(
+    training: &mut TrainingGraph,
+    variable: ValueId,
+    (optimizer, options): (&Optimizer, &CompileOptions),
+    scalars: Scalars,
+) -> Result<Scalars, OpError> {
+    let mut ops = Ops { training, variable, scalars };
+    let mut own = scalars;
+    if options.maximize {
+        own.factor = Some(match own.factor {
+            Some(factor) => ops.scale(factor, -1.0)?,
+            None => ops.constant(-1.0)?,
+        });
+    }
+    if options.own_counts && counts(optimizer, has_matrices(&ops.training.graph, variable)) {
+        let (state, one) = (ops.number_state("step", 0.0)?, ops.constant(1.0)?);
+        own.number = Some(ops.average(state, one, [1.0, 1.0])?);
+        own.step = own.number;
+        own.factor = own.factor.or(Some(one));
+    }
+    Ok(own)
+}
+
+/// Whether an update depends on its number, of a variable of matrices or another.
+fn counts(optimizer: &Optimizer, has_matrices: bool) -> bool {
+    match optimizer {
+        Optimizer::Sgd { .. } | Optimizer::Rmsprop(_) => false,
+        Optimizer::Adam(_) | Optimizer::AdamW(_) | Optimizer::Lamb(_) => true,
+        Optimizer::Muon(_) => !has_matrices,
+        Optimizer::Composed(composed) => counts_updates(composed.rule),
+    }
 }
 
 /// The update of an optimizer, or of LAMB its direction, and of Muon that of variables without matrices; and what its states are called.
@@ -188,6 +249,7 @@ fn optimizer_update(
         }
         Optimizer::Rmsprop(options) => rmsprop_update(options, lr, clip),
         Optimizer::Muon(options) => (adam_update(options.of_others(), lr, clip, true), moments),
+        Optimizer::Composed(_) => unreachable!("its ops are appended elsewhere"),
     }
 }
 

@@ -10,7 +10,8 @@
 
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Op, OpError};
-use graphc_ir::ops::{NonFinite, SkipStep};
+use graphc_ir::ops::{Constant, NonFinite, SkipStep};
+use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 use graphc_plan::{CompileOptions, SKIPPED_STEPS, TensorKind};
 
@@ -52,6 +53,21 @@ pub(super) fn push_guard(
     push_node(training, Op::SkipStep(SkipStep {}), vec![before, bad], home, &kinds)?;
     *training = guarded_states(training)?;
     Ok(guard_of(training))
+}
+
+/// Appends the number of the step, from 1, where no step is left out.
+pub(super) fn push_number(training: &mut TrainingGraph) -> Result<Option<ValueId>, OpError> {
+    let first = training.gradients.first().map(|&(variable, _)| variable);
+    let Some(beside) = training.loss.or(first) else { return Ok(None) };
+    let home = training.graph.value(beside).producer;
+    let ty = TensorType::new(DType::F32, []);
+    let none = Op::Constant(Constant { ty: ty.clone(), data: vec![Scalar(0.0)] });
+    let none = push_value(training, none, Vec::new(), home)?;
+    let before = push_state(training, SKIPPED_STEPS.into(), ty, home)?;
+    use TensorKind::{Gradient, State};
+    let kinds = [State, Gradient, Gradient, Gradient];
+    let node = push_node(training, Op::SkipStep(SkipStep {}), vec![before, none], home, &kinds)?;
+    Ok(training.graph.node(node).results.get(2).copied())
 }
 
 /// The graph with its own states behind the guard, whose factor they take. What reads what they become follows them.

@@ -20,6 +20,7 @@ use graphc_ir::types::{DType, Samples};
 use serde::{Deserialize, Serialize};
 
 pub mod check;
+mod composed;
 mod file;
 pub mod in_place;
 mod layout;
@@ -34,6 +35,7 @@ mod strategy;
 pub mod streams;
 mod training;
 
+pub use composed::*;
 pub use file::*;
 pub use layout::*;
 pub use machines::*;

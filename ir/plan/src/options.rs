@@ -49,6 +49,13 @@ pub struct CompileOptions {
     pub fetch: Vec<String>,
     /// The optimizer; `None`: inference.
     pub optimizer: Option<Optimizer>,
+    /// Whether steps go up the gradients instead of down, so that the loss grows: torch.optim's `maximize`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub maximize: bool,
+    /// Whether each trained variable has a count of its own updates, the state `state.step.<variable>`, for variables that were trained
+    /// from different steps on. Otherwise all are corrected by the number of the step.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub own_counts: bool,
     /// The schedule of the learning rate, as a function of the step.
     #[serde(default, skip_serializing_if = "LrSchedule::is_constant")]
     pub lr_schedule: LrSchedule,
@@ -139,6 +146,8 @@ impl Default for CompileOptions {
             row_losses: false,
             fetch: Vec::new(),
             optimizer: None,
+            maximize: false,
+            own_counts: false,
             lr_schedule: LrSchedule::default(),
             clip_norm: None,
             clip_value: None,

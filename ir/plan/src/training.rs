@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::ComposedOptions;
+
 /// A loss on the first output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -145,6 +147,8 @@ pub enum Optimizer {
     /// Muon (Jordan et al., kellerjordan.github.io/posts/muon) for matrices and batches of them, such as the weights of experts. Variables
     /// of other ranks are updated by AdamW with its defaults, at Muon's learning rate and weight decay.
     Muon(MuonOptions),
+    /// One whose step is composed of other ops: Adagrad, Adadelta, Adamax, NAdam, RAdam, Lion, Adam with `amsgrad`, SGD with `dampening`.
+    Composed(ComposedOptions),
 }
 
 impl Optimizer {
@@ -178,6 +182,36 @@ impl Optimizer {
         Self::Muon(MuonOptions::new(lr))
     }
 
+    /// Makes Adagrad with torch.optim.Adagrad's defaults.
+    pub fn adagrad(lr: f64) -> Self {
+        Self::Composed(ComposedOptions::adagrad(lr))
+    }
+
+    /// Makes Adadelta with torch.optim.Adadelta's defaults, but for the learning rate, of which its is 1.
+    pub fn adadelta(lr: f64) -> Self {
+        Self::Composed(ComposedOptions::adadelta(lr))
+    }
+
+    /// Makes Adamax with torch.optim.Adamax's defaults.
+    pub fn adamax(lr: f64) -> Self {
+        Self::Composed(ComposedOptions::adamax(lr))
+    }
+
+    /// Makes NAdam with torch.optim.NAdam's defaults.
+    pub fn nadam(lr: f64) -> Self {
+        Self::Composed(ComposedOptions::nadam(lr))
+    }
+
+    /// Makes RAdam with torch.optim.RAdam's defaults.
+    pub fn radam(lr: f64) -> Self {
+        Self::Composed(ComposedOptions::radam(lr))
+    }
+
+    /// Makes Lion with the defaults of its authors.
+    pub fn lion(lr: f64) -> Self {
+        Self::Composed(ComposedOptions::lion(lr))
+    }
+
     /// Returns the learning rate that a schedule multiplies.
     pub fn lr(&self) -> f64 {
         match self {
@@ -185,6 +219,7 @@ impl Optimizer {
             Self::Adam(options) | Self::AdamW(options) | Self::Lamb(options) => options.lr,
             Self::Rmsprop(options) => options.lr,
             Self::Muon(options) => options.lr,
+            Self::Composed(options) => options.lr,
         }
     }
 
@@ -198,6 +233,7 @@ impl Optimizer {
             }
             Self::Rmsprop(options) => options.weight_decay = decay,
             Self::Muon(options) => options.weight_decay = decay,
+            Self::Composed(options) => options.weight_decay = decay,
         }
         self
     }

@@ -34,6 +34,7 @@ from .of_distributed import world_of_one
 from .of_transformers import transformers_as_captured
 from .ops.decompose import decompositions
 from .outputs import take_apart
+from .refreshed import unrefreshed
 
 Loss = Callable[[Any, Any], Any]
 """The loss of a model's output and the batch that it was given, alone or with whatever else is to be seen of a step."""
@@ -169,7 +170,9 @@ def _takes_labels(loss: Loss, batch: Any) -> bool:
     """Whether a loss of another package is called as one of ``torch.nn`` is, with the labels of a pair."""
     if not isinstance(loss, nn.Module) or not isinstance(batch, tuple | list) or len(batch) != 2:
         return False
-    return any(name in LABELS for name in [*inspect.signature(loss.forward).parameters][1:2])
+    # Some have no `forward`, and write what calls them instead.
+    called = loss if type(loss).forward is nn.Module.forward else loss.forward
+    return any(name in LABELS for name in [*inspect.signature(called).parameters][1:2])
 
 
 def check(model: nn.Module, loss: Loss | None, batch: Any) -> None:
@@ -214,7 +217,7 @@ def capture(traced: Traced | Predicted, batch: Any) -> ExportedProgram:
     try:
         with ExitStack() as stack:
             ways = (_quiet(), transformers_as_captured(batch), gradients_as_captured(), world_of_one(), _distributions_unchecked())
-            for way in (*ways, _plain_buffers(traced), _conversions_to_the_same()):
+            for way in (*ways, _plain_buffers(traced), _conversions_to_the_same(), unrefreshed()):
                 stack.enter_context(way)
             program: ExportedProgram = exporter(traced, (batch,), strict=False)
             for module in [part for part in program.graph_module.modules() if isinstance(part, GraphModule)]:

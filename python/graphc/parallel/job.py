@@ -72,6 +72,8 @@ class Job:
             translation, form = self._translation(example, whole, trained)
             own = optimizers.options(optimizer, self.names, translation.variables & trained, scheduled)
             state = optimizer.state_dict() if optimizer.state and first is None else None
+            counts = first.own_counts if first else optimizers.has_own_counts(optimizer, self.names, translation.variables & trained)
+            own |= {"own_counts": True} if counts else {}
             mesh = self.mesh if first is None else first.plan.contents.mesh
             found = self._planned(translation, {**own, **self.options}, mesh, form, state)
             self._check_variables(found, first)
@@ -171,4 +173,4 @@ class Job:
         held = tensors_of(self.module)
         has_weights = not any(tensor.is_meta for tensor in held.values())
         counted = {name: int(held[name]) if has_weights else 0 for name in translation.counters}
-        return Planned(plan, translation, has_weights, counted, state, form)
+        return Planned(plan, translation, has_weights, counted, state, "own_counts" in options, form)

@@ -24,6 +24,7 @@ from .loop import Loop
 from .names import canonical_names, device_of, names_of, tensors_of
 from .optimizers import AGAIN, Settings, Whatever, bare, parameters_of, parts_of
 from .planning import Mesh
+from .refreshed import refresh_by
 from .shapes import Shapes
 from .states import States
 from .tensors import Parts, Read, from_first, in_own_words, put
@@ -43,6 +44,17 @@ OF_OPTIMIZER = (
     "group",
     "adjust_lr",
     "by_adamw",
+    "amsgrad",
+    "maximize",
+    "dampening",
+    "decoupled",
+    "momentum_decay",
+    "lr_decay",
+    "initial_accumulator",
+    "own_counts",
+    "plain_momentum",
+    "iterations",
+    "coefficients",
 )
 """Options of ``graphc compile`` that the optimizer says."""
 
@@ -86,9 +98,9 @@ def parallelize(
             second of a pair. Without it the output is one, or has one as ``loss``. A function may return a pair: the loss, and whatever
             else is to be seen of each step as ``beside``.
         forward: calls the model with a batch, where that is not ``model(input)`` or ``model(**batch)``.
-        optimizer: SGD, Adam, AdamW or RMSprop of the model's parameters, or a pair of Muon for matrices and AdamW for all else; what it has
-            kept of its steps is the first process's for all. Rates and decays of its groups, and betas, are read at each step, so
-            schedulers of PyTorch have their way.
+        optimizer: torch.optim's SGD, Adam, AdamW, RMSprop, Adagrad, Adadelta, Adamax, NAdam or RAdam of the model's parameters, or Lion, or
+            a pair of Muon for matrices and AdamW for all else; what it has kept of its steps is the first process's for all. Rates of its
+            groups are read at each step, and what else its kind allows, so schedulers of PyTorch have their way.
         mesh: the ranks in a grid, or ``auto``.
         accumulate: how many batches make a step, whose gradients are summed.
         max_norm: the norm, of all gradients together, down to which they are scaled.
@@ -160,6 +172,11 @@ class Parallel:
         """Attributes of the module that have changed since its last step."""
         self._version = 0
         """How often the weights have changed."""
+        self._is_behind = False
+        """Whether the module has other weights than the plan."""
+        self._has_warned = False
+        """Whether that was said of a module that was called in train mode."""
+        refresh_by(job.module, None)
         self.norm: Tensor | None = None
         """The norm of the last step's gradients before they were scaled down, where ``max_norm`` is given."""
         self.beside: Any = None
@@ -190,7 +207,7 @@ class Parallel:
         self.norm = outputs["grad_norm"].reshape(()).clone() if "grad_norm" in outputs else None
         self.beside = beside(shape.form, outputs, shape.whole, self._rank)
         loss = outputs["loss"].reshape(()).clone()
-        self._version += 1
+        self._change()
         # Schedulers warn where an optimizer has made no step of its own.
         for part in parts_of(self.optimizer):
             setattr(part, "_opt_called", True)  # noqa: B010
@@ -293,7 +310,7 @@ class Parallel:
             self._load(key, state[key])
         self._watched.look(self._canonical(key) for key in given)
         self._ready = self._ready or not missing
-        self._version += 1
+        self._change()
 
     def _load(self, key: str, value: Any) -> None:
         name, held = self._canonical(key), self._own()[key]
@@ -339,6 +356,8 @@ class Parallel:
         if any(isinstance(own, Tensor) and own.is_meta for own in self._own().values()):
             raise Error("the module stands on the device meta: move it with to_empty first, or take state_dict()")
         self.module.load_state_dict(state)
+        self._is_behind = self._has_warned = False
+        refresh_by(self.module, None)
         self._watched.look()
 
     def save_pretrained(self, folder: str | PathLike[str], **options: Any) -> None:
@@ -355,6 +374,35 @@ class Parallel:
             save(folder, state_dict=state, **options)
         with in_own_words():
             self.session.barrier()
+
+    def _change(self) -> None:
+        """Takes note of other weights than the module has."""
+        self._version += 1
+        if not self._is_behind:
+            self._is_behind = True
+            refresh_by(self.module, self._refresh)
+
+    def _refresh(self) -> None:
+        """Writes the weights into the module before it is called to evaluate, where this process can do so alone.
+
+        Raises:
+            Error: where it cannot.
+        """
+        parameters = list(self.module.parameters())
+        # With other tensors, as `functional_call` lends them, a call has nothing to do with the plan.
+        if any(parameter.is_meta or id(parameter) not in self._names for parameter in parameters):
+            return
+        said = "the module was called, and its weights are those of before the steps that were made"
+        if self.module.training:
+            # Whoever trains it beside its plan may mean these.
+            if not self._has_warned:
+                warnings.warn(f"{said}: call update_module() first, if they are to be those of now", stacklevel=6)
+            self._has_warned = True
+            return
+        if self._world > 1:
+            raise Error(f"{said}: call update_module() on all processes first, or eval() or predict() of what parallelize has returned")
+        with _without_gradients():
+            self.update_module()
 
     def _check_ready(self) -> None:
         if not self._ready:

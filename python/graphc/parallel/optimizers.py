@@ -6,16 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
+from torch.optim import Optimizer
 
 from ..command import Error
-
-REFUSED = {"amsgrad": False, "maximize": False, "dampening": 0, "differentiable": False}
-"""Options that graphc has with one value alone."""
-
-
-OF_MUON: dict[str, Any] = {"nesterov": True, "ns_steps": 5, "ns_coefficients": (3.4445, -4.775, 2.0315)}
-"""Options of Muon that ``graphc compile`` has with one value alone."""
+from .own_options import NUMBERS, counts_steps, is_muon, own_options, read_at_each_step
 
 
 class Pair:
@@ -77,11 +71,6 @@ def parameters_of(optimizer: Whatever) -> list[Any]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def is_muon(optimizer: Optimizer) -> bool:
-    """Whether it is Muon with the options of torch.optim's, which PyTorch has from 2.9 on."""
-    return type(optimizer).__name__ == "Muon" and all({"ns_coefficients", "adjust_lr_fn"} <= set(group) for group in optimizer.param_groups)
-
-
 def trained(optimizer: Whatever, names: Mapping[int, str]) -> frozenset[str]:
     """The names of what an optimizer changes.
 
@@ -109,14 +98,14 @@ def options(optimizer: Whatever, names: Mapping[int, str], variables: frozenset[
     if isinstance(optimizer, Pair):
         return _of_pair(optimizer, names, variables, scheduled)
     groups = optimizer.param_groups
-    own = _own(optimizer, groups[0])
+    own = own_options(optimizer, groups[0])
     if is_muon(optimizer) and any(parameter.dim() != 2 for parameter in parameters_of(optimizer)):
         raise Error("Muon has a parameter that is no matrix: give it to AdamW, as optimizer=[muon, adamw]")
     if not groups[0]["params"]:
         raise Error("the optimizer's first group of parameters is empty: leave it out")
     for group in groups[1:]:
-        other = _own(optimizer, group)
-        differs = [name for name in own if name not in ("lr", "weight_decay") and own[name] != other[name]]
+        other = own_options(optimizer, group)
+        differs = [name for name in {**own, **other} if name not in ("lr", "weight_decay") and own.get(name) != other.get(name)]
         if differs:
             raise Error(
                 f"the optimizer's groups of parameters differ in {differs[0]}: graphc has groups that differ in lr and weight_decay"
@@ -133,6 +122,9 @@ def _of_pair(pair: Pair, names: Mapping[int, str], variables: frozenset[str], sc
         raise Error(
             "lr_schedule is one course for both optimizers: give them one learning rate, or leave it out and use schedulers of PyTorch"
         )
+    for name in ("amsgrad", "maximize"):
+        if any(group.get(name) for group in adamw.param_groups):
+            raise Error(f"graphc has no pair of Muon and AdamW with {name}: leave it out")
     own = [names[id(parameter)] for parameter in parameters_of(adamw)]
     return found | {"by_adamw": [name for name in own if name in variables]}
 
@@ -142,9 +134,6 @@ STATE = "optimizer.load_state_dict(model.optimizer_state_dict())"
 
 AGAIN = f"update_module() and give the model to parallelize again, with {STATE} before it"
 """What to do where a plan cannot go on."""
-
-NUMBERS = {name: name for name in ("lr", "weight_decay", "momentum", "beta1", "beta2", "alpha")} | {"eps": "epsilon"}
-"""What may change from step to step, as ``graphc compile`` calls it, and as ops do."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +147,7 @@ class Settings:
     @classmethod
     def of(cls, optimizer: Whatever, scheduled: bool) -> Settings:
         """Those of now."""
-        return cls(tuple(_own(part, group) for part in parts_of(optimizer) for group in part.param_groups), scheduled)
+        return cls(tuple(own_options(part, group) for part in parts_of(optimizer) for group in part.param_groups), scheduled)
 
     def check_after(self, first: Settings) -> None:
         """Checks that a plan can go on with them.
@@ -170,7 +159,7 @@ class Settings:
             raise Error(f"the optimizer has other groups of parameters than when it was given to parallelize: {AGAIN}")
         for now, then in zip(self.groups, first.groups, strict=True):
             for name in {**then, **now}:
-                whole = name not in _numbers(now, self.scheduled) or name not in then
+                whole = name not in read_at_each_step(now, self.scheduled) or name not in then
                 if whole and now.get(name) != then.get(name):
                     advice = "leave lr_schedule out" if name == "lr" else f"give it to parallelize again, behind {STATE}"
                     was = f"was {then.get(name, 0)} and is {now.get(name, 0)}"
@@ -180,48 +169,19 @@ class Settings:
         """The numbers of each variable that the graph has."""
         found = {}
         for group, own in zip(optimizer.param_groups, self.groups, strict=True):
-            numbers = {NUMBERS[name]: float(own[name]) for name in _numbers(own, self.scheduled)}
+            numbers = {NUMBERS[name]: float(own[name]) for name in read_at_each_step(own, self.scheduled)}
             found.update({names[id(part)]: numbers for part in group["params"] if names[id(part)] in variables})
         return found
 
 
-def _numbers(own: Mapping[str, Any], scheduled: bool) -> list[str]:
-    """What is read of a group at each step. Muon's step is one of SGD, and what comes before it is part of the plan."""
-    of_kind = ("lr", "weight_decay") if own["optimizer"] == "muon" else tuple(NUMBERS)
-    return [name for name in of_kind if name in own and not (name == "lr" and scheduled)]
-
-
-def _own(optimizer: Optimizer, group: Mapping[str, Any]) -> dict[str, Any]:
-    if is_muon(optimizer):
-        return _own_of_muon(group)
-    if type(optimizer) not in (SGD, Adam, AdamW, RMSprop):
-        raise Error(f"parallelize takes no optimizer {type(optimizer).__name__}: use torch.optim.SGD, Adam, AdamW, RMSprop or Muon")
-    for name, value in REFUSED.items():
-        if group.get(name, value) != value:
-            raise Error(f"graphc has no optimizer with {name}: leave it out")
-    shared = {"lr": float(group["lr"]), "weight_decay": float(group["weight_decay"])}
-    if type(optimizer) is SGD:
-        momentum = float(group["momentum"])
-        moving = {"momentum": momentum, "nesterov": bool(group["nesterov"])} if momentum else {}
-        return {"optimizer": "sgd", **shared, **moving}
-    if type(optimizer) in (Adam, AdamW):
-        decoupled = type(optimizer) is AdamW or bool(group.get("decoupled_weight_decay"))
-        first, second = group["betas"]
-        betas = {"beta1": float(first), "beta2": float(second), "eps": float(group["eps"])}
-        return {"optimizer": "adamw" if decoupled else "adam", **shared, **betas}
-    alpha, momentum = float(group["alpha"]), float(group["momentum"])
-    kinds = {"centered": True} if group["centered"] else {}
-    moving = {"momentum": momentum} if momentum else {}
-    return {"optimizer": "rmsprop", **shared, "alpha": alpha, "eps": float(group["eps"]), **kinds, **moving}
-
-
-def _own_of_muon(group: Mapping[str, Any]) -> dict[str, Any]:
-    for name, value in OF_MUON.items():
-        given = group[name]
-        if (tuple(given) if isinstance(value, tuple) else given) != value:
-            raise Error(f"graphc has Muon with {name}={value} alone, not {given}")
-    numbers = {name: float(group[name]) for name in ("lr", "weight_decay", "momentum", "eps")}
-    return {"optimizer": "muon", **numbers, "adjust_lr": group["adjust_lr_fn"] or "original"}
+def has_own_counts(optimizer: Whatever, names: Mapping[int, str], variables: frozenset[str]) -> bool:
+    """Whether the parameters of these names have had other numbers of steps, as those that were frozen at first."""
+    made = set()
+    for part in parts_of(optimizer):
+        if counts_steps(part) and part.state:
+            own = [parameter for parameter in parameters_of(part) if names.get(id(parameter)) in variables]
+            made |= {int(part.state.get(parameter, {}).get("step", 0)) for parameter in own}
+    return len(made) > 1
 
 
 def _groups(optimizer: Optimizer, names: Mapping[int, str], variables: frozenset[str], scheduled: bool) -> list[str]:

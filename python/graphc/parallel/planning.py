@@ -27,6 +27,8 @@ class Planned:
     """What buffers that count steps begin with."""
     state: dict[str, Any] | list[dict[str, Any]] | None
     """What the optimizer has kept of the steps that it has made."""
+    own_counts: bool
+    """Whether each variable counts its own updates."""
     form: Any
     """What an output is made of, or what stands beside a loss."""
 

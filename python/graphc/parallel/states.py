@@ -8,16 +8,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import SGD, Adagrad, Optimizer
 
 from graphc_torch.plan import Plan, TensorKind
 from graphc_torch.session import Session
 
 from ..command import Error
 from .optimizers import Pair, Whatever, parameters_of, parts_of
+from .own_options import counts_steps, keeps_count
 from .tensors import Read, put
 
-KINDS = {name: name for name in ("exp_avg", "exp_avg_sq", "square_avg", "grad_avg")} | {"momentum": "momentum_buffer"}
+TENSORS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "sum", "square_avg", "grad_avg", "acc_delta")
+KINDS = {name: name for name in (*TENSORS, "mu_product", "step")} | {"momentum": "momentum_buffer"}
 """States by graphc's names for them, and PyTorch's."""
 
 MADE = "state.loss_scale.updates"
@@ -28,6 +30,10 @@ SKIPPED = "state.skipped_steps"
 
 OWN = "graphc"
 """What a state of the optimizer has besides PyTorch's: the number of steps, and states that belong to no parameter."""
+
+
+AGAIN_WITH = "load the state into the optimizer, and give both to parallelize, or it is another optimizer's"
+"""What to do where parameters have had other numbers of steps."""
 
 
 class OptimizerState:
@@ -49,7 +55,9 @@ class OptimizerState:
         """The state in PyTorch's own form; an optimizer that has made no step has none."""
         packed = {id(parameter): index for index, parameter in enumerate(self._parameters())}
         found = self._state(read, lambda parameter: packed[id(parameter)])
-        return found if self.session.steps else {**found, "state": {}}
+        # Adagrad has its sums from the start.
+        begun = self.session.steps or type(self.optimizer) is Adagrad
+        return found if begun else {**found, "state": {}}
 
     def by_name(self, read: Read) -> dict[str, Any]:
         """The state with the names of parameters in the place of their numbers, and with all entries from the start."""
@@ -72,11 +80,8 @@ class OptimizerState:
         others = [name for name in given if name not in self.kept]
         if others and self.kept:
             raise Error(f"the state has an entry for `{others[0]}`, which the plan does not train")
-        made = _steps(given)
+        made = self._steps(given)
         for name, entry in self.kept.items():
-            if given and name not in given and made:
-                said = f"the state has none of `{name}`, and others have had {made} steps"
-                raise Error(f"{said}, but graphc has one number for all: begin with a new optimizer, or it is another optimizer's")
             self._load(name, entry, given)
         for group, saved in zip(self.optimizer.param_groups, groups, strict=True):
             group.update({key: value for key, value in saved.items() if not key.startswith("param")})
@@ -88,7 +93,7 @@ class OptimizerState:
             value = given.get(name, {}).get(kind)
             if value is None and name in given:
                 raise Error(f"the state has no {kind} of `{name}`: it is another optimizer's")
-            value = torch.zeros(shape) if value is None else value
+            value = torch.full(shape, self._initial(kind)) if value is None else value
             if tuple(value.shape) != shape:
                 raise Error(f"{kind} of `{name}` has the shape {list(shape)}, and that of the state {list(value.shape)}")
             put(self.session, variable, value)
@@ -110,14 +115,33 @@ class OptimizerState:
         for parameter in self._parameters():
             entry = self.kept.get(self.names[id(parameter)])
             if entry:
-                # SGD counts no steps.
-                steps = {} if list(entry) == ["momentum_buffer"] else {"step": torch.tensor(count)}
+                steps = {"step": torch.tensor(count)} if keeps_count(self.optimizer) else {}
                 state[key(parameter)] = steps | {kind: read(variable) for kind, variable in entry.items()}
             elif self.names[id(parameter)] in self.aside:
                 state[key(parameter)] = self.aside[self.names[id(parameter)]]
         groups = [{**group, "params": [key(parameter) for parameter in group["params"]]} for group in self.optimizer.param_groups]
         own = {"steps": self.session.steps, **{name: read(name) for name in self.others}}
         return {"state": state, "param_groups": groups, OWN: own}
+
+    def _initial(self, kind: str) -> float:
+        """What a state begins with."""
+        initial = {"mu_product": 1.0, "sum": self.optimizer.defaults.get("initial_accumulator_value", 0.0)}
+        return float(initial.get(kind, 0.0))
+
+    def _steps(self, given: Mapping[str, Any]) -> int | None:
+        """How many steps a state has had; ``None`` where it counts none."""
+        counts = {int(entry["step"]): name for name, entry in given.items() if "step" in entry}
+        if given and not counts and type(self.optimizer) is SGD and any(group["dampening"] for group in self.optimizer.param_groups):
+            # Each gradient but the first is taken in part.
+            counts = {1: next(iter(given))}
+        missing = [name for name in self.kept if given and name not in given]
+        counts |= {0: missing[0]} if missing and counts and 0 not in counts else {}
+        own = any("step" in entry for entry in self.kept.values())
+        if len(counts) > 1 and not own and (counts_steps(self.optimizer) or not keeps_count(self.optimizer)):
+            (first, one), (second, other), *_ = counts.items()
+            said = f"`{one}` has had {first} steps and `{other}` {second}, and the plan has one number for all"
+            raise Error(f"{said}: {AGAIN_WITH}")
+        return max(counts, default=None if given else 0)
 
     def _made(self, read: Read) -> float:
         if MADE in self.others:
@@ -132,7 +156,7 @@ class OptimizerState:
         found: dict[str, Any] = {}
         for number, entry in state["state"].items():
             name = number if isinstance(number, str) else called.get(number, str(number))
-            if any(kind in entry for kind in KINDS.values() if entry.get(kind) is not None):
+            if any(kind != "step" for kind in KINDS.values() if entry.get(kind) is not None):
                 found[name] = entry
         return found
 
@@ -199,13 +223,3 @@ def kept(plan: Plan) -> dict[str, dict[str, str]]:
         if parts is not None and parts[2] in parameters:
             found.setdefault(parameters[parts[2]], {})[KINDS[parts[1]]] = name
     return found
-
-
-def _steps(given: Mapping[str, Any]) -> int | None:
-    """How many updates all parameters have had; ``None`` where a state counts none."""
-    counts = {int(entry["step"]): name for name, entry in given.items() if "step" in entry}
-    if len(counts) > 1:
-        (first, one), (second, other), *_ = counts.items()
-        said = f"`{one}` has had {first} steps and `{other}` {second}"
-        raise Error(f"{said}: graphc has the same number for all parameters")
-    return next(iter(counts), None if given else 0)

@@ -121,8 +121,8 @@ def adam_update(call: Call) -> Run:
     """(w, g, m, v) -> (w', m', v') with bias correction."""
     decoupled, rate, gradient = bool(call.op["decoupled"]), _rate(call), _Gradient(call, 4)
     numbers = call.numbers(*ADAM)
-    if gradient.plain and not any(call.operand(index).dtype in HALVES for index in range(4)):
-        return _fused_adam(call, numbers, rate)
+    if call.operand(0).dtype not in HALVES and (not gradient.plain or call.operand(1).dtype not in HALVES):
+        return _fused_adam(call, gradient, (numbers, rate))
 
     def step(old: list[Tensor], g: Tensor) -> list[Tensor]:
         w, m, v = old
@@ -142,22 +142,25 @@ def _corrections(beta1: float, beta2: float, count: Tensor | float) -> tuple[Any
     return 1.0 - beta1**count, 1.0 - beta2**count
 
 
-def _fused_adam(call: Call, numbers: Callable[[], tuple[float, ...]], rate: Callable[[], float]) -> Run:
-    """One pass over memory, by PyTorch's own kernel."""
-    pairs, g, clock = _kept(call, 4), call.operand(1), call.clock
+def _fused_adam(call: Call, gradient: _Gradient, of: tuple[Callable[[], tuple[float, ...]], Callable[[], float]]) -> Run:
+    """One pass over memory, by PyTorch's own kernel; another one before it where gradients are not taken as they are."""
+    pairs, g, (numbers, rate) = _kept(call, 4), call.operand(1), of
     moved = [(old, new) for old, new in pairs if old.data_ptr() != new.data_ptr()]
     w, m, v = ([new] for _, new in pairs)
-    of: Any = torch
-    kernel = of._fused_adamw_ if call.op["decoupled"] else of._fused_adam_
+    kernels: Any = torch
+    kernel = kernels._fused_adamw_ if call.op["decoupled"] else kernels._fused_adam_
     count = torch.zeros((), device=g.device)
-    whole = {"amsgrad": False, "maximize": False}
+    whole: dict[str, Any] = {"amsgrad": False, "maximize": False}
 
     def run() -> None:
         for old, new in moved:
             new.copy_(old)
         beta1, beta2, epsilon, decay = numbers()
         settings = {"lr": rate(), "beta1": beta1, "beta2": beta2, "eps": epsilon, "weight_decay": decay}
-        kernel(w, [g], m, v, [], [count.fill_(clock.step + 1)], **settings, **whole)
+        if gradient.factor is not None:
+            whole["found_inf"] = (gradient.factor == 0.0).float()
+        given = g if gradient.plain else gradient.of(g)
+        kernel(w, [given], m, v, [], [count.fill_(gradient.count())], **settings, **whole)
 
     return run
 

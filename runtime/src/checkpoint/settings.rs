@@ -35,6 +35,7 @@ impl TrainingSettings {
             ("loss", serde_json::to_value(options.loss)),
             ("label smoothing", serde_json::to_value(options.label_smoothing)),
             ("learning-rate schedule", serde_json::to_value(&options.lr_schedule)),
+            ("maximize", serde_json::to_value(options.maximize)),
             ("clip norm", serde_json::to_value(options.clip_norm)),
             ("clip value", serde_json::to_value(options.clip_value)),
             ("parameter groups", serde_json::to_value(&options.groups)),

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use anyhow::{Result, bail, ensure};
 use graphc_compiler::passes::LOSS;
 use graphc_plan::{
-    AdamOptions, CompileOptions, CrossEntropyForm, MuonOptions, MuonRate, Optimizer,
-    ParameterGroup, RmspropOptions, Schedule, Strategy,
+    AdamOptions, CompileOptions, ComposedOptions, CrossEntropyForm, MuonOptions, MuonRate,
+    Optimizer, ParameterGroup, RmspropOptions, Schedule, StepRule, Strategy,
 };
 
 use super::{Count, LossChoice, OptimizerName, SharedArgs, value_name};
@@ -28,6 +28,8 @@ pub(crate) fn compile_options(
         loss: args.loss.as_ref().and_then(LossChoice::attached_loss),
         fetch: fetched_outputs(args),
         optimizer: choose_optimizer(args)?,
+        maximize: args.maximize,
+        own_counts: args.own_counts,
         ema: args.ema,
         gradients: false,
         gradients_of: args.gradients_of.clone(),
@@ -85,20 +87,28 @@ fn choose_mesh(args: &SharedArgs) -> Result<Vec<usize>> {
     Ok(mesh)
 }
 
-/// The learning rate where none is given: torch.optim's.
-const USUAL_RATE: f64 = 1e-3;
-
-/// The rate of RMSprop.
-const RMSPROP_RATE: f64 = 1e-2;
+/// The learning rate where none is given: torch.optim's, of Lion its authors'.
+fn usual_rate(optimizer: OptimizerName) -> f64 {
+    use OptimizerName::{
+        Adadelta, Adagrad, Adam, Adamax, Adamw, Lamb, Lion, Muon, Nadam, Radam, Rmsprop, Sgd,
+    };
+    match optimizer {
+        Rmsprop | Adagrad => 1e-2,
+        Adadelta => 1.0,
+        Adamax | Nadam => 2e-3,
+        Sgd | Adam | Adamw | Lamb | Muon | Radam => 1e-3,
+        Lion => 1e-4,
+    }
+}
 
 /// The text about the learning rate, where none is given.
 pub(crate) fn default_rate(optimizer: OptimizerName) -> String {
-    let rate = if optimizer == OptimizerName::Rmsprop { RMSPROP_RATE } else { USUAL_RATE };
+    let rate = usual_rate(optimizer);
     let name = value_name(&optimizer);
     format!("no --lr is given: {name} takes its default, {rate}")
 }
 
-/// The optimizer with torch.optim's defaults for what is unset; of LAMB those of NVIDIA's Apex. Muon's momentum is always Nesterov's.
+/// The optimizer with torch.optim's defaults for what is unset; of LAMB those of NVIDIA's Apex.
 fn choose_optimizer(args: &SharedArgs) -> Result<Option<Optimizer>> {
     let Some(name) = args.optimizer else {
         return refuse_numbers(args).map(|()| None);
@@ -107,7 +117,11 @@ fn choose_optimizer(args: &SharedArgs) -> Result<Option<Optimizer>> {
     if args.nesterov && args.momentum.unwrap_or(0.0) <= 0.0 {
         bail!("--nesterov needs --momentum above 0");
     }
-    let (lr, rmsprop_lr) = (args.lr.unwrap_or(USUAL_RATE), args.lr.unwrap_or(RMSPROP_RATE));
+    ensure!(
+        args.dampening.is_none_or(|of| of == 0.0) || !args.nesterov && args.momentum.is_some(),
+        "--dampening needs --momentum without --nesterov"
+    );
+    let lr = args.lr.unwrap_or(usual_rate(name));
     let set = |defaults: AdamOptions| AdamOptions {
         lr: defaults.lr,
         beta1: args.beta1.unwrap_or(defaults.beta1),
@@ -115,7 +129,23 @@ fn choose_optimizer(args: &SharedArgs) -> Result<Option<Optimizer>> {
         eps: args.eps.unwrap_or(defaults.eps),
         weight_decay: args.weight_decay.unwrap_or(defaults.weight_decay),
     };
+    let composed = |defaults| Optimizer::Composed(set_composed(args, defaults));
     Ok(Some(match name {
+        OptimizerName::Sgd if args.dampening.is_some_and(|of| of > 0.0) => {
+            composed(ComposedOptions::damped(lr, 0.0, 0.0))
+        }
+        OptimizerName::Adam if args.amsgrad => composed(ComposedOptions::amsgrad(lr)),
+        OptimizerName::Adamw if args.amsgrad => composed(ComposedOptions {
+            decoupled: true,
+            weight_decay: AdamOptions::adamw(lr).weight_decay,
+            ..ComposedOptions::amsgrad(lr)
+        }),
+        OptimizerName::Adagrad => composed(ComposedOptions::adagrad(lr)),
+        OptimizerName::Adadelta => composed(ComposedOptions::adadelta(lr)),
+        OptimizerName::Adamax => composed(ComposedOptions::adamax(lr)),
+        OptimizerName::Nadam => composed(ComposedOptions::nadam(lr)),
+        OptimizerName::Radam => composed(ComposedOptions::radam(lr)),
+        OptimizerName::Lion => composed(ComposedOptions::lion(lr)),
         OptimizerName::Sgd => Optimizer::Sgd {
             lr,
             momentum: args.momentum.unwrap_or(0.0),
@@ -125,9 +155,7 @@ fn choose_optimizer(args: &SharedArgs) -> Result<Option<Optimizer>> {
         OptimizerName::Adam => Optimizer::Adam(set(AdamOptions::adam(lr))),
         OptimizerName::Adamw => Optimizer::AdamW(set(AdamOptions::adamw(lr))),
         OptimizerName::Lamb => Optimizer::Lamb(set(AdamOptions::lamb(lr))),
-        OptimizerName::Rmsprop => {
-            Optimizer::Rmsprop(set_rmsprop(args, RmspropOptions::new(rmsprop_lr)))
-        }
+        OptimizerName::Rmsprop => Optimizer::Rmsprop(set_rmsprop(args, RmspropOptions::new(lr))),
         OptimizerName::Muon => Optimizer::Muon(set_muon(args, MuonOptions::new(lr))),
     }))
 }
@@ -144,8 +172,19 @@ fn refuse_numbers(args: &SharedArgs) -> Result<()> {
         ("--eps", args.eps.is_some()),
         ("--alpha", args.alpha.is_some()),
         ("--centered", args.centered),
+        ("--maximize", args.maximize),
+        ("--own-counts", args.own_counts),
+        ("--dampening", args.dampening.is_some()),
+        ("--amsgrad", args.amsgrad),
+        ("--decoupled", args.decoupled),
+        ("--momentum-decay", args.momentum_decay.is_some()),
+        ("--lr-decay", args.lr_decay.is_some()),
+        ("--initial-accumulator", args.initial_accumulator.is_some()),
         ("--adjust-lr", args.adjust_lr.is_some()),
         ("--by-adamw", !args.by_adamw.is_empty()),
+        ("--plain-momentum", args.plain_momentum),
+        ("--iterations", args.iterations.is_some()),
+        ("--coefficients", args.coefficients.is_some()),
     ];
     match given.into_iter().find(|(_, is_given)| *is_given) {
         Some((option, _)) => {
@@ -174,23 +213,85 @@ fn set_muon(args: &SharedArgs, defaults: MuonOptions) -> MuonOptions {
         weight_decay: args.weight_decay.unwrap_or(defaults.weight_decay),
         eps: args.eps.unwrap_or(defaults.eps),
         rate: args.adjust_lr.map_or(defaults.rate, MuonRate::from),
+        nesterov: !args.plain_momentum,
+        iterations: args.iterations.unwrap_or(defaults.iterations),
+        coefficients: args.coefficients.map_or(defaults.coefficients, |of| of.0),
+        ..defaults
+    }
+}
+
+/// The numbers of a composed optimizer that the command line gives, and the defaults of the others.
+fn set_composed(args: &SharedArgs, defaults: ComposedOptions) -> ComposedOptions {
+    let beta1 = |default| args.beta1.unwrap_or(default);
+    let beta2 = |default| args.beta2.unwrap_or(default);
+    let epsilon = |default| args.eps.unwrap_or(default);
+    let rule = match defaults.rule {
+        StepRule::Damped { momentum, dampening } => StepRule::Damped {
+            momentum: args.momentum.unwrap_or(momentum),
+            dampening: args.dampening.unwrap_or(dampening),
+        },
+        StepRule::Amsgrad { beta1: first, beta2: second, eps } => {
+            StepRule::Amsgrad { beta1: beta1(first), beta2: beta2(second), eps: epsilon(eps) }
+        }
+        StepRule::Adamax { beta1: first, beta2: second, eps } => {
+            StepRule::Adamax { beta1: beta1(first), beta2: beta2(second), eps: epsilon(eps) }
+        }
+        StepRule::Radam { beta1: first, beta2: second, eps } => {
+            StepRule::Radam { beta1: beta1(first), beta2: beta2(second), eps: epsilon(eps) }
+        }
+        StepRule::Nadam { beta1: first, beta2: second, eps, momentum_decay } => StepRule::Nadam {
+            beta1: beta1(first),
+            beta2: beta2(second),
+            eps: epsilon(eps),
+            momentum_decay: args.momentum_decay.unwrap_or(momentum_decay),
+        },
+        StepRule::Adagrad { lr_decay, initial, eps } => StepRule::Adagrad {
+            lr_decay: args.lr_decay.unwrap_or(lr_decay),
+            initial: args.initial_accumulator.unwrap_or(initial),
+            eps: epsilon(eps),
+        },
+        StepRule::Adadelta { rho, eps } => {
+            StepRule::Adadelta { rho: args.alpha.unwrap_or(rho), eps: epsilon(eps) }
+        }
+        StepRule::Lion { beta1: first, beta2: second } => {
+            StepRule::Lion { beta1: beta1(first), beta2: beta2(second) }
+        }
+    };
+    ComposedOptions {
+        rule,
+        weight_decay: args.weight_decay.unwrap_or(defaults.weight_decay),
+        decoupled: defaults.decoupled || args.decoupled,
         ..defaults
     }
 }
 
 /// Refuses numbers of other optimizers.
 fn check_owners(args: &SharedArgs, name: OptimizerName) -> Result<()> {
-    use OptimizerName::{Adam, Adamw, Lamb, Muon, Rmsprop, Sgd};
-    let owners: [(&str, bool, &[OptimizerName], &str); 9] = [
+    use OptimizerName::{
+        Adadelta, Adagrad, Adam, Adamax, Adamw, Lamb, Lion, Muon, Nadam, Radam, Rmsprop, Sgd,
+    };
+    let of_moments = [Adam, Adamw, Lamb, Adamax, Nadam, Radam, Lion];
+    let moments = "adam, adamw, lamb, adamax, nadam, radam and lion";
+    let of_eps = [Adam, Adamw, Lamb, Rmsprop, Muon, Adagrad, Adadelta, Adamax, Nadam, Radam];
+    let owners: [(&str, bool, &[OptimizerName], &str); 18] = [
         ("--momentum", args.momentum.is_some(), &[Sgd, Rmsprop, Muon], "sgd, rmsprop and muon"),
         ("--nesterov", args.nesterov, &[Sgd], "sgd"),
-        ("--beta1", args.beta1.is_some(), &[Adam, Adamw, Lamb], "adam, adamw and lamb"),
-        ("--beta2", args.beta2.is_some(), &[Adam, Adamw, Lamb], "adam, adamw and lamb"),
-        ("--eps", args.eps.is_some(), &[Adam, Adamw, Lamb, Rmsprop, Muon], "all but sgd"),
-        ("--alpha", args.alpha.is_some(), &[Rmsprop], "rmsprop"),
+        ("--dampening", args.dampening.is_some(), &[Sgd], "sgd"),
+        ("--beta1", args.beta1.is_some(), &of_moments, moments),
+        ("--beta2", args.beta2.is_some(), &of_moments, moments),
+        ("--eps", args.eps.is_some(), &of_eps, "all but sgd and lion"),
+        ("--alpha", args.alpha.is_some(), &[Rmsprop, Adadelta], "rmsprop and adadelta"),
         ("--centered", args.centered, &[Rmsprop], "rmsprop"),
+        ("--amsgrad", args.amsgrad, &[Adam, Adamw], "adam and adamw"),
+        ("--decoupled", args.decoupled, &[Nadam, Radam], "nadam and radam"),
+        ("--momentum-decay", args.momentum_decay.is_some(), &[Nadam], "nadam"),
+        ("--lr-decay", args.lr_decay.is_some(), &[Adagrad], "adagrad"),
+        ("--initial-accumulator", args.initial_accumulator.is_some(), &[Adagrad], "adagrad"),
         ("--adjust-lr", args.adjust_lr.is_some(), &[Muon], "muon"),
         ("--by-adamw", !args.by_adamw.is_empty(), &[Muon], "muon"),
+        ("--plain-momentum", args.plain_momentum, &[Muon], "muon"),
+        ("--iterations", args.iterations.is_some(), &[Muon], "muon"),
+        ("--coefficients", args.coefficients.is_some(), &[Muon], "muon"),
     ];
     for (flag, given, of, names) in owners {
         let own = value_name(&name);

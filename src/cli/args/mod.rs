@@ -31,11 +31,11 @@ pub(crate) use machine::{
     CalibrateArgs, Capability, ClustersArgs, DevicesArgs, DoctorArgs, KernelsArgs,
 };
 pub(crate) use train::{BestBy, CheckpointArgs, TrainArgs};
-pub(crate) use values::{Precision, value_name};
+pub(crate) use values::{Coefficients, Precision, value_name};
 use values::{
-    not_negative, parse_bytes, parse_count, parse_dim, parse_effort, parse_emit, parse_framework,
-    parse_mesh, parse_pin, parse_precision, parse_recompute, parse_schedule, parse_seconds,
-    parse_share, parse_strategy, parse_threads,
+    not_negative, parse_bytes, parse_coefficients, parse_count, parse_dim, parse_effort,
+    parse_emit, parse_framework, parse_mesh, parse_pin, parse_precision, parse_recompute,
+    parse_schedule, parse_seconds, parse_share, parse_strategy, parse_threads,
 };
 
 /// A static-graph compiler for distributed deep learning.
@@ -343,37 +343,70 @@ pub(crate) struct SharedArgs {
     /// Optimizer
     #[arg(long, value_enum)]
     pub optimizer: Option<OptimizerName>,
-    /// Learning rate; default 0.001, of rmsprop 0.01
+    /// Learning rate; default 0.001, of rmsprop and adagrad 0.01, of adadelta 1, of adamax and nadam 0.002, of lion 0.0001
     #[arg(long, value_parser = not_negative)]
     pub lr: Option<f64>,
+    /// Steps go up the gradients instead of down, so that the loss grows
+    #[arg(long)]
+    pub maximize: bool,
+    /// Each trained weight counts its own updates, by which its moments are corrected, for weights that are trained from different steps on
+    #[arg(long)]
+    pub own_counts: bool,
     /// Momentum of SGD, RMSprop and Muon
     #[arg(long, value_parser = not_negative)]
     pub momentum: Option<f64>,
+    /// The part of each gradient but the first that SGD's momentum does not take
+    #[arg(long, value_parser = not_negative)]
+    pub dampening: Option<f64>,
     /// Nesterov's momentum
     #[arg(long)]
     pub nesterov: bool,
     /// Weight decay
     #[arg(long, value_parser = not_negative)]
     pub weight_decay: Option<f64>,
-    /// Adam's and LAMB's decay of the first moment
+    /// Decay of the first moment; of Lion the share of its momentum in the direction
     #[arg(long, value_parser = parse_share)]
     pub beta1: Option<f64>,
-    /// Adam's and LAMB's decay of the second moment
+    /// Decay of the second moment; of Adamax that of the greatest gradient, of Lion that of its momentum
     #[arg(long, value_parser = parse_share)]
     pub beta2: Option<f64>,
-    /// The addend to the root of the second moment of Adam, LAMB and RMSprop; Muon's least norm
+    /// The addend to the root of the second moment, or to a gradient's size; Muon's least norm
     #[arg(long, value_parser = not_negative)]
     pub eps: Option<f64>,
-    /// RMSprop's decay of the mean of squares
+    /// RMSprop's and Adadelta's decay of means of squares
     #[arg(long, value_parser = parse_share)]
     pub alpha: Option<f64>,
     /// RMSprop divides by the deviation of gradients, not by their mean square
     #[arg(long)]
     pub centered: bool,
+    /// Adam divides by the greatest second moment of all steps
+    #[arg(long)]
+    pub amsgrad: bool,
+    /// Weights of NAdam and RAdam decay by themselves, as AdamW's do
+    #[arg(long)]
+    pub decoupled: bool,
+    /// How fast NAdam's momentum rises; default 0.004
+    #[arg(long, value_parser = not_negative)]
+    pub momentum_decay: Option<f64>,
+    /// How much Adagrad's learning rate falls with each step
+    #[arg(long, value_parser = not_negative)]
+    pub lr_decay: Option<f64>,
+    /// What Adagrad's sums of squares begin with
+    #[arg(long, value_parser = not_negative)]
+    pub initial_accumulator: Option<f64>,
     /// The factor of Muon's learning rate: match_rms_adamw (default), 0.2 times the root of a matrix's greater extent, so that AdamW takes
     /// the same rate, or original, the root of rows over columns
     #[arg(long, value_enum)]
     pub adjust_lr: Option<AdjustLr>,
+    /// Muon's momentum is not Nesterov's
+    #[arg(long)]
+    pub plain_momentum: bool,
+    /// Newton-Schulz iterations of Muon; default 5
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..100))]
+    pub iterations: Option<u32>,
+    /// Coefficients of Muon's iterations; default 3.4445,-4.775,2.0315
+    #[arg(long, value_name = "A,B,C", value_parser = parse_coefficients, allow_hyphen_values = true)]
+    pub coefficients: Option<Coefficients>,
     /// Weights that AdamW updates beside Muon, by pattern: embeddings and the head, usually
     #[arg(long, value_name = "PATTERN")]
     pub by_adamw: Vec<String>,
@@ -483,6 +516,18 @@ pub(crate) enum OptimizerName {
     Rmsprop,
     /// Muon for matrices, and AdamW for all else
     Muon,
+    /// Adagrad
+    Adagrad,
+    /// Adadelta
+    Adadelta,
+    /// Adamax
+    Adamax,
+    /// NAdam
+    Nadam,
+    /// RAdam
+    Radam,
+    /// Lion
+    Lion,
 }
 
 /// Factors of Muon's learning rate, by torch.optim's names.

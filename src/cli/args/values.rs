@@ -39,6 +39,24 @@ pub(super) fn parse_source(text: &str) -> Result<Source, String> {
     text.parse().map_err(|error: DatasetError| error.to_string())
 }
 
+/// Coefficients of Muon's iterations, as `A,B,C`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Coefficients(pub [f64; 3]);
+
+impl fmt::Display for Coefficients {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c] = self.0;
+        write!(f, "{a},{b},{c}")
+    }
+}
+
+pub(super) fn parse_coefficients(text: &str) -> Result<Coefficients, String> {
+    let number = |text: &str| text.trim().parse().ok().filter(|number: &f64| number.is_finite());
+    let numbers: Option<Vec<f64>> = text.split(',').map(number).collect();
+    let three = numbers.and_then(|numbers| numbers.try_into().ok());
+    three.map(Coefficients).ok_or_else(|| "write three numbers as A,B,C".into())
+}
+
 pub(super) fn parse_port(text: &str) -> Result<u16, String> {
     let number = text.parse().ok().filter(|&number| number > 0);
     number.ok_or_else(|| format!("write the number of a port, 1 to {}", u16::MAX))

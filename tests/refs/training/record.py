@@ -85,10 +85,51 @@ class Muon(torch.optim.AdamW):
         w.mul_(1 - lr * weight_decay).sub_(u, alpha=lr * factor)
 
 
-def optimizer_of(options, groups):
+class Lion(torch.optim.Optimizer):
+    def __init__(self, parameters, lr, betas, weight_decay):
+        super().__init__(parameters, dict(lr=lr, betas=betas, weight_decay=weight_decay))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for w in group["params"]:
+                m = self.state[w].setdefault("m", torch.zeros_like(w))
+                w.mul_(1 - group["lr"] * group["weight_decay"])
+                w.sub_(group["lr"] * (beta1 * m + (1 - beta1) * w.grad).sign())
+                m.mul_(beta2).add_(w.grad, alpha=1 - beta2)
+
+
+def composed_of(o, groups, lr, maximize):
+    """Optimizers whose step graphc composes of ops: a rule with its numbers."""
+    (rule, numbers), = o["rule"].items()
+    numbers = dict(numbers)
+    if "beta1" in numbers:
+        numbers["betas"] = numbers.pop("beta1"), numbers.pop("beta2")
+    if rule == "adagrad":
+        numbers["initial_accumulator_value"] = numbers.pop("initial")
+    if rule == "amsgrad":
+        numbers["amsgrad"] = True
+    if rule in ("nadam", "radam"):
+        numbers["decoupled_weight_decay"] = o["decoupled"]
+    if rule != "lion":
+        numbers["maximize"] = maximize
+    classes = {
+        "damped": torch.optim.SGD, "amsgrad": torch.optim.AdamW if o["decoupled"] else torch.optim.Adam,
+        "adagrad": torch.optim.Adagrad, "adadelta": torch.optim.Adadelta, "adamax": torch.optim.Adamax, "nadam": torch.optim.NAdam,
+        "radam": torch.optim.RAdam, "lion": Lion,
+    }
+    return classes[rule](groups, lr=lr, weight_decay=o["weight_decay"], **numbers)
+
+
+def optimizer_of(options, groups, maximize=False):
     o = dict(options)
     name, lr = o.pop("name"), o.pop("lr")
+    if name == "composed":
+        return composed_of(o, groups, lr, maximize)
     adam = lambda: dict(betas=(o["beta1"], o["beta2"]), eps=o["eps"], weight_decay=o["weight_decay"])
+    if maximize:
+        return torch.optim.AdamW(groups, lr=lr, **adam(), maximize=True)
     return {
         "sgd": lambda: torch.optim.SGD(groups, lr=lr, **o),
         "adam": lambda: torch.optim.Adam(groups, lr=lr, **adam()),
@@ -163,7 +204,7 @@ def train(options):
                     group["weight_decay"] = given["weight_decay"]
                 break
         groups.append(group)
-    optimizer = optimizer_of(optimizer_options, groups)
+    optimizer = optimizer_of(optimizer_options, groups, options.get("maximize", False))
     schedule = options.get("lr_schedule")
     scheduler = scheduler_of(schedule, optimizer, optimizer_options["lr"]) if schedule else None
     losses, rates, norms = [], [], []
@@ -232,6 +273,26 @@ def cases():
     yield entropy | dict(optimizer=sgd(0.9, False, 0.1), groups=[no_decay, slow], lr_schedule="linear:50,0.1")
     yield entropy | dict(optimizer=adam("lamb", eps=1e-6), groups=[slow, no_decay])
     yield entropy | dict(optimizer=sgd(0.9), label_smoothing=0.1)
+    composed = lambda lr, weight_decay, decoupled, **rule: dict(
+        name="composed", rule=rule, lr=lr, weight_decay=weight_decay, decoupled=decoupled
+    )
+    betas = dict(beta1=0.9, beta2=0.95)
+    moments = dict(betas, eps=1e-8)
+    adagrad = dict(lr_decay=0.01, initial=0.01, eps=1e-10)
+    nadam = dict(moments, momentum_decay=0.004)
+    for optimizer in [
+        composed(0.1, 0.01, False, damped=dict(momentum=0.9, dampening=0.4)), composed(0.01, 0.05, False, amsgrad=moments),
+        composed(0.01, 0.05, True, amsgrad=moments), composed(0.05, 0.01, False, adagrad=adagrad),
+        composed(1.0, 0.01, False, adadelta=dict(rho=0.9, eps=1e-6)), composed(0.01, 0.01, False, adamax=moments), composed(0.01, 0.01, False, nadam=nadam),
+        composed(0.01, 0.05, False, radam=dict(moments, beta2=0.9999)), composed(0.001, 0.1, True, lion=betas),
+    ]:
+        yield entropy | dict(optimizer=optimizer)
+    yield entropy | dict(
+        optimizer=composed(0.01, 0.05, True, radam=moments), groups=[no_decay, slow], lr_schedule="linear:50", clip_norm=0.3,
+        clip_value=0.05
+    )
+    yield entropy | dict(optimizer=composed(0.01, 0.05, True, nadam=nadam), maximize=True, clip_norm=0.3)
+    yield entropy | dict(optimizer=adam("adamw"), maximize=True)
     for loss in ["mse", "bce", "huber", "l1"]:
         yield dict(loss=loss, optimizer=sgd(0.9))
 
