@@ -89,8 +89,9 @@ impl Producers {
 #[cfg(test)]
 mod tests {
     use graphc_ir::builder::GraphBuilder;
+    use graphc_ir::graph::Graph;
     use graphc_ir::types::DType;
-    use graphc_nn::{Linear, Module};
+    use graphc_nn::{Linear, MixtureConfig, MixtureFeedForward, Module, Routing};
     use graphc_plan::{CompileOptions, Loss, Optimizer, Plan};
 
     use super::*;
@@ -98,11 +99,25 @@ mod tests {
     use crate::compile::compile;
     use crate::cost::on_cluster;
 
-    fn plan(framework: &str) -> Plan {
+    fn linear() -> Graph {
         let g = GraphBuilder::new("layers");
         let x = g.input("x", DType::F32, [64, 256]);
         let w = Linear::new(&g, "fc", 256, 256);
         g.output("y", &w.forward(&x));
+        g.finish().expect("fits")
+    }
+
+    fn mixture() -> Graph {
+        let g = GraphBuilder::new("experts");
+        let x = g.input("x", DType::F32, [64, 32, 64]);
+        let (width, hidden, experts, chosen, blocks) = (64, 128, 4, 2, 1);
+        let (routing, capacity) = (Routing::Softmax, None);
+        let sizes = MixtureConfig { width, hidden, experts, chosen, routing, blocks, capacity };
+        g.output("y", &MixtureFeedForward::new(&g, "mixture", &sizes).forward(&x));
+        g.finish().expect("fits")
+    }
+
+    fn plan(graph: Graph, framework: &str) -> Plan {
         let framework = find_framework(framework).expect("a profile");
         let cluster = Cluster { framework, ..preset("dgx-h100").expect("a preset") };
         let sgd = Optimizer::Sgd { lr: 0.1, momentum: 0.0, nesterov: false, weight_decay: 0.0 };
@@ -114,10 +129,7 @@ mod tests {
             optimizer: Some(sgd),
             ..CompileOptions::default()
         };
-        compile(g.finish().expect("fits"), &options, &cluster, None)
-            .expect("a plan")
-            .plan
-            .into_plan()
+        compile(graph, &options, &cluster, None).expect("a plan").plan.into_plan()
     }
 
     /// Returns the number of sums of gradients that take seconds, and of those that take none.
@@ -130,17 +142,25 @@ mod tests {
 
     #[test]
     fn sums_of_products_take_no_seconds_where_products_add_them_up() {
-        let eager = plan("torch-eager");
+        let eager = plan(linear(), "torch-eager");
         let [moved, none] = count_sums(&eager);
         assert!(moved >= 2 && none == 0, "{moved} and {none}");
         for framework in ["graphc", "megatron-core"] {
             // The gradient of the bias is no product.
-            let plan = plan(framework);
+            let plan = plan(linear(), framework);
             let [rest, free] = count_sums(&plan);
             assert!(free >= 1 && rest >= 1 && rest + free == moved, "{rest} and {free} of {moved}");
             // Another framework's plan is priced alike.
             assert_eq!(count_sums(&on_cluster(&eager, &plan.cluster)), [rest, free]);
             assert_eq!(count_sums(&on_cluster(&plan, &eager.cluster)), [moved, 0]);
         }
+    }
+
+    #[test]
+    fn sums_of_products_of_experts_take_no_seconds_in_frameworks_that_add_them_up() {
+        let [own, core] =
+            ["graphc", "megatron-core"].map(|name| count_sums(&plan(mixture(), name)));
+        // Those of the three matrices of the experts.
+        assert_eq!([own[0] - core[0], core[1] - own[1]], [3, 3], "{own:?} and {core:?}");
     }
 }

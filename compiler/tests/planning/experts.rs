@@ -3,10 +3,11 @@
 use crate::trained;
 use graphc_compiler::check::verify_invariants;
 use graphc_compiler::cluster::preset;
-use graphc_compiler::compile::{Compiled, compile};
+use graphc_compiler::compile::{Compiled, compile, emit_after};
 use graphc_compiler::lower::collective_counts;
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
+use graphc_ir::op::Op;
 use graphc_ir::types::DType;
 use graphc_nn::{Embedding, Linear, MixtureConfig, MixtureFeedForward, Module, Routing};
 use graphc_plan::{BoxingKind, CompileOptions, Pin, TensorKind};
@@ -77,4 +78,63 @@ fn tensor_parallelism_takes_experts_that_are_chosen_by_sigmoids() {
         let plan = compiled(routing, strategy, &[2, 2], Some("S(0), S(0)"));
         assert_eq!(layouts(&plan), ["S(0), S(0)"], "{strategy}");
     }
+}
+
+/// Sixteen wide experts, of which each token takes eight, each with a block of its own.
+fn wide_mixture() -> Graph {
+    let g = GraphBuilder::new("wide");
+    let (experts, chosen, blocks) = (16, 8, 16);
+    let (width, hidden, capacity) = (1024, 512, Some(1.0));
+    let routing = Routing::Softmax;
+    let sizes = MixtureConfig { width, hidden, experts, chosen, routing, blocks, capacity };
+    let x = Embedding::new(&g, "wte", 64, width);
+    let x = x.forward(&g.input("tokens", DType::I64, [32, 1024]));
+    let y = MixtureFeedForward::new(&g, "mixture", &sizes).forward(&x);
+    g.output("logits", &Linear::new(&g, "head", width, 64).forward(&x.add(&y)));
+    g.finish().expect("fits")
+}
+
+fn wide_options(ranks: usize) -> CompileOptions {
+    let apart = |part| Pin {
+        pattern: format!("mixture.{part}.weight"),
+        sbp: "S(0)".parse().expect("an SBP"),
+    };
+    CompileOptions {
+        strategy: "data".parse().expect("a strategy"),
+        pins: ["gate", "up", "down"].map(apart).to_vec(),
+        precision: Some(DType::BF16),
+        ..trained::options(&[ranks], 1, 1)
+    }
+}
+
+#[test]
+fn copies_of_tokens_do_not_cross_nodes_where_each_token_takes_many_experts() {
+    let exchanges = |ranks: usize| {
+        let cluster = preset("dgx-h100").expect("a preset");
+        let compiled = compile(wide_mixture(), &wide_options(ranks), &cluster, None);
+        let compiled = compiled.unwrap_or_else(|error| panic!("{ranks} ranks: {error}"));
+        assert_eq!(verify_invariants(&compiled.plan), Ok(()), "{ranks} ranks");
+        count(&compiled, BoxingKind::AllToAll)
+    };
+    // Within a node eight of sixteen copies are fewer bytes than all tokens of all ranks; between two nodes a token would cross the same link for each copy.
+    let [node, nodes] = [8, 16].map(exchanges);
+    assert!(node >= 4, "{node} exchanges of copies in a node");
+    assert!(nodes < node, "{nodes} between nodes and {node} in a node");
+}
+
+#[test]
+fn tokens_are_cast_before_they_are_copied_to_experts() {
+    let cluster = preset("dgx-h100").expect("a preset");
+    let cast = emit_after(wide_mixture(), &wide_options(8), &cluster, "autocast").expect("a graph");
+    let mut dispatched = 0;
+    for (_, node) in cast.iter().filter(|(_, node)| matches!(node.op, Op::Dispatch(_))) {
+        assert_eq!(cast.value(node.results[0]).ty.dtype, DType::BF16);
+        dispatched += 1;
+    }
+    assert_eq!(dispatched, 1);
+    let casts_copies = |node: &graphc_ir::graph::Node| {
+        matches!(node.op, Op::Cast(_))
+            && matches!(cast.producer(node.operands[0]).op, Op::Dispatch(_))
+    };
+    assert!(!cast.nodes.iter().any(casts_copies), "copies are cast");
 }

@@ -5,12 +5,16 @@ use std::collections::BTreeMap;
 use crate::trained;
 use graphc_compiler::check::verify_invariants;
 use graphc_compiler::cluster::preset;
-use graphc_compiler::compile::compile;
+use graphc_compiler::compile::{compile, sketch_plan};
+use graphc_compiler::null_device::simulate;
 use graphc_ir::graph::Graph;
+use graphc_ir::op::Op;
 use graphc_ir::types::DType;
 use graphc_nn::LlamaConfig;
 use graphc_plan::check::VerifiedPlan;
-use graphc_plan::{Action, BoxingKind, CompileOptions, TensorKind};
+use graphc_plan::{
+    Action, Actor, BoxingEntry, BoxingKind, CompileOptions, Float8Recipe, Plan, Rate, TensorKind,
+};
 
 fn llama() -> Graph {
     let config = LlamaConfig {
@@ -87,4 +91,57 @@ fn shards_are_gathered_in_8_bits() {
     let sizes = 2 * (3 * 64 + 2 * 96 + 2 * 32);
     let wide = eight.get(&2).copied().unwrap_or(0) - sizes;
     assert_eq!(wide + 2 * weights, sixteen[&2], "{eight:?}");
+}
+
+/// Options under which each tensor has one scale, which ranks of data parallelism find together.
+fn tensorwise(ranks: usize) -> CompileOptions {
+    CompileOptions {
+        strategy: "data".parse().expect("a strategy"),
+        precision: Some(DType::F8E4M3),
+        float8_recipe: Float8Recipe::Tensorwise,
+        ..trained::options(&[ranks], 1, 2)
+    }
+}
+
+/// Returns the number of scales that are reduced in each microbatch.
+fn count_scales(plan: &Plan) -> usize {
+    let is_scale = |boxing: &&BoxingEntry| {
+        boxing.kind == BoxingKind::AllReduce
+            && boxing.from.to_string() == "P(max)"
+            && boxing.rate == Rate::Microbatch
+    };
+    plan.boxing.iter().filter(is_scale).count()
+}
+
+#[test]
+fn a_scale_that_several_products_take_is_reduced_once() {
+    let compiled = compile(llama(), &tensorwise(4), &preset("cpu").expect("a preset"), None);
+    let plan = compiled.expect("a plan").plan;
+    let rounds = |actor: &&Actor| {
+        let op = match &actor.action {
+            Action::Compute { op, .. } => Some(op),
+            Action::Fused(fused) => fused.steps.last().map(|step| &step.op),
+            _ => None,
+        };
+        actor.rate == Rate::Microbatch
+            && matches!(op, Some(Op::Binary(op)) if op.function.rounds_float8())
+    };
+    let rounded = plan.programs[0].actors.iter().filter(rounds).count();
+    let scales = count_scales(&plan);
+    assert!(rounded > 10, "{rounded} tensors are rounded");
+    assert!(scales <= rounded, "{scales} scales of {rounded} tensors are reduced");
+}
+
+#[test]
+fn frameworks_whose_ranks_scale_for_themselves_wait_for_no_scales() {
+    let step = |local_scales: bool| {
+        let mut cluster = preset("dgx-h100").expect("a preset");
+        cluster.framework.local_scales = local_scales;
+        let plan = sketch_plan(llama(), &tensorwise(8), &cluster).expect("a plan");
+        (count_scales(&plan), simulate(&plan).expect("a step").step_seconds)
+    };
+    let [(scales, own), (_, common)] = [true, false].map(step);
+    // An all-reduce of one number takes some 20 us among eight H100, twice in a step of two microbatches.
+    let waited = (common - own) / (2.0 * scales as f64);
+    assert!(scales > 10 && (15e-6..30e-6).contains(&waited), "{waited} s for each of {scales}");
 }
