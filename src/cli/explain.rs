@@ -43,9 +43,12 @@ fn explain_tensor(plan: &Plan, tensor: &str, format: Format) -> Result<()> {
 fn render_text(plan: &Plan, tensor: &str, explained: &Explained) -> String {
     let Explained { choice, waiting, backward } = explained;
     let chosen = choice.chosen.as_ref();
+    let lies = match chosen {
+        Some(sbp) => format!("is ({sbp})"),
+        None => "is in no register, as the action that reads it computes it,".to_owned(),
+    };
     let mut text = format!(
-        "`{tensor}` is ({}) in a plan of {} per step (bound {})\n",
-        chosen.map_or_else(|| "?".into(), NdSbp::to_string),
+        "`{tensor}` {lies} in a plan of {} per step (bound {})\n",
         report::format_seconds(plan.planner.objective_seconds),
         report::format_seconds(plan.planner.bound_seconds),
     );

@@ -46,7 +46,7 @@ pub fn preset(name: &str) -> Option<Cluster> {
         "cpu" => (cpu_device(), vec![new_level(0, 2e-6, 4e9)]),
         "p3.16xlarge" => (v100_device(), v100_levels()),
         // 8 A100 of 40 GB (data sheet: 40 GB at 1555 GB/s). Between nodes 1600 Gbit/s of RoCE for 8 GPUs (tables of
-        // mosaicml/llm-foundry), 25 GB/s each, of which the fitted rows of MPT reach less than a fifth.
+        // mosaicml/llm-foundry), 25 GB/s each, of which the fitted rows of MPT reach a fifth.
         "a100-40gb" => (
             Device { memory: 40 * GIB, bandwidth: 1.555e12, ..a100_device() },
             a100_levels(Fitted::A100_40gbBetweenNodes.value()),

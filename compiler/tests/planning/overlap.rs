@@ -10,7 +10,7 @@ use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
 use graphc_ir::types::DType;
 use graphc_nn::{Gpt, GptConfig, Module};
-use graphc_plan::{Action, Cluster, CompileOptions, Plan, Strategy};
+use graphc_plan::{Action, BoxingKind, Cluster, CompileOptions, Plan, Strategy};
 
 fn gpt(batch: usize) -> Graph {
     let g = GraphBuilder::new("gpt");
@@ -49,6 +49,32 @@ fn gradients_travel_under_the_backward_pass() {
         let [with, without] = [&beside, &apart].map(|c| c.plan.predicted.step_seconds);
         assert!(with < without * 0.99, "{case}: {with} and {without}");
         assert!(apart.plan.programs.iter().all(|program| program.streams.len() == 1));
+    }
+}
+
+#[test]
+fn gradients_in_half_precision_travel_under_the_backward_pass_too() {
+    for (strategy, mesh, microbatches) in
+        [("zero3", &[8][..], 1), ("zero3", &[8], 2), ("hsdp", &[2, 8], 1)]
+    {
+        let strategy = strategy.parse().expect("a strategy");
+        let options = CompileOptions {
+            precision: Some(DType::BF16),
+            ..options(strategy, mesh, microbatches)
+        };
+        let plan = compiled(&options, &preset("dgx-h100").expect("a preset")).plan;
+        let program = &plan.programs[0];
+        // Scattered in bf16 and cast to f32 for the updates: both beside the kernels.
+        let scatters = program.streams.iter().map(|stream| {
+            let actors = stream.blocks.iter().flatten().map(|id| &program.actors[id.index()]);
+            let scatters = actors.filter(|actor| {
+                let kind = BoxingKind::ReduceScatter;
+                matches!(actor.action, Action::Collective { kind: of, .. } if of == kind)
+            });
+            scatters.count()
+        });
+        let scatters: Vec<usize> = scatters.collect();
+        assert!(scatters[0] == 0 && scatters[1] > 10, "{scatters:?} on {mesh:?}");
     }
 }
 

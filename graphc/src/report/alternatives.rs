@@ -9,7 +9,7 @@ use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
 use graphc_ir::sbp::NdSbp;
 use graphc_ir::text::nearest_name;
-use graphc_plan::Plan;
+use graphc_plan::{Action, Actor, Plan, Program};
 
 /// A layout that the tensor may have.
 pub struct Alternative {
@@ -151,9 +151,24 @@ fn suggest_names(nearest: Option<&str>, similar: &[String]) -> String {
     }
 }
 
-/// The layout of a tensor in the plan.
+/// The layout of a tensor in the plan: of its table, or, as that leaves out gradients on the way to those of variables, of the register of the action
+/// that makes it. `None` of a tensor that is in no register, since the action that reads it computes it.
 fn chosen_layout(plan: &Plan, tensor: &str) -> Option<NdSbp> {
-    plan.tensors.iter().find(|entry| entry.name == tensor).map(|entry| entry.sbp.clone())
+    let listed = plan.tensors.iter().find(|entry| entry.name == tensor);
+    listed.map(|entry| entry.sbp.clone()).or_else(|| layout_of_register(plan, tensor))
+}
+
+fn layout_of_register(plan: &Plan, tensor: &str) -> Option<NdSbp> {
+    let makes = |actor: &&Actor| {
+        let computes = matches!(actor.action, Action::Compute { .. } | Action::Fused(_));
+        computes && actor.name.split_once(' ').is_some_and(|(_, name)| name == tensor)
+    };
+    let made = |program: &Program| {
+        let [register] = program.actors.iter().find(makes)?.outputs[..] else { return None };
+        Some(program.registers[register.index()].layout)
+    };
+    let layout = plan.programs.iter().find_map(made)?;
+    Some(plan.layouts[layout.index()].sbp.clone())
 }
 
 /// The layouts that a tensor may have, and the signatures of the plan in which it lies as it does.

@@ -7,7 +7,7 @@
 //!   variables that are gathered in half precision go with them.
 //! - Collectives whose results only accumulations and the update phase read, that is gradients. They stand right behind
 //!   what they reduce, not in the update phase, so they begin while the backward pass goes on. Accumulations of their
-//!   results go with them.
+//!   results go with them, and casts of gradients that are reduced in half precision.
 //! - Collectives of the update phase, which bring variables to their layout.
 //!
 //! All else stays among the kernels of the first stream, such as what tensor parallelism reduces and what stages send
@@ -98,9 +98,10 @@ pub(in crate::lower) fn mark_background(graph: &mut TaskGraph) {
     move_to_origins(graph, |_, _| true);
 }
 
-/// Whether a task accumulates or slices the result of a gradient's collective.
+/// Whether a task accumulates, casts or slices the result of a gradient's collective.
 fn follows_gradient(graph: &TaskGraph, task: usize) -> bool {
-    let cheap = matches!(graph.tasks[task].action, Action::Accumulate | Action::Local { .. });
+    let of = &graph.tasks[task];
+    let cheap = matches!(of.action, Action::Accumulate | Action::Local { .. }) || is_cast(of);
     cheap
         && find_producers(graph, task)
             .any(|before| graph.tasks[before].background == Some(Background::Gradient))
@@ -150,7 +151,7 @@ pub(in crate::lower) fn is_boxing(task: &Task) -> bool {
     matches!(task.action, Action::Collective { .. } | Action::Local { .. })
 }
 
-/// Returns, for each task, whether it is boxing whose results only accumulations and the update phase read.
+/// Returns, for each task, whether it is boxing whose results only accumulations and the update phase read, cast or not.
 fn find_late_boxing(graph: &TaskGraph) -> Vec<bool> {
     let readers = graph.readers();
     let mut late = vec![false; graph.tasks.len()];
@@ -160,7 +161,11 @@ fn find_late_boxing(graph: &TaskGraph) -> Vec<bool> {
             let accumulates = matches!(graph.tasks[reader].action, Action::Accumulate);
             late[reader] || accumulates || graph.tasks[reader].phase == Phase::Update
         };
-        late[task] = is_boxing(&graph.tasks[task]) && of_task.all(waits);
+        let passes = is_boxing(&graph.tasks[task]) || is_cast(&graph.tasks[task]);
+        late[task] = passes && of_task.all(waits);
+    }
+    for (late, task) in late.iter_mut().zip(&graph.tasks) {
+        *late = *late && is_boxing(task);
     }
     late
 }
