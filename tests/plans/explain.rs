@@ -40,6 +40,31 @@ fn the_chosen_layout_is_the_cheapest_alternative() {
 }
 
 #[test]
+fn a_gradient_that_the_table_leaves_out_is_explained_by_its_register() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = plan(folder.path(), "plan.json", &["--mesh", "4"]);
+    let plan = read(&std::fs::read_to_string(&path).expect("a plan"));
+    let list = |value: &Value| value.as_array().expect("a list").clone();
+    let listed: Vec<Value> = list(&plan["tensors"]).iter().map(|one| one["name"].clone()).collect();
+    let program = &plan["programs"][0];
+    let is_left_out = |actor: &Value| {
+        let tensor = actor["name"].as_str()?.split_once(' ')?.1.to_owned();
+        let alone = list(&actor["outputs"]).len() == 1 && actor["action"].get("compute").is_some();
+        (alone && !listed.contains(&Value::from(tensor.as_str()))).then_some(tensor)
+    };
+    let actors = list(&program["actors"]);
+    let found = actors.iter().find_map(|actor| Some((is_left_out(actor)?, &actor["outputs"][0])));
+    let (tensor, register) = found.expect("a gradient on the way to that of a variable");
+    let layout = &program["registers"][register.as_u64().expect("an index") as usize]["layout"];
+    let layout = &plan["layouts"][layout.as_u64().expect("an index") as usize];
+    let sbp: Vec<String> =
+        list(&layout["sbp"]).iter().map(|one| one.as_str().expect("an SBP").to_owned()).collect();
+    let text = succeeds(["explain", path.to_str().expect("UTF-8"), &tensor]);
+    let begin = format!("`{tensor}` is ({}) in a plan of ", sbp.join(", "));
+    assert!(text.starts_with(&begin) && text.contains("\n* "), "{begin}: {text}");
+}
+
+#[test]
 fn what_waits_for_the_backward_pass_is_explained() {
     let folder = tempfile::tempdir().expect("a scratch folder");
     for (name, extra) in [
