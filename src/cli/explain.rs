@@ -45,7 +45,7 @@ fn render_text(plan: &Plan, tensor: &str, explained: &Explained) -> String {
     let chosen = choice.chosen.as_ref();
     let lies = match chosen {
         Some(sbp) => format!("is ({sbp})"),
-        None => "is in no register, as the action that reads it computes it,".to_owned(),
+        None => "has a layout that is not listed,".to_owned(),
     };
     let mut text = format!(
         "`{tensor}` {lies} in a plan of {} per step (bound {})\n",

@@ -152,7 +152,7 @@ fn suggest_names(nearest: Option<&str>, similar: &[String]) -> String {
 }
 
 /// The layout of a tensor in the plan: of its table, or, as that leaves out gradients on the way to those of variables, of the register of the action
-/// that makes it. `None` of a tensor that is in no register, since the action that reads it computes it.
+/// that makes it. `None` of a tensor of whose name there is no action: the action that reads it computes it, or makes it beside others.
 fn chosen_layout(plan: &Plan, tensor: &str) -> Option<NdSbp> {
     let listed = plan.tensors.iter().find(|entry| entry.name == tensor);
     listed.map(|entry| entry.sbp.clone()).or_else(|| layout_of_register(plan, tensor))
@@ -164,7 +164,7 @@ fn layout_of_register(plan: &Plan, tensor: &str) -> Option<NdSbp> {
         computes && actor.name.split_once(' ').is_some_and(|(_, name)| name == tensor)
     };
     let made = |program: &Program| {
-        let [register] = program.actors.iter().find(makes)?.outputs[..] else { return None };
+        let register = program.actors.iter().find(makes)?.outputs.first()?;
         Some(program.registers[register.index()].layout)
     };
     let layout = plan.programs.iter().find_map(made)?;
