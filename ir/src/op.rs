@@ -295,7 +295,11 @@ impl Op {
     fn takes_float8(&self) -> bool {
         let moves = || self.operation().movement().is_some();
         let rounds = || matches!(self, Self::Binary(op) if op.function.rounds_float8());
-        matches!(self, Self::Cast(_) | Self::MatMul(_) | Self::ToGlobal(_) | Self::Regather(_))
+        let multiplies = || {
+            matches!(self, Self::MatMul(_) | Self::GroupedMatMul(_) | Self::GroupedMatMulGrad(_))
+        };
+        matches!(self, Self::Cast(_) | Self::ToGlobal(_) | Self::Regather(_))
+            || multiplies()
             || rounds()
             || moves()
     }

@@ -3,7 +3,12 @@
 use std::ops::Range;
 
 use graphc_ir::op::Op;
-use graphc_ir::ops::{ExpertPlaces, find_run_ends, places_of_expert};
+use graphc_ir::ops::{
+    ExpertPlaces, GroupedMatMul, GroupedMatMulGrad, find_run_ends, places_of_expert,
+};
+
+use self::float8::ScalesOfProduct;
+pub(crate) use self::float8::{grouped_matmul_float8, grouped_matmul_grad_float8};
 
 use crate::context::KernelContext;
 use crate::error::KernelError;
@@ -12,107 +17,191 @@ use crate::parallel;
 use crate::product::{Hands, Layout, Number, Write, multiply, room, threads_for};
 use crate::view::{View, ViewMut};
 
-/// The kernel of [`Op::GroupedMatMul`].
+mod float8;
+
+/// The kernel of [`Op::GroupedMatMul`] for numbers of 16 and 32 bits.
 pub(crate) fn grouped_matmul<T: Number>(
     op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
-    let name = "grouped_matmul";
     let (Op::GroupedMatMul(op), [x, matrices, chosen], [y]) = (op, operands, results) else {
-        return Err(KernelError::bad_call(name, "takes three operands and gives one result"));
+        return Err(KernelError::bad_call("grouped_matmul", "takes three operands, one result"));
     };
-    let runs = ExpertRuns::new(name, x, chosen, matrices.global[0])?;
-    let misfit = || misfit(name, [x.shape, matrices.shape, y.shape]);
-    let &[held, first, second] = matrices.shape else { return Err(misfit()) };
-    let (inner, columns, layout) = match op.transpose_b {
-        true => (second, first, Layout { row: 1, column: second }),
-        false => (first, second, Layout::rows(second)),
-    };
-    let fits = inner == x.shape[3] && held == runs.blocks * runs.experts_of_block();
-    if !fits || *y.shape != [runs.blocks, runs.groups, runs.held_places, columns] {
-        return Err(misfit());
-    }
-    let (x, matrices) = (x.as_slice::<T>()?, matrices.as_slice::<T>()?);
-    let y = y.as_mut_slice::<T>()?;
-    if y.is_empty() || inner == 0 {
-        y.fill(T::default());
-        return Ok(());
-    }
-    let (of_x, of_y) = (runs.held_places * inner, runs.held_places * columns);
-    let work = |index: usize, y: &mut [T], (pool, threads, room): Workers<'_, '_>| {
-        let x = &x[index * of_x..][..of_x];
-        let mut taken = 0;
-        for (expert, run) in runs.of_block(index / runs.groups, index % runs.groups) {
-            let a = (&x[run.start * inner..run.end * inner], Layout::rows(inner));
-            let b = (&matrices[expert * inner * columns..], layout);
-            let to = (&mut y[run.start * columns..run.end * columns], Layout::rows(columns));
-            let hands = Hands { pool, threads, room: &mut *room };
-            multiply([run.len(), inner, columns], 1.0, a, b, to, Write::Replace, hands);
-            taken = run.end;
-        }
-        y[taken * columns..].fill(T::default());
-    };
-    let room = |threads| {
-        let lengths = runs.lengths();
-        lengths.map(|rows| room::<T, T, T>([rows, inner, columns], threads)).max().unwrap_or(0)
-    };
-    share_out(y, of_y, runs.taken * inner * columns, (&room, &work), cx)
+    let product = GroupedProduct::new(op, [x, matrices, chosen], y)?;
+    let factors = [x.as_slice::<T>()?, matrices.as_slice::<T>()?];
+    product.multiply(factors, y.as_mut_slice::<T>()?, None, cx)
 }
 
-/// The kernel of [`Op::GroupedMatMulGrad`].
+/// The kernel of [`Op::GroupedMatMulGrad`] for numbers of 16 and 32 bits.
 pub(crate) fn grouped_matmul_grad<T: Number>(
     op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
-    let name = "grouped_matmul_grad";
     let (Op::GroupedMatMulGrad(op), [x, y, chosen], [out]) = (op, operands, results) else {
-        return Err(KernelError::bad_call(name, "takes three operands and gives one result"));
+        let name = "grouped_matmul_grad";
+        return Err(KernelError::bad_call(name, "takes three operands, one result"));
     };
-    let runs = ExpertRuns::new(name, x, chosen, op.experts)?;
-    let misfit = || misfit(name, [x.shape, y.shape, out.shape]);
-    let (&[held, rows, columns], &[.., of_y]) = (out.shape, y.shape) else { return Err(misfit()) };
-    let of_experts = held == runs.blocks * runs.experts_of_block();
-    if !of_experts || [rows, columns] != [x.shape[3], of_y] || x.shape[..3] != y.shape[..3] {
-        return Err(misfit());
+    let product = GroupedOuterProduct::new(op, [x, y, chosen], out)?;
+    let factors = [x.as_slice::<T>()?, y.as_slice::<T>()?];
+    product.multiply(factors, out.as_mut_slice::<T>()?, None, cx)
+}
+
+/// A product of places with the matrices of their experts.
+struct GroupedProduct {
+    runs: ExpertRuns,
+    /// Elements of a place before and behind the product.
+    inner: usize,
+    columns: usize,
+    /// How the matrices lie.
+    layout: Layout,
+}
+
+impl GroupedProduct {
+    fn new(
+        op: &GroupedMatMul,
+        [x, matrices, chosen]: [&View<'_>; 3],
+        y: &ViewMut<'_>,
+    ) -> Result<Self, KernelError> {
+        let name = "grouped_matmul";
+        let runs = ExpertRuns::new(name, x, chosen, matrices.global[0])?;
+        let misfit = || misfit(name, [x.shape, matrices.shape, y.shape]);
+        let &[held, first, second] = matrices.shape else { return Err(misfit()) };
+        let (inner, columns, layout) = match op.transpose_b {
+            true => (second, first, Layout { row: 1, column: second }),
+            false => (first, second, Layout::rows(second)),
+        };
+        let fits = inner == x.shape[3] && held == runs.blocks * runs.experts_of_block();
+        if !fits || *y.shape != [runs.blocks, runs.groups, runs.held_places, columns] {
+            return Err(misfit());
+        }
+        Ok(Self { runs, inner, columns, layout })
     }
-    let (x, y) = (x.as_slice::<T>()?, y.as_slice::<T>()?);
-    let out = out.as_mut_slice::<T>()?;
-    let size = rows * columns;
-    // Sums over groups are f32, whatever the type of the factors.
-    let of_sums = T::scratch_len(size);
-    let work = |index: usize, out: &mut [T], (pool, threads, room): Workers<'_, '_>| {
-        let (of_sums, room) = room.split_at_mut(of_sums);
-        T::write_values(out, of_sums, |sums| {
-            let mut write = Write::Replace;
-            for group in 0..runs.groups {
-                let (block, run) = runs.of_expert(index, group);
-                if run.is_empty() {
-                    continue;
-                }
-                let first = (block * runs.groups + group) * runs.held_places;
-                let places = first + run.start..first + run.end;
-                let a = (&x[places.start * rows..places.end * rows], Layout::rows(rows).t());
-                let b = (&y[places.start * columns..places.end * columns], Layout::rows(columns));
-                let to = (&mut *sums, Layout::rows(columns));
+
+    /// Multiplies; behind it, elements are divided by the scales of places and of matrices, if there are such.
+    fn multiply<T: Number>(
+        &self,
+        [x, matrices]: [&[T]; 2],
+        y: &mut [T],
+        scales: Option<&ScalesOfProduct<'_>>,
+        cx: &mut KernelContext<'_>,
+    ) -> Result<(), KernelError> {
+        let &Self { ref runs, inner, columns, layout } = self;
+        if y.is_empty() || inner == 0 {
+            y.fill(T::default());
+            return Ok(());
+        }
+        let (of_x, of_y) = (runs.held_places * inner, runs.held_places * columns);
+        let work = |index: usize, y: &mut [T], (pool, threads, room): Workers<'_, '_>| {
+            let x = &x[index * of_x..][..of_x];
+            let (block, group) = (index / runs.groups, index % runs.groups);
+            let mut taken = 0;
+            for (expert, run) in runs.of_block(block, group) {
+                let a = (&x[run.start * inner..run.end * inner], Layout::rows(inner));
+                let b = (&matrices[expert * inner * columns..], layout);
+                let to = &mut y[run.start * columns..run.end * columns];
                 let hands = Hands { pool, threads, room: &mut *room };
-                multiply([rows, run.len(), columns], 1.0, a, b, to, write, hands);
-                write = Write::Add;
+                let extents = [run.len(), inner, columns];
+                multiply(
+                    extents,
+                    1.0,
+                    a,
+                    b,
+                    (&mut *to, Layout::rows(columns)),
+                    Write::Replace,
+                    hands,
+                );
+                if let Some(scales) = scales {
+                    scales.divide_run([block, group, run.start], expert, to, columns);
+                }
+                taken = run.end;
             }
-            if write == Write::Replace {
-                sums.fill(0.0);
-            }
-        });
-    };
-    let room = |threads| {
-        let lengths = runs.lengths();
-        let of_run = lengths.map(|inner| room::<T, T, f32>([rows, inner, columns], threads));
-        of_sums + of_run.max().unwrap_or(0)
-    };
-    share_out(out, size, runs.taken * size, (&room, &work), cx)
+            y[taken * columns..].fill(T::default());
+        };
+        let room = |threads| {
+            let lengths = runs.lengths();
+            lengths.map(|rows| room::<T, T, T>([rows, inner, columns], threads)).max().unwrap_or(0)
+        };
+        share_out(y, of_y, runs.taken * inner * columns, (&room, &work), cx)
+    }
+}
+
+/// For each expert the sum over its places of the outer products of two factors.
+struct GroupedOuterProduct {
+    runs: ExpertRuns,
+    /// Elements of a place of both factors.
+    rows: usize,
+    columns: usize,
+}
+
+impl GroupedOuterProduct {
+    fn new(
+        op: &GroupedMatMulGrad,
+        [x, y, chosen]: [&View<'_>; 3],
+        out: &ViewMut<'_>,
+    ) -> Result<Self, KernelError> {
+        let name = "grouped_matmul_grad";
+        let runs = ExpertRuns::new(name, x, chosen, op.experts)?;
+        let misfit = || misfit(name, [x.shape, y.shape, out.shape]);
+        let (&[held, rows, columns], &[.., of_y]) = (out.shape, y.shape) else {
+            return Err(misfit());
+        };
+        let of_experts = held == runs.blocks * runs.experts_of_block();
+        if !of_experts || [rows, columns] != [x.shape[3], of_y] || x.shape[..3] != y.shape[..3] {
+            return Err(misfit());
+        }
+        Ok(Self { runs, rows, columns })
+    }
+
+    /// Multiplies; sums are divided by the scales of both factors, if there are such.
+    fn multiply<T: Number>(
+        &self,
+        [x, y]: [&[T]; 2],
+        out: &mut [T],
+        scales: Option<&ScalesOfProduct<'_>>,
+        cx: &mut KernelContext<'_>,
+    ) -> Result<(), KernelError> {
+        let &Self { ref runs, rows, columns } = self;
+        let size = rows * columns;
+        // Sums over groups are f32, whatever the type of the factors.
+        let of_sums = T::scratch_len(size);
+        let work = |index: usize, out: &mut [T], (pool, threads, room): Workers<'_, '_>| {
+            let (of_sums, room) = room.split_at_mut(of_sums);
+            T::write_values(out, of_sums, |sums| {
+                let mut write = Write::Replace;
+                for group in 0..runs.groups {
+                    let (block, run) = runs.of_expert(index, group);
+                    if run.is_empty() {
+                        continue;
+                    }
+                    let first = (block * runs.groups + group) * runs.held_places;
+                    let places = first + run.start..first + run.end;
+                    let (of_x, of_y) = (places.start * rows, places.start * columns);
+                    let a = (&x[of_x..places.end * rows], Layout::rows(rows).t());
+                    let b = (&y[of_y..places.end * columns], Layout::rows(columns));
+                    let to = (&mut *sums, Layout::rows(columns));
+                    let hands = Hands { pool, threads, room: &mut *room };
+                    multiply([rows, run.len(), columns], 1.0, a, b, to, write, hands);
+                    write = Write::Add;
+                }
+                if write == Write::Replace {
+                    sums.fill(0.0);
+                }
+                if let Some(scales) = scales {
+                    scales.divide_sums(index / runs.experts_of_block(), sums, columns);
+                }
+            });
+        };
+        let room = |threads| {
+            let lengths = runs.lengths();
+            let of_run = lengths.map(|inner| room::<T, T, f32>([rows, inner, columns], threads));
+            of_sums + of_run.max().unwrap_or(0)
+        };
+        share_out(out, size, runs.taken * size, (&room, &work), cx)
+    }
 }
 
 fn misfit(op: &'static str, [a, b, result]: [&[usize]; 3]) -> KernelError {

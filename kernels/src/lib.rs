@@ -25,6 +25,7 @@ mod epilogue;
 mod error;
 mod experts;
 mod explore;
+mod float8;
 mod gather;
 mod grouped;
 mod indices;

@@ -105,6 +105,8 @@ pub(crate) fn find_cpu_kernel(op: &Op, operands: &[DType], results: &[DType]) ->
         Op::Dispatch(_) => float!(first, experts::dispatch_tokens),
         Op::Combine(_) => float!(first, experts::combine_experts),
         Op::CombineWeightsGrad(_) => float!(first, experts::weights_grad),
+        Op::GroupedMatMul(_) if first.is_float8() => grouped::grouped_matmul_float8,
+        Op::GroupedMatMulGrad(_) if first.is_float8() => grouped::grouped_matmul_grad_float8,
         Op::GroupedMatMul(_) => float!(first, grouped::grouped_matmul),
         Op::GroupedMatMulGrad(_) => float!(first, grouped::grouped_matmul_grad),
         Op::Dropout(_) => float!(first, source::dropout),

@@ -36,8 +36,9 @@ const LOSSES_OF_BF16: [f64; 10] = [
 const WEIGHTS: [(&str, usize, usize, f64); 3] =
     [("up", 64, 128, 0.71), ("down", 128, 64, 1.13), ("scores", 64, 32, 0.53)];
 
-fn wave(shape: [usize; 2], rate: f64, size: f64) -> HostTensor {
-    let count = shape[0] * shape[1];
+/// Returns a tensor whose elements vary by so much from each to the next.
+pub(crate) fn wave(shape: &[usize], rate: f64, size: f64) -> HostTensor {
+    let count = shape.iter().product();
     let data: Vec<f32> = (0..count).map(|at| ((at as f64 * rate).sin() * size) as f32).collect();
     HostTensor::from_f32(shape, &data).expect("as many")
 }
@@ -56,12 +57,13 @@ fn network() -> Graph {
 fn feeds() -> Feeds {
     let labels: Vec<i64> = (0..BATCH as i64).map(|at| at * 7 % 32).collect();
     let labels = HostTensor::from_i64([BATCH], &labels).expect("as many");
-    [("x", wave([BATCH, 64], 0.37, 1.0)), ("labels", labels)]
+    [("x", wave(&[BATCH, 64], 0.37, 1.0)), ("labels", labels)]
         .map(|(name, tensor)| (name.to_owned(), tensor))
         .into()
 }
 
-fn options() -> CompileOptions {
+/// Options by which products are of 8 bits.
+pub(crate) fn options() -> CompileOptions {
     CompileOptions {
         loss: Some(Loss::CrossEntropy),
         optimizer: Some(Optimizer::Sgd {
@@ -78,7 +80,7 @@ fn options() -> CompileOptions {
 fn train(options: &CompileOptions) -> Vec<f64> {
     let mut session = begin(&network(), options);
     for (name, rows, columns, rate) in WEIGHTS {
-        session.set_variable(name, &wave([rows, columns], rate, 0.15)).expect("fits");
+        session.set_variable(name, &wave(&[rows, columns], rate, 0.15)).expect("fits");
     }
     (0..LOSSES.len()).map(|_| number(&step(&mut session, &feeds()), "loss")).collect()
 }

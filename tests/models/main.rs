@@ -5,6 +5,7 @@ mod context;
 mod curves;
 mod ddp;
 mod float8;
+mod float8_experts;
 mod formula;
 mod images;
 mod layers;

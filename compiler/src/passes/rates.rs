@@ -387,6 +387,7 @@ impl MicrobatchCutter<'_> {
             match &node.op {
                 Op::Binary(op) => op.function.rounds_float8() && is_size(1..2),
                 Op::MatMul(_) => is_size(2..4),
+                Op::GroupedMatMul(_) | Op::GroupedMatMulGrad(_) => is_size(3..5),
                 Op::Reshape(_) => self.only_rounds(node.results[0]),
                 _ => false,
             }

@@ -7,10 +7,11 @@ use graphc_compiler::compile::{Compiled, compile, emit_after};
 use graphc_compiler::lower::collective_counts;
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
+use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
 use graphc_ir::types::DType;
 use graphc_nn::{Embedding, Linear, MixtureConfig, MixtureFeedForward, Module, Routing};
-use graphc_plan::{BoxingKind, CompileOptions, Pin, TensorKind};
+use graphc_plan::{BoxingKind, CompileOptions, Float8Recipe, Pin, TensorKind};
 
 /// Tokens, embedded; eight experts in four blocks beside a residual; the next token.
 fn mixture(routing: Routing) -> Graph {
@@ -137,4 +138,32 @@ fn tokens_are_cast_before_they_are_copied_to_experts() {
             && matches!(cast.producer(node.operands[0]).op, Op::Dispatch(_))
     };
     assert!(!cast.nodes.iter().any(casts_copies), "copies are cast");
+}
+
+#[test]
+fn tokens_go_to_experts_in_8_bits_as_in_16() {
+    let cluster = preset("dgx-h100").expect("a preset");
+    let eight = |float8_recipe| CompileOptions {
+        precision: Some(DType::F8E4M3),
+        float8_recipe,
+        ..wide_options(8)
+    };
+    let sixteen = compile(wide_mixture(), &wide_options(8), &cluster, None).expect("a plan");
+    for recipe in [Float8Recipe::Rowwise, Float8Recipe::Tensorwise] {
+        let compiled = compile(wide_mixture(), &eight(recipe), &cluster, None).expect("a plan");
+        assert_eq!(verify_invariants(&compiled.plan), Ok(()), "{recipe:?}");
+        let [own, of_16] = [&compiled, &sixteen].map(|plan| count(plan, BoxingKind::AllToAll));
+        assert_eq!(own, of_16, "{recipe:?}");
+        // Three products forward and three backward; tensorwise the gradients of the weights too.
+        let graph = emit_after(wide_mixture(), &eight(recipe), &cluster, "float8");
+        let graph = graph.expect("a graph");
+        let is_8_bits = |value: ValueId| graph.value(value).ty.dtype.is_float8();
+        let products = graph.nodes.iter().filter(|node| {
+            matches!(node.op, Op::GroupedMatMul(_) | Op::GroupedMatMulGrad(_))
+                && node.operands.len() == 5
+                && is_8_bits(node.operands[0])
+        });
+        let expected = if recipe == Float8Recipe::Rowwise { 6 } else { 9 };
+        assert_eq!(products.count(), expected, "{recipe:?}");
+    }
 }

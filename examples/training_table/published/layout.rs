@@ -115,7 +115,6 @@ pub fn say(row: &Published) -> Result<Vec<Said>> {
     note(eight_bits && row.precision.contains("mx"), "scales of blocks");
     note(row.states_other_data(), "ranks that hold the same blocks as the source counts them");
     if let Some(experts) = &experts {
-        note(eight_bits || four_bits, "8 bits of experts");
         note(experts.further, "further tokens");
     }
     note(row.recompute.contains(','), "what is computed again");

@@ -1,7 +1,8 @@
 //! Products of experts with the places of the tokens that chose them: the ends of the runs are found first, from the choices alone.
 //!
 //! Sums are f32. The kernels use no tensor cores: cuBLAS takes the extents of grouped products from the host, which does not know how many
-//! tokens chose an expert.
+//! tokens chose an expert. Factors of 8 bits are widened as they are read, and sums divided by the scales that belong to them, powers of two, before they are
+//! rounded.
 
 use graphc_ir::ops::{ExpertPlaces, GroupedMatMul, GroupedMatMulGrad};
 
@@ -27,8 +28,12 @@ pub(super) fn prepare_product(
     let tiles = tiles * extents.held * extents.groups;
     let source = extents
         .build_source(include_str!("cu/grouped.cu"))
-        .define_element("T", results[0].dtype())
         .define_flag("TRANSPOSED", op.transpose_b);
+    let of_matrices: &[&str] =
+        if op.transpose_b { &["own", "column"] } else { &["own", "0", "column"] };
+    let parameters = "sum, block, group, place, own, column";
+    let indices = [&["block", "group", "place"], of_matrices];
+    let source = define_factors(source, operands, &results[0], (parameters, indices));
     Ok(extents.prepare_call((source, "grouped"), tiles))
 }
 
@@ -40,9 +45,10 @@ pub(super) fn prepare_gradient(
 ) -> Result<Call, KernelError> {
     let extents = GroupedExtents::new(operands, op.experts, &results[0])?;
     let tiles = extents.inner.div_ceil(TILE) * extents.columns.div_ceil(TILE);
-    let source = extents
-        .build_source(include_str!("cu/grouped_grad.cu"))
-        .define_element("T", results[0].dtype());
+    let source = extents.build_source(include_str!("cu/grouped_grad.cu"));
+    let parameters = "sum, block, row, column";
+    let indices: [&[&str]; 2] = [&["block", "0", "0", "row"], &["block", "0", "0", "column"]];
+    let source = define_factors(source, operands, &results[0], (parameters, indices));
     let tiles = tiles * extents.held * extents.whole.experts_of_block();
     Ok(extents.prepare_call((source, "grouped_grad"), tiles))
 }
@@ -60,6 +66,8 @@ struct GroupedExtents {
     /// Elements of a place before and behind the product.
     inner: usize,
     columns: usize,
+    /// Whether factors of 8 bits bring the sizes by which they were rounded.
+    scaled: bool,
     indices: IndexShard,
 }
 
@@ -78,7 +86,8 @@ impl GroupedExtents {
             capacity: operands[0].global[2],
         };
         let indices = IndexShard::new("expert", operands, 2, experts, None);
-        Ok(Self { whole, groups, tokens, choices, held, room, inner, columns, indices })
+        let scaled = operands.len() > 3;
+        Ok(Self { whole, groups, tokens, choices, held, room, inner, columns, scaled, indices })
     }
 
     fn define(&self, source: KernelSource) -> KernelSource {
@@ -112,16 +121,63 @@ impl GroupedExtents {
             arguments.extend(IndexShard::fault_arguments());
             launches.push(Launch::kernel(source, "runs", ends, THREADS, arguments));
         }
-        launches.push(launch_product(source, entry, tiles));
+        launches.push(launch_product(source, entry, tiles, self.scaled));
         let mut call = self.indices.prepare_call(launches);
         call.scratch = 8 * ends;
         call
     }
 }
 
-fn launch_product(source: KernelSource, entry: &'static str, tiles: usize) -> Launch {
+/// Defines the element types of the factors and of the result, and how sums are divided by scales: `DIVIDED` has these parameters, by which the indices of the
+/// sizes of both factors are named.
+fn define_factors(
+    source: KernelSource,
+    operands: &[Shard],
+    result: &Shard,
+    (parameters, indices): (&str, [&[&str]; 2]),
+) -> KernelSource {
+    let source = source
+        .define_element("T", result.dtype())
+        .define_element("X", operands[0].dtype())
+        .define_element("Y", operands[1].dtype());
+    let divided = format!("DIVIDED({parameters})");
+    let [of_x, of_y] = match operands {
+        [_, _, _, of_x, of_y] => [of_x, of_y],
+        _ => return source.define("SIZES", "").define(&divided, "(sum)"),
+    };
+    let at = [of_x, of_y].into_iter().zip(indices).map(|(sizes, names)| position_of(sizes, names));
+    let at: Vec<String> = at.collect();
+    let scales = format!(
+        "(float8_scale<X>(load(of_x[{}])) * float8_scale<Y>(load(of_y[{}])))",
+        at[0], at[1]
+    );
+    source
+        .define_element("OF_X", of_x.dtype())
+        .define_element("OF_Y", of_y.dtype())
+        .define("SIZES", ", const OF_X* of_x, const OF_Y* of_y")
+        .define(&divided, format!("((sum) / {scales})"))
+}
+
+/// Returns the position of the size of an element, whose index has these names.
+fn position_of(sizes: &Shard, names: &[&str]) -> String {
+    let mut terms = vec!["0".to_owned()];
+    let mut stride = 1;
+    for (dim, &extent) in sizes.shape().iter().enumerate().rev() {
+        let name = names.get(dim).unwrap_or(&"0");
+        if extent > 1 && *name != "0" {
+            terms.push(format!("(u64)({name}) * {stride}"));
+        }
+        stride *= extent;
+    }
+    terms.join(" + ")
+}
+
+fn launch_product(source: KernelSource, entry: &'static str, tiles: usize, scaled: bool) -> Launch {
     let mut arguments = vec![Argument::operand(0), Argument::operand(1), Argument::scratch(0)];
     arguments.push(Argument::result(0));
     arguments.extend([0, 2].map(|dim| Argument::Origin(CallRegister::Operand(0), dim)));
+    if scaled {
+        arguments.extend([3, 4].map(Argument::operand));
+    }
     Launch::kernel(source, entry, tiles, THREADS, arguments)
 }

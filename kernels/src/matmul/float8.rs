@@ -2,12 +2,12 @@
 //! columns. Scales are powers of two, so the division rounds nothing.
 
 use graphc_ir::float8::Float8Format;
-use graphc_ir::types::DType;
-use half::{bf16, f16};
+use half::bf16;
 
 use super::{BatchProduct, batch_start, batch_strides, split_batch};
 use crate::context::KernelContext;
 use crate::error::KernelError;
+use crate::float8::{formats_of, invert_sizes, widen_numbers};
 use crate::parallel::{RowOutput, over_rows};
 use crate::precision::Float;
 use crate::product::Write;
@@ -24,12 +24,9 @@ impl BatchProduct {
         let [a, b] = [operands[0].as_slice::<u8>()?, operands[1].as_slice::<u8>()?];
         let (lines, scratch) = cx.scratch.nested();
         let (wide_a, wide_b) = lines.take::<bf16, bf16>([a.len(), b.len()]);
-        let formats = formats_of(operands)?;
-        for ((from, to), format) in [(a, &mut *wide_a), (b, &mut *wide_b)].into_iter().zip(formats)
-        {
-            let wide = |&bits: &u8| bf16::from_f32(format.decode(bits));
-            to.iter_mut().zip(from).for_each(|(to, bits)| *to = wide(bits));
-        }
+        let formats = formats_of([&operands[0], &operands[1]])?;
+        widen_numbers(formats[0], a, wide_a);
+        widen_numbers(formats[1], b, wide_b);
         let nested = &mut KernelContext { scratch, ..*cx };
         self.multiply_slices::<bf16, bf16>([wide_a, wide_b], out, Write::Replace, nested)?;
         match operands {
@@ -39,15 +36,6 @@ impl BatchProduct {
             _ => Ok(()),
         }
     }
-}
-
-/// The formats of both factors.
-fn formats_of(operands: &[View<'_>]) -> Result<[Float8Format; 2], KernelError> {
-    let format = |place: usize| {
-        let dtype = operands[place].dtype;
-        dtype.float8_format().ok_or_else(|| KernelError::wrong_dtype::<u8>(dtype))
-    };
-    Ok([format(0)?, format(1)?])
 }
 
 /// Divides products by the scales of their rows and columns.
@@ -67,8 +55,8 @@ fn divide_by_scales(
     let (batch, [rows, columns]) = split_batch(out.shape);
     let (lines, scratch) = cx.scratch.nested();
     let (row_factors, column_factors) = lines.take::<f32, f32>([of_rows.len(), of_columns.len()]);
-    read_factors(formats[0], of_rows, row_factors)?;
-    read_factors(formats[1], of_columns, column_factors)?;
+    invert_sizes(formats[0], of_rows, row_factors)?;
+    invert_sizes(formats[1], of_columns, column_factors)?;
     // The extents of sizes but that of 1: one for each row or column, or one for all.
     let steps = |sizes: &View<'_>, extent: usize| {
         let (batch_of_sizes, [one, two]) = split_batch(sizes.shape);
@@ -96,19 +84,4 @@ fn divide_by_scales(
         }
         Ok(())
     })
-}
-
-/// Writes 1 / scale for each size.
-fn read_factors(format: Float8Format, sizes: &View<'_>, to: &mut [f32]) -> Result<(), KernelError> {
-    match sizes.dtype {
-        DType::F32 => invert_scales::<f32>(format, sizes.as_slice()?, to),
-        DType::BF16 => invert_scales::<bf16>(format, sizes.as_slice()?, to),
-        DType::F16 => invert_scales::<f16>(format, sizes.as_slice()?, to),
-        dtype => return Err(KernelError::wrong_dtype::<f32>(dtype)),
-    }
-    Ok(())
-}
-
-fn invert_scales<T: Float>(format: Float8Format, sizes: &[T], to: &mut [f32]) {
-    to.iter_mut().zip(sizes).for_each(|(to, size)| *to = 1.0 / format.scale_for(size.value()));
 }

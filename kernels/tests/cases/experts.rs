@@ -4,7 +4,7 @@ use graphc_ir::op::Op;
 use graphc_ir::ops::*;
 use graphc_ir::types::DType;
 
-use super::{Example, Examples, indices, ty};
+use super::{Example, Examples, Random, indices, ty};
 
 pub fn examples() -> Vec<Example> {
     let to = &mut Examples::new(1);
@@ -27,6 +27,8 @@ pub fn shared_blocks() -> Vec<Example> {
         shared(to, dtype, [2, 7, 1, 4, 2, 6], [16, 8]);
     }
     shared(to, DType::F32, [0, 7, 1, 4, 2, 3], [16, 8]);
+    of_8_bits(to, [2, 40, 2, 6, 2, 60], [70, 33], false);
+    of_8_bits(to, [1, 9, 1, 4, 1, 12], [16, 8], true);
     std::mem::take(&mut to.all)
 }
 
@@ -53,6 +55,40 @@ fn shared(to: &mut Examples, dtype: DType, extents: [usize; 6], [width, columns]
     }
     let op = Op::GroupedMatMulGrad(GroupedMatMulGrad { experts });
     to.both_filled(op, &[y(width), y(columns), chosen], 1e-5, fill);
+}
+
+/// Products in 8 bits: with sizes for each place, column and matrix, or one for all.
+fn of_8_bits(to: &mut Examples, extents: [usize; 6], [width, columns]: [usize; 2], one: bool) {
+    let [groups, tokens, choices, experts, blocks, capacity] = extents;
+    let [forward, backward] = [DType::F8E4M3, DType::F8E5M2];
+    let places = |dtype, width: usize| ty(dtype, &[blocks, groups, capacity, width]);
+    let chosen = || ty(DType::I64, &[groups, tokens, choices]);
+    let sizes = |dtype, shape: &[usize]| match one {
+        true => ty(dtype, &vec![1; shape.len()]),
+        false => ty(dtype, shape),
+    };
+    let mut index = indices(2, experts, None);
+    let fill = &mut move |random: &mut Random, operand: usize, dtype: DType| {
+        let value = index(random, operand, dtype);
+        if operand > 2 { value.abs() + 0.01 } else { value }
+    };
+    let of_places = || sizes(DType::BF16, &[blocks, groups, capacity, 1]);
+    for transpose_b in [false, true] {
+        let turned =
+            |[a, b]: [usize; 2]| if transpose_b { [experts, b, a] } else { [experts, a, b] };
+        let matrices = ty(forward, &turned([width, columns]));
+        let of_matrices = sizes(DType::F32, &turned([1, columns]));
+        let op = Op::GroupedMatMul(GroupedMatMul { transpose_b });
+        let types = [places(forward, width), matrices, chosen(), of_places(), of_matrices];
+        to.both_filled(op.clone(), &types[..3], 1e-2, fill);
+        to.both_filled(op, &types, 1e-2, fill);
+    }
+    let op = Op::GroupedMatMulGrad(GroupedMatMulGrad { experts });
+    let of_rows = sizes(DType::F32, &[blocks, 1, 1, width]);
+    let of_columns = sizes(DType::BF16, &[1, 1, 1, columns]);
+    let types = [places(backward, width), places(forward, columns), chosen(), of_rows, of_columns];
+    to.both_filled(op.clone(), &types[..3], 1e-2, fill);
+    to.both_filled(op, &types, 1e-2, fill);
 }
 
 fn of(to: &mut Examples, dtype: DType, extents: [usize; 5], width: usize) {

@@ -407,6 +407,57 @@ fn products_of_experts() {
     });
 }
 
+/// Of factors of 8 bits products are exact but for their sums in f32 and the rounding to bf16; scales are powers of two.
+#[test]
+fn products_of_experts_in_8_bits() {
+    repeat(60, |random| {
+        let (groups, tokens) = (1 + random.below(3), 1 + random.below(20));
+        let (width, columns) = (1 + random.below(40), 1 + random.below(40));
+        let (each, blocks) = (1 + random.below(3), 1 + random.below(3));
+        let (experts, capacity) = (each * blocks, 1 + random.below(24));
+        let eight = |random: &mut Random, shape: &[usize]| {
+            ty(random.of(&[DType::F8E4M3, DType::F8E5M2]), shape)
+        };
+        let size =
+            |random: &mut Random, shape: &[usize]| ty(random.of(&[DType::F32, DType::BF16]), shape);
+        let chosen = ty(DType::I64, &[groups, tokens, 1]);
+        let mut of = |random: &mut Random, operand: usize, dtype: DType| match operand {
+            2 => random.below(experts) as f64,
+            3.. => ordinary(random, operand, dtype).abs() + 0.1,
+            _ => ordinary(random, operand, dtype),
+        };
+        let one_or = |random: &mut Random, extent| if random.below(2) == 0 { 1 } else { extent };
+        let transpose_b = random.below(2) == 0;
+        let turned = |[a, b]: [usize; 2]| if transpose_b { [b, a] } else { [a, b] };
+        let [first, second] = turned([width, columns]);
+        let y = |width: usize| [blocks, groups, capacity, width];
+        let of_place = one_or(random, capacity);
+        let [of_first, of_second] = turned([1, one_or(random, columns)]);
+        let of_expert = one_or(random, experts);
+        let mut types = vec![
+            eight(random, &y(width)),
+            eight(random, &[experts, first, second]),
+            chosen.clone(),
+            size(random, &[1, groups, of_place, 1]),
+            size(random, &[of_expert, of_first, of_second]),
+        ];
+        types.truncate(random.of(&[3, 5]));
+        let op = Op::GroupedMatMul(GroupedMatMul { transpose_b });
+        Case::random(op, &types, random, &mut of).check(1.0 / 128.0);
+        let (of_block, of_column) = (one_or(random, blocks), one_or(random, columns));
+        let mut types = vec![
+            eight(random, &y(width)),
+            eight(random, &y(columns)),
+            chosen,
+            size(random, &[of_block, 1, 1, 1]),
+            size(random, &[1, 1, 1, of_column]),
+        ];
+        types.truncate(random.of(&[3, 5]));
+        let op = Op::GroupedMatMulGrad(GroupedMatMulGrad { experts });
+        Case::random(op, &types, random, &mut of).check(1.0 / 128.0);
+    });
+}
+
 #[test]
 fn rotary_embeddings() {
     repeat(40, |random| {

@@ -11,7 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .base import Call, Run, op, wide
+from .base import EIGHTS, Call, Run, op, wide
+from .elementwise import float8_scale
 from .experts import shares
 from .places import checked
 
@@ -51,14 +52,20 @@ def grouped_matmul(call: Call) -> Run:
     x, matrices, y = call.operand(0), call.operand(1), call.results[0].tensor
     experts = call.operands[1].shape[0]
     check, by_experts = checked("expert", call.operand(2), experts), _by_experts(call, experts)
-    transposed = bool(call.op.get("transpose_b", False))
+    transposed, scales = bool(call.op.get("transpose_b", False)), _scales(call)
 
     def run() -> None:
         check()
         places, counts = by_experts()
-        weights = matrices.transpose(1, 2) if transposed else matrices
-        parts = _rows(x)[places].split(counts)
-        found = [_product(part, weights[expert]) for expert, part in enumerate(parts) if counts[expert] > 0]
+        weights = _numbers(matrices.transpose(1, 2) if transposed else matrices)
+        parts = _rows(_numbers(x))[places].split(counts)
+        taken = [expert for expert, count in enumerate(counts) if count > 0]
+        found = [_product(parts[expert], weights[expert]) for expert in taken]
+        if scales is not None:
+            of_places, of_matrices = scales()
+            of_rows = _rows(of_places.expand(*x.shape[:3], 1))[places].split(counts)
+            of_columns = (of_matrices.transpose(1, 2) if transposed else of_matrices).expand(len(counts), 1, y.shape[3])
+            found = [product / of_rows[expert] / of_columns[expert] for product, expert in zip(found, taken, strict=True)]
         y.zero_()
         if found:
             y.copy_(_rows(y).index_copy(0, places, torch.cat(found).to(y.dtype)).reshape(y.shape))
@@ -72,15 +79,34 @@ def grouped_matmul_grad(call: Call) -> Run:
     x, y, out = call.operand(0), call.operand(1), call.results[0].tensor
     experts = call.op["experts"]
     check, by_experts = checked("expert", call.operand(2), experts), _by_experts(call, experts)
+    scales, each = _scales(call), shares(experts, call.operands[0].shape[0])
 
     def run() -> None:
         check()
         places, counts = by_experts()
-        parts = zip(_rows(x)[places].split(counts), _rows(y)[places].split(counts), strict=True)
+        parts = zip(*(_rows(_numbers(factor))[places].split(counts) for factor in (x, y)), strict=True)
+        given = None if scales is None else [sizes.expand(x.shape[0], 1, 1, sizes.shape[3]) for sizes in scales()]
         for expert, (a, b) in enumerate(parts):
-            out[expert].copy_(_product(a.t(), b))
+            product = _product(a.t(), b)
+            if given is not None:
+                of_rows, of_columns = (sizes[expert // each, 0] for sizes in given)
+                product = product / of_rows.t() / of_columns
+            out[expert].copy_(product)
 
     return run
+
+
+def _numbers(factor: Tensor) -> Tensor:
+    """The elements, those of 8 bits as bf16, which has them all."""
+    return factor.to(torch.bfloat16) if factor.dtype in EIGHTS else factor
+
+
+def _scales(call: Call) -> Callable[[], list[Tensor]] | None:
+    """The scales of both factors, if these are of 8 bits and bring the sizes by which they were rounded."""
+    if len(call.operands) < 5:
+        return None
+    pairs = [(call.operand(3 + place), call.operand(place).dtype) for place in range(2)]
+    return lambda: [float8_scale(sizes.float(), dtype) for sizes, dtype in pairs]
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:

@@ -3,6 +3,9 @@
 //! There are two recipes of torchao (`Float8LinearRecipeName` in `torchao/float8/config.py`). Scales are the current ones: powers of two by which the
 //! greatest element fits the format ([`graphc_ir::float8`]).
 //!
+//! Products of experts with the places of their tokens are like others: a place is a row, and each expert's matrix is a weight, in both recipes with scales of its
+//! own.
+//!
 //! **`rowwise_with_gw_hp`.** Each row of activations has a scale of its own, and so has each row of their gradients. A weight has one for each output feature
 //! in the forward pass, and one in all where gradients go back through it. All numbers are f8e4m3, and gradients of weights are products of bf16. No
 //! scale depends on more than a row of a tensor, or on a weight. So a plan gives the same numbers on every mesh and with any number of microbatches, and no
@@ -22,7 +25,7 @@ use std::collections::BTreeMap;
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Movement, Op, OpError};
-use graphc_ir::ops::{Binary, BinaryFunction, MatMul, Reduce, ReduceFunction, Reshape};
+use graphc_ir::ops::{Binary, BinaryFunction, Reduce, ReduceFunction, Reshape};
 use graphc_ir::types::DType;
 use graphc_plan::{CompileOptions, Float8Recipe};
 
@@ -103,6 +106,8 @@ struct Rounding {
     dtype: DType,
     /// The dims along which elements have one scale; `None`: all, whatever moves the tensor.
     axes: Option<Vec<usize>>,
+    /// Whether numbers of the forward pass are those that the backward pass takes.
+    serves_backward: bool,
 }
 
 struct Quantizer<'a> {
@@ -121,30 +126,55 @@ impl Quantizer<'_> {
     ) -> Result<(), OpError> {
         let node = self.rebuild.old.graph.node(id);
         let roundings = match recipe {
-            Float8Recipe::Rowwise => self.round_rows(id, &product.op),
-            Float8Recipe::Tensorwise => product.dtypes.map(|dtype| Rounding { dtype, axes: None }),
+            Float8Recipe::Rowwise => self.round_rows(id),
+            Float8Recipe::Tensorwise => self.round_tensors(id, product),
         };
-        let mut operands = Vec::new();
+        // What is neither factor, the choices of experts, stays as it is.
+        let mut operands: Vec<ValueId> =
+            node.operands.iter().map(|&operand| self.rebuild.new_of(operand)).collect();
         for (place, rounding) in roundings.into_iter().enumerate() {
-            operands.push(self.quantize(node.operands[place], rounding, id)?);
+            let quantized = self.quantize(node.operands[place], rounding, id)?;
+            operands[place] = quantized.numbers;
+            operands.push(quantized.sizes);
         }
-        let [a, b] = [operands[0], operands[1]];
-        let operands = [a.numbers, b.numbers, a.sizes, b.sizes];
-        let result = self.push(Op::MatMul(product.op), &operands, id)?;
+        let result = self.push(node.op.clone(), &operands, id)?;
         self.rebuild.replace_value(node.results[0], result);
         Ok(())
     }
 
-    /// The roundings of rows and of a weight: of each row, and of each output feature, or of the whole weight where gradients go back through it.
-    fn round_rows(&self, id: NodeId, op: &MatMul) -> [Rounding; 2] {
+    /// The roundings of rows and of a weight: of each row, and of each output feature, or of the whole matrix where gradients go back through it.
+    fn round_rows(&self, id: NodeId) -> [Rounding; 2] {
         let old = self.rebuild.old;
-        let rows = &old.graph.value(old.graph.node(id).operands[0]).ty.shape;
-        let of_weight = match old.phases[id.index()] == Phase::Backward {
-            true => vec![0, 1],
-            false => vec![usize::from(op.transpose_b)],
+        let node = old.graph.node(id);
+        let [rows, weight] =
+            [0, 1].map(|place| old.graph.value(node.operands[place]).ty.shape.len());
+        let transposed = match node.op {
+            Op::MatMul(op) => op.transpose_b,
+            Op::GroupedMatMul(op) => op.transpose_b,
+            _ => false,
         };
-        [vec![rows.len() - 1], of_weight]
-            .map(|axes| Rounding { dtype: DType::F8E4M3, axes: Some(axes) })
+        let of_weight = match old.phases[id.index()] == Phase::Backward {
+            true => vec![weight - 2, weight - 1],
+            false => vec![weight - 2 + usize::from(transposed)],
+        };
+        [vec![rows - 1], of_weight].map(|axes| Rounding {
+            dtype: DType::F8E4M3,
+            axes: Some(axes),
+            serves_backward: false,
+        })
+    }
+
+    /// The roundings of whole tensors: of both factors, and of each of several matrices.
+    fn round_tensors(&self, id: NodeId, product: Float8Product) -> [Rounding; 2] {
+        let graph = &self.rebuild.old.graph;
+        let weight = graph.value(graph.node(id).operands[1]).ty.shape.len();
+        let of_matrices = (product.of_weight && weight > 2).then(|| vec![weight - 2, weight - 1]);
+        let [a, b] = product.dtypes;
+        let serves_backward = true;
+        [
+            Rounding { dtype: a, axes: None, serves_backward },
+            Rounding { dtype: b, axes: of_matrices, serves_backward },
+        ]
     }
 
     /// Rounds a tensor of the old graph to 8 bits.
@@ -159,7 +189,7 @@ impl Quantizer<'_> {
         // Activations in 8 bits are kept for the backward pass where their scales are those that it takes.
         let again = |known: &&KnownTensor| {
             old.graph.node(known.like).is_beside(old.graph.node(like))
-                && (rounding.axes.is_none() || phase(known.like) == phase(like))
+                && (rounding.serves_backward || phase(known.like) == phase(like))
         };
         let key = (value, rounding.clone());
         if let Some(known) = self.known.get(&key).and_then(|made| made.iter().find(again)) {

@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::Op;
-use graphc_ir::ops::MatMul;
-use graphc_ir::types::DType;
+use graphc_ir::types::{DType, TensorType};
 use graphc_plan::Float8Recipe;
 
 use super::moved_source;
@@ -18,9 +17,10 @@ const TILE: usize = 16;
 /// A product that is computed in 8 bits.
 #[derive(Clone, Copy)]
 pub(super) struct Float8Product {
-    pub op: MatMul,
     /// The types of both factors, of a recipe that has two.
     pub dtypes: [DType; 2],
+    /// Whether the second factor is a weight; otherwise the product is the gradient of one.
+    pub of_weight: bool,
 }
 
 /// Returns the products that a recipe computes in 8 bits, by their nodes.
@@ -35,8 +35,9 @@ pub(super) fn find_products(
     for (id, node) in graph.iter() {
         let backward = training.phases[id.index()] == Phase::Backward;
         let of_rows = if backward { DType::F8E5M2 } else { DType::F8E4M3 };
-        if let Some(op) = find_weight_product(graph, node, &scores) {
-            found.insert(id, Float8Product { op, dtypes: [of_rows, DType::F8E4M3] });
+        if multiplies_weight(graph, node, &scores) {
+            let dtypes = [of_rows, DType::F8E4M3];
+            found.insert(id, Float8Product { dtypes, of_weight: true });
             if !backward {
                 let [rows, weight] = [0, 1].map(|place| node.operands[place]);
                 let shapes = multiplied.entry(unmoved(graph, rows)).or_default();
@@ -59,7 +60,14 @@ fn find_weight_gradient(
     node: &Node,
     multiplied: &Multiplied,
 ) -> Option<Float8Product> {
-    let Op::MatMul(op) = node.op else { return None };
+    let of_rows = match node.op {
+        Op::MatMul(op) => op.transpose_a && !op.transpose_b,
+        Op::GroupedMatMulGrad(_) => true,
+        _ => false,
+    };
+    if !of_rows {
+        return None;
+    }
     let shape = &graph.value(node.results[0]).ty.shape;
     let is_activation = |place: usize| {
         let shapes = multiplied.get(&unmoved(graph, node.operands[place]));
@@ -70,13 +78,21 @@ fn find_weight_gradient(
         [_, true] => [DType::F8E5M2, DType::F8E4M3],
         [false, false] => return None,
     };
-    let tiled = |value: ValueId| {
-        let ty = &graph.value(value).ty;
-        ty.dtype == DType::BF16 && ty.shape.iter().all(|extent| extent.is_multiple_of(TILE))
+    let is_tiled = |value: ValueId| {
+        let extents = &graph.value(value).ty.shape;
+        // Places are as many as the tokens that chose an expert, which nobody knows before.
+        let known = if matches!(node.op, Op::MatMul(_)) { 2 } else { 1 };
+        has_tiles(&graph.value(value).ty, known.min(extents.len()))
     };
-    let fits =
-        node.operands.iter().all(|&value| tiled(value) && variable_of(graph, value).is_none());
-    (fits && op.transpose_a && !op.transpose_b).then_some(Float8Product { op, dtypes })
+    let is_made = |value: ValueId| variable_of(graph, value).is_none();
+    let fits = node.operands[..2].iter().all(|&value| is_tiled(value) && is_made(value));
+    fits.then_some(Float8Product { dtypes, of_weight: false })
+}
+
+/// Whether elements are of bf16, and the last extents, so many of them, are multiples of a tile's.
+fn has_tiles(ty: &TensorType, last: usize) -> bool {
+    let tiled = || ty.shape.iter().rev().take(last).all(|extent| extent.is_multiple_of(TILE));
+    ty.dtype == DType::BF16 && tiled()
 }
 
 /// Returns the tensor that a value is before it was moved.
@@ -105,15 +121,18 @@ fn score_weight(graph: &Graph, value: ValueId) -> Option<ValueId> {
     }
 }
 
-/// Returns the op of a node that multiplies rows of bf16 with a weight, if it is to be of 8 bits.
-fn find_weight_product(graph: &Graph, node: &Node, scores: &BTreeSet<ValueId>) -> Option<MatMul> {
-    let Op::MatMul(op) = node.op else { return None };
-    let [rows, weight] = [0, 1].map(|place| &graph.value(node.operands[place]).ty);
-    let halves = [rows, weight].iter().all(|ty| ty.dtype == DType::BF16);
-    let fits = weight.shape.len() == 2 && weight.shape.iter().all(|n| n.is_multiple_of(TILE));
-    if op.transpose_a || !halves || !fits || variable_of(graph, node.operands[0]).is_some() {
-        return None;
+/// Whether a node multiplies rows of bf16 with a weight, or places with the matrices of experts, and is to do so in 8 bits.
+fn multiplies_weight(graph: &Graph, node: &Node, scores: &BTreeSet<ValueId>) -> bool {
+    let of_rows = match node.op {
+        Op::MatMul(op) => !op.transpose_a,
+        Op::GroupedMatMul(_) => true,
+        _ => false,
+    };
+    if !of_rows || variable_of(graph, node.operands[0]).is_some() {
+        return false;
     }
-    let variable = variable_of(graph, node.operands[1])?;
-    (!scores.contains(&variable)).then_some(op)
+    let [rows, weight] = [0, 1].map(|place| &graph.value(node.operands[place]).ty);
+    let dims = if matches!(node.op, Op::MatMul(_)) { 2 } else { 3 };
+    let fits = weight.shape.len() == dims && has_tiles(weight, 2) && rows.dtype == DType::BF16;
+    fits && variable_of(graph, node.operands[1]).is_some_and(|weight| !scores.contains(&weight))
 }

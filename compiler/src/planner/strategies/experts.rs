@@ -20,7 +20,7 @@ use super::super::problem::Problem;
 use super::super::problem::candidates::Candidate;
 use super::super::problem::layouts::SbpId;
 use super::gradients::pinned_layout;
-use crate::decisions::variable_of;
+use crate::passes::float8::{find_rounding, quantized_source};
 
 /// The place of the choices among the operands of the ops that send tokens and bring them back.
 const CHOSEN: usize = 1;
@@ -39,10 +39,7 @@ impl PinnedExperts {
         let readers = graph.list_consumers();
         for (id, node) in graph.iter() {
             let variable = match &node.op {
-                Op::GroupedMatMul(_) => {
-                    let variable = variable_of(graph, node.operands[1]);
-                    variable.map(|variable| graph.value(variable).producer)
-                }
+                Op::GroupedMatMul(_) => find_matrices(graph, node.operands[1]),
                 Op::GroupedMatMulGrad(_) => {
                     let becomes = |value: ValueId| -> Option<ValueId> {
                         let &[reader] = readers[value.index()].as_slice() else { return None };
@@ -62,6 +59,9 @@ impl PinnedExperts {
                 let apart = home.0.iter().enumerate().filter(|(_, sbp)| **sbp == Sbp::Split(0));
                 apart.map(|(axis, _)| axis).collect()
             });
+        }
+        for (rounding, product) in rounded_where_multiplied(graph, &readers) {
+            rounding.into_iter().for_each(|id| axes[id.index()] = axes[product.index()].clone());
         }
         let exchanged = graph.iter().map(|(id, node)| match node.op {
             Op::Dispatch(_) => find_experts_after(graph, &readers, id),
@@ -145,13 +145,34 @@ impl PinnedExperts {
     }
 }
 
-/// Returns the product of experts that reads the places of a node, cast or not.
+/// Returns the nodes that round places to 8 bits for a product of experts, with that, where the gradient of the experts takes the places as they are. These go
+/// to the experts anyway, so what is rounded are the places there, and 8 bits and their sizes do not travel beside them.
+fn rounded_where_multiplied(graph: &Graph, readers: &[Vec<NodeId>]) -> Vec<(Vec<NodeId>, NodeId)> {
+    let reader = |value: ValueId, is_wanted: fn(&Op) -> bool| {
+        readers[value.index()].iter().copied().find(|&id| is_wanted(&graph.node(id).op))
+    };
+    let of = |id: NodeId| {
+        let node = graph.node(id);
+        let product = reader(node.results[0], |op| matches!(op, Op::GroupedMatMul(_)))?;
+        reader(quantized_source(node)?, |op| matches!(op, Op::GroupedMatMulGrad(_)))?;
+        // The matrices of experts lie at home before they are rounded.
+        let are_places = graph.node(product).operands[0] == node.results[0];
+        are_places.then_some((find_rounding(graph, id)?, product))
+    };
+    graph.iter().filter_map(|(id, _)| of(id)).collect()
+}
+
+/// Returns the product of experts that reads the places of a node, cast, rounded or not.
 fn find_experts_after(graph: &Graph, readers: &[Vec<NodeId>], node: NodeId) -> Option<NodeId> {
     let readers_of = |node: NodeId| &readers[graph.node(node).results[0].index()];
     let is_product = |node: &NodeId| matches!(graph.node(*node).op, Op::GroupedMatMul(_));
     let of = |node: NodeId| readers_of(node).iter().copied().find(is_product);
-    let casts = readers_of(node).iter().filter(|node| matches!(graph.node(**node).op, Op::Cast(_)));
-    of(node).or_else(|| { casts }.find_map(|&cast| of(cast)))
+    let is_cast = |node: &&NodeId| {
+        let node = graph.node(**node);
+        matches!(node.op, Op::Cast(_)) || quantized_source(node).is_some()
+    };
+    let mut casts = readers_of(node).iter().filter(is_cast);
+    of(node).or_else(|| casts.find_map(|&cast| of(cast)))
 }
 
 /// Returns the product of experts whose results a node brings back, cast or added up or not.
@@ -161,6 +182,16 @@ fn find_experts_before(graph: &Graph, node: NodeId) -> Option<NodeId> {
         made = graph.value(*graph.node(made).operands.first()?).producer;
     }
     matches!(graph.node(made).op, Op::GroupedMatMul(_)).then_some(made)
+}
+
+/// Returns the node of the variable whose elements a value has, cast, rounded, moved or not.
+fn find_matrices(graph: &Graph, value: ValueId) -> Option<NodeId> {
+    let producer = graph.value(value).producer;
+    match graph.node(producer) {
+        node if matches!(node.op, Op::Variable(_)) => Some(producer),
+        node if is_same(node) => find_matrices(graph, *node.operands.first()?),
+        node => find_matrices(graph, quantized_source(node)?),
+    }
 }
 
 /// Whether the first result of a node is its first operand, cast, moved or summed over microbatches.

@@ -5,7 +5,7 @@ use graphc_ir::ops::{
     Combine, CombineWeightsGrad, Dispatch, ExpertPlaces, GroupedMatMul, GroupedMatMulGrad,
 };
 
-use super::{Case, floats, indices};
+use super::{Case, eights, floats, indices, positive};
 
 /// Groups, tokens, choices, elements, experts, capacity.
 struct Extents(usize, usize, usize, usize, usize, usize);
@@ -52,7 +52,27 @@ fn of_blocks(extents: &Extents, blocks: usize, complete: bool) -> Vec<Case> {
         case(of_weights, vec![y(elements), chosen(), x()]),
         case(grouped(false), vec![y(elements), floats(&[experts, elements, columns]), chosen()]),
         case(grouped(true), vec![y(elements), floats(&[experts, columns, elements]), chosen()]),
-        case(gradient, vec![y(elements), y(columns), chosen()]),
+        case(gradient.clone(), vec![y(elements), y(columns), chosen()]),
+        case(
+            grouped(true),
+            vec![
+                eights(&[blocks, groups, capacity, elements]),
+                eights(&[experts, columns, elements]),
+                chosen(),
+                positive(&[blocks, groups, capacity, 1]),
+                positive(&[experts, columns, 1]),
+            ],
+        ),
+        case(
+            gradient,
+            vec![
+                eights(&[blocks, groups, capacity, elements]),
+                eights(&[blocks, groups, capacity, columns]),
+                chosen(),
+                positive(&[blocks, 1, 1, 1]),
+                positive(&[1, 1, 1, columns]),
+            ],
+        ),
     ]
 }
 

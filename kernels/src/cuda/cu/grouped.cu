@@ -1,10 +1,11 @@
 // Places times the matrix of the expert whose run they are in; 0 at free places. A block of threads for each tile of places and columns: it
 // goes over the experts that have places in the tile.
 //
-// Macros: those of what products of experts share; TRANSPOSED, whether matrices are [COLUMNS, INNER].
+// Macros: those of what products of experts share; TRANSPOSED, whether matrices are [COLUMNS, INNER]. DIVIDED divides the sum of a place (group,
+// place) of a block with a column of the matrix `own` of the shard.
 
 extern "C" __global__ void __launch_bounds__(256) grouped(
-    const T* x, const T* matrices, const i64* ends, T* y, i64 first_block, i64 first_place) {
+    const X* x, const Y* matrices, const i64* ends, T* y, i64 first_block, i64 first_place SIZES) {
   __shared__ float a[16][64], b[16][64];
   const u64 across = (COLUMNS + 63) / 64, down = (ROOM + 63) / 64;
   u64 first_column = blockIdx.x % across * 64, first_row = blockIdx.x / across % down * 64, place = blockIdx.x / across / down;
@@ -20,7 +21,7 @@ extern "C" __global__ void __launch_bounds__(256) grouped(
     end = end > first_row + 64 ? first_row + 64 : end;
     if (start >= end) continue;
     last = end;
-    const T* matrix = matrices + (block * EACH + own) * ((u64)INNER * COLUMNS);
+    const Y* matrix = matrices + (block * EACH + own) * ((u64)INNER * COLUMNS);
     float sums[4][4] = {};
     for (u64 k = 0; k < INNER; k += 16) {
       for (u32 i = threadIdx.x; i < 16 * 64; i += 256) {
@@ -42,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(256) grouped(
 #pragma unroll
       for (u32 j = 0; j < 4; ++j) {
         u64 r = first_row + row + i, c = first_column + column + j;
-        if (r >= start && r < end && c < COLUMNS) y[r * COLUMNS + c] = to<T>(sums[i][j]);
+        if (r >= start && r < end && c < COLUMNS) y[r * COLUMNS + c] = to<T>(DIVIDED(sums[i][j], block, group, r, block * EACH + own, c));
       }
     }
   }

@@ -1,6 +1,7 @@
 // What products of experts share: tiles of 64 x 64 sums, of which each of 256 threads has 4 x 4.
 //
-// Macros: T; GROUPS; EXPERTS, and EACH, how many of them share a block of places; ROOM, places of the shard; INNER
+// Macros: T, the element type of the result, X and Y, those of the factors; SIZES, the parameters that are the sizes by which factors of 8 bits were
+// rounded, if there are such, and DIVIDED, which divides a sum by their scales; GROUPS; EXPERTS, and EACH, how many of them share a block of places; ROOM, places of the shard; INNER
 // and COLUMNS, elements of a place before and behind the product.
 
 // The first place, or the end, of the places of the shard that an expert has for a group; `expert` counts all experts.

@@ -1,10 +1,10 @@
 // For each expert the sum over the places of its runs, of all groups, of the outer products of x and y. A block of threads for each tile of an
 // expert's matrix.
 //
-// Macros: those of what products of experts share.
+// Macros: those of what products of experts share. DIVIDED divides the sum of a row and a column of a block's expert.
 
 extern "C" __global__ void __launch_bounds__(256) grouped_grad(
-    const T* x, const T* y, const i64* ends, T* matrices, i64 first_block, i64 first_place) {
+    const X* x, const Y* y, const i64* ends, T* matrices, i64 first_block, i64 first_place SIZES) {
   __shared__ float a[16][64], b[16][64];
   const u64 across = (COLUMNS + 63) / 64, down = (INNER + 63) / 64;
   u64 first_column = blockIdx.x % across * 64, first_row = blockIdx.x / across % down * 64, own = blockIdx.x / across / down;
@@ -30,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(256) grouped_grad(
 #pragma unroll
     for (u32 j = 0; j < 4; ++j) {
       u64 r = first_row + row + i, c = first_column + column + j;
-      if (r < INNER && c < COLUMNS) matrices[(own * INNER + r) * COLUMNS + c] = to<T>(sums[i][j]);
+      if (r < INNER && c < COLUMNS) matrices[(own * INNER + r) * COLUMNS + c] = to<T>(DIVIDED(sums[i][j], block, r, c));
     }
   }
 }
