@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from . import plan as plans
 from .assembly import Change, Scope
+from .averages import Averages, find_averages
 from .boxing import Buffered, collective, local
 from .communicator import Communicator
 from .errors import GraphcError, PlanError, RunError, reason
@@ -65,6 +66,7 @@ class Executor:
         """Where variables would begin and end in the arena, and where they are."""
         self.order = one_order(self.program)
         self.streams = self._streams()
+        self.averages = find_averages(plan, self.program, self.order) if self.streams is None else Averages()
         self.channels: dict[int, Buffered] = {}
         self.begun = 0
         self.phases: dict[int, list[Timed]] = {}
@@ -159,7 +161,7 @@ class Executor:
         key = (action.actor, slots, at)
         if key not in self.prepared:
             try:
-                self.prepared[key] = self._prepare(actor, phase, action.microbatch)
+                self.prepared[key] = self._prepare(action.actor, phase, action.microbatch)
             except PlanError as error:
                 raise PlanError(f"rank {self.rank}, actor `{actor.name}`: {error}") from error
             except FAILURES as error:
@@ -199,7 +201,10 @@ class Executor:
             raise PlanError(f"register `{register.name}` is {shapes}")
         return Port(self.view(register, self._slot(register, phase, microbatch)), layout.shape, rect.origin)
 
-    def _prepare(self, actor: Actor, phase: int, microbatch: int) -> Run:
+    def _prepare(self, index: int, phase: int, microbatch: int) -> Run:
+        actor = self.program.actors[index]
+        if index in self.averages.done:
+            return lambda: None
         inputs, outputs, updates = (
             [self.port(index, phase, microbatch) for index in registers] for registers in (actor.inputs, actor.outputs, actor.updates)
         )
@@ -207,7 +212,9 @@ class Executor:
         if isinstance(does, plans.Compute):
             return self._compute(does, actor, (inputs, outputs, updates))
         if isinstance(does, plans.FusedOp):
-            return prepare_chain(does, inputs, outputs, self.clock)
+            written = self.averages.written.get(index, [])
+            outputs += [self.port(register, phase, microbatch) for _, register in written]
+            return prepare_chain(replace(does, outputs=does.outputs + tuple(step for step, _ in written)), inputs, outputs, self.clock)
         if isinstance(does, plans.Collective | plans.Local):
             return self._change(does, actor, (inputs, outputs), microbatch)
         if isinstance(does, plans.Send):

@@ -83,6 +83,8 @@ def puts_every_second(x: Tensor) -> Tensor:
     whole = torch.zeros(4, 8)
     whole[:, ::2], whole[:, 1::2] = x, x.flip(1) * 2.0
     whole[1::2, 3:7:3] = x[:2, :2]
+    # There are none behind the last.
+    whole[1:, 8:12:2] = x[1:, 4:6:2]
     return weigh(whole)
 
 

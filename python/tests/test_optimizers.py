@@ -12,6 +12,9 @@ from torch import Tensor, nn
 from world import run
 
 import graphc
+from graphc_torch import executor
+from graphc_torch.averages import Averages, find_averages
+from graphc_torch.ops import base
 
 pytestmark = pytest.mark.usefixtures("exporter", "command")
 
@@ -113,6 +116,32 @@ def test_steps_and_states_are_those_of_pytorch(name: str) -> None:
     parallel = planned(model, optimizer)
     assert steps(parallel, rows[8:]) == pytest.approx(by_hand(other, another, rows[8:]), abs=1e-5)
     parallel.load_optimizer_state_dict(another.state_dict())
+
+
+@pytest.mark.parametrize("name", ["nadam", "adagrad"])
+def test_updates_in_blocks_and_averages_of_chains_have_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Averages] = []
+
+    def trained(*averages: Averages) -> list[Tensor]:
+        def found(*given: Any) -> Averages:
+            seen.append(averages[0] if averages else find_averages(*given))
+            return seen[-1]
+
+        monkeypatch.setattr(executor, "find_averages", found)
+        model = network()
+        optimizer = KINDS[name](model.parameters())
+        parallel = planned(model, optimizer)
+        steps(parallel, batches(3))
+        parallel.update_module()
+        states = parallel.optimizer_state_dict()["state"].values()
+        return [*(parameter.detach() for parameter in model.parameters()), *(part for entry in states for part in entry.values())]
+
+    usual = trained()
+    # Each average of a weight is written by the chain that makes it.
+    assert len(seen[0].done) >= len(list(network().parameters()))
+    monkeypatch.setattr(base, "BLOCK", 64)
+    for found in (trained(), trained(Averages())):
+        assert all(torch.equal(a, b) for a, b in zip(usual, found, strict=True))
 
 
 @pytest.mark.parametrize(("mesh", "strategy"), [((2,), "zero1"), pytest.param((2, 2), "auto", marks=pytest.mark.slow)])

@@ -45,6 +45,15 @@ class Clock:
     outputs: dict[str, Tensor] = field(default_factory=dict)
     settings: dict[str, dict[str, float]] = field(default_factory=dict)
     """Numbers of optimizers that stand in the place of the plan's, by the tensors that they change."""
+    scratch: dict[tuple[int, torch.dtype], Tensor] = field(default_factory=dict)
+    """Memory for values that an action makes and none reads after it, by number and type: one action at a time has it."""
+
+    def spare(self, number: int, dtype: torch.dtype, count: int) -> Tensor:
+        """So many elements of memory for values within an action of a processor, of which each has another number."""
+        found = self.scratch.get((number, dtype))
+        if found is None or found.numel() < count:
+            found = self.scratch[number, dtype] = torch.empty(count, dtype=dtype)
+        return found[:count]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +182,25 @@ def blocks_of(rows: Tensor) -> Iterator[slice]:
     count, columns = rows.shape
     step = max(CACHED // max(columns, 1), 1) if rows.device.type == "cpu" else max(count, 1)
     return (slice(begin, min(begin + step, count)) for begin in range(0, count, step))
+
+
+BLOCK = 1 << 15
+"""Elements of which a processor makes all passes of an elementwise action before it goes on, where there are more."""
+
+MOST_BLOCKS = 256
+"""In how many blocks an action is made at most."""
+
+
+def block_length(count: int) -> int:
+    """The elements of a block of so many: a multiple of those that a processor takes at once, so that it takes the same ones together."""
+    even = -(-count // MOST_BLOCKS)
+    return max(BLOCK * torch.get_num_threads(), -(-even // 64) * 64)
+
+
+def in_blocks(tensor: Tensor, length: int) -> tuple[Tensor, ...]:
+    """The blocks of this length of a tensor, one behind the other."""
+    found: tuple[Tensor, ...] = tensor.view(-1).split(length)
+    return found
 
 
 def overlap(a: Tensor, b: Tensor) -> bool:

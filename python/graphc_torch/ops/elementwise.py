@@ -41,7 +41,7 @@ PLAIN: dict[str, Function] = {
     "ceil": torch.ceil,
     "round": torch.round,
     "reciprocal": torch.reciprocal,
-    "detach": torch.positive,
+    "detach": lambda x, out=None: x.clone() if out is None else out.copy_(x),
     "not": torch.logical_not,
 }
 """Functions of one operand that PyTorch has as they are."""

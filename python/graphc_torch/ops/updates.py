@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..learning_rate import factor as schedule_factor
 from ..plan import scalar
-from .base import HALVES, Call, Run, op, wide
+from .base import HALVES, Call, Run, block_length, in_blocks, op, overlap, same_memory, wide
 
 
 def _rate(call: Call) -> Callable[[], float]:
@@ -87,6 +87,8 @@ def sgd_update(call: Call) -> Run:
     numbers = call.numbers("momentum", "weight_decay")
     if has_momentum and not nesterov and _Gradient(call, 3).plain and call.operand(0).dtype not in HALVES:
         return _plain_momentum(call, numbers, rate)
+    if not has_momentum and _Gradient(call, 2).plain and _is_in_blocks(call, 2):
+        return _plain_step(call, numbers, rate)
 
     def step(old: list[Tensor], g: Tensor) -> list[Tensor]:
         w, *states = old
@@ -108,6 +110,34 @@ def _plain_momentum(call: Call, numbers: Callable[[], tuple[float, ...]], rate: 
         momentum, decay = numbers()
         torch.add(g.add(w, alpha=decay) if decay else g, m, alpha=momentum, out=state)
         torch.add(w, state, alpha=-rate(), out=new)
+
+    return run
+
+
+def _is_in_blocks(call: Call, tensors: int) -> bool:
+    """Whether an update of f32 may be made block by block, in the place of what is updated or apart from all that is read."""
+    old, new, read = call.operand(0), call.result(), [call.operand(index) for index in range(tensors)]
+    plain = new.device.type == "cpu" and all(tensor.dtype is torch.float32 and tensor.shape == new.shape for tensor in read)
+    return plain and all(not overlap(tensor, new) or (tensor is old and same_memory(old, new)) for tensor in read)
+
+
+def _rows(call: Call, tensors: int) -> list[tuple[Tensor, ...]]:
+    """By block the operands, the result, and spare memory."""
+    given = [*(call.operand(index) for index in range(tensors)), call.result()]
+    length = block_length(call.result().numel())
+    rows = list(zip(*(in_blocks(tensor, length) for tensor in given), strict=True))
+    return [(*row, call.clock.spare(0, torch.float32, row[0].numel())) for row in rows]
+
+
+def _plain_step(call: Call, numbers: Callable[[], tuple[float, ...]], rate: Callable[[], float]) -> Run:
+    """SGD without momentum, of each block: w - lr (g + decay w)."""
+    rows = _rows(call, 2)
+
+    def run() -> None:
+        (_, decay), lr = numbers(), rate()
+        for w, g, new, spare in rows:
+            torch.mul(torch.add(g, w, alpha=decay, out=spare) if decay else g, lr, out=spare)
+            torch.sub(w, spare, out=new)
 
     return run
 
@@ -265,6 +295,8 @@ def blend(call: Call) -> Run:
     factor = call.operand(2) if len(call.operands) > 2 else None
     number = call.operand(3) if len(call.operands) > 3 else None
     decay, rate, starts = call.op.number("decay"), call.op.number("rate"), bool(call.op.get("starts", False))
+    if factor is None and not starts and _is_in_blocks(call, 2):
+        return _plain_blend(call, decay, rate)
 
     def mixed() -> Tensor:
         if not state.dtype.is_floating_point:
@@ -281,6 +313,21 @@ def blend(call: Call) -> Run:
     def run() -> None:
         value = now()
         result.copy_(value if factor is None else torch.where(factor == 0.0, state.to(value.dtype), value))
+
+    return run
+
+
+def _plain_blend(call: Call, decay: float, rate: float) -> Run:
+    """A state that is always updated, block by block."""
+    rows = _rows(call, 2)
+
+    def run() -> None:
+        for state, x, new, spare in rows:
+            if decay == 0.0:
+                torch.mul(x, rate, out=new)
+                continue
+            torch.mul(x, rate, out=spare)
+            torch.add(spare, torch.mul(state, decay, out=new), out=new)
 
     return run
 

@@ -264,6 +264,8 @@ def slice_scatter(x: Tensor, part: Tensor, dim: int = 0, start: int | None = Non
     """Every so many elements of a dim in the place of what was there; a range is left as it is."""
     if step == 1:
         return NotImplemented
+    if part.shape[dim] == 0:
+        return x.clone()
     first, last, _ = slice(start, end).indices(x.shape[dim])
     places = torch.arange(x.shape[dim], device=x.device) - first
     taken = torch.index_select(part, dim, torch.div(places, step, rounding_mode="floor").clamp(0, part.shape[dim] - 1))
