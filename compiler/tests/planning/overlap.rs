@@ -10,7 +10,7 @@ use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
 use graphc_ir::types::DType;
 use graphc_nn::{Gpt, GptConfig, Module};
-use graphc_plan::{Action, BoxingKind, Cluster, CompileOptions, Plan, Strategy};
+use graphc_plan::{Action, BoxingKind, Cluster, CompileOptions, Pin, Plan, Strategy};
 
 fn gpt(batch: usize) -> Graph {
     let g = GraphBuilder::new("gpt");
@@ -226,4 +226,34 @@ fn the_cluster_file_decides() {
     assert!(file("cpu", "overlap = true", level));
     assert!(!file("cuda", "", axis), "costs by axis are taken as they are");
     assert!(file("cuda", "overlap = true", axis));
+}
+
+/// States that the ranks of a node share, with copies in the other nodes: gradients are scattered within a node and then added up between nodes.
+#[test]
+fn gradients_of_two_levels_do_not_wait_for_the_last_of_the_small_ones() {
+    let pin = Pin { pattern: "state.*".into(), sbp: "B, S(0)".parse().expect("an SBP") };
+    for microbatches in [1, 2] {
+        let options = CompileOptions {
+            pins: vec![pin.clone()],
+            ..options(Strategy::Zero1, &[16, 8], microbatches)
+        };
+        let cluster = preset("dgx-a100").expect("a preset");
+        let plan = compile(gpt(256), &options, &cluster, None).expect("compiles").plan;
+        let program = &plan.programs[0];
+        let beside = program.streams[1].blocks.iter().flatten();
+        let kinds: Vec<(BoxingKind, usize)> = beside
+            .filter_map(|id| match &program.actors[id.index()].action {
+                Action::Collective { kind, axis, .. } => Some((*kind, *axis)),
+                _ => None,
+            })
+            .collect();
+        let adds = |wanted: usize| {
+            move |of: &&(BoxingKind, usize)| **of == (BoxingKind::AllReduce, wanted)
+        };
+        // Norms and biases are too small to be scattered: they are added up within nodes, in one message.
+        let small = kinds.iter().rposition(|of| adds(1)(&of)).expect("some are small");
+        let all = kinds.iter().filter(adds(0)).count();
+        let soon = kinds[..small].iter().filter(adds(0)).count();
+        assert!(2 * soon > all && all > 4, "{soon} of {all} between nodes: {kinds:?}");
+    }
 }

@@ -91,7 +91,7 @@ pub enum Shards {
     Over {
         /// Axes of the mesh.
         axes: usize,
-        /// The axes over which dim 0 is split.
+        /// The axes of the ranks that share a weight.
         split: Vec<usize>,
         /// Whether the last axis is that of tensor parallelism.
         tensor: bool,
@@ -328,10 +328,12 @@ impl Parts<'_> {
     }
 }
 
-/// The layout of a weight in shards.
+/// The layout of a weight in shards. Ranks that share it split the dim that tensor parallelism leaves whole, so that each one's shard is of the part that it
+/// multiplies with.
 fn lies(axes: usize, split: &[usize], tensor: bool, cut: Cut) -> NdSbp {
+    let shared = if tensor && cut == Cut::Rows { 1 } else { 0 };
     let of_axis = |axis: usize| match cut {
-        _ if split.contains(&axis) => Sbp::Split(0),
+        _ if split.contains(&axis) => Sbp::Split(shared),
         Cut::Columns if tensor && axis + 1 == axes => Sbp::Split(1),
         Cut::Rows if tensor && axis + 1 == axes => Sbp::Split(0),
         Cut::Columns | Cut::Rows | Cut::Whole => Sbp::Broadcast,

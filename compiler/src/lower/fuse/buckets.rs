@@ -5,7 +5,8 @@
 //!
 //! Where gradients travel beside the backward pass, those that are made one after another share a bucket. No bucket takes
 //! more than an eighth of all that are like it, nor less than [`LEAST_BYTES`] for that, so reductions start while the
-//! backward pass goes on. What is left when it ends is the last bucket.
+//! backward pass goes on. What is left when it ends is the last bucket. A collective that follows another one begins when the other one's bucket has
+//! ended.
 
 use std::collections::BTreeMap;
 
@@ -87,11 +88,13 @@ fn find_buckets(graph: &TaskGraph) -> Result<Vec<Vec<usize>>, LowerError> {
             by_key.entry(key).or_default().push((index, input_bytes(graph, task)));
         }
     }
-    let mut buckets = Vec::new();
+    let mut buckets: Vec<Vec<usize>> = Vec::new();
+    let mut begins = vec![None; graph.tasks.len()];
+    // Keys are in the order of their depths: what a collective waits for has its bucket already.
     for (key, mut members) in by_key {
-        let mut most = BUCKET_BYTES;
+        let (mut most, first) = (BUCKET_BYTES, buckets.len());
         if key.background == Some(Background::Gradient) {
-            members.sort_by_key(|&(index, _)| (find_moment_made(graph, index), index));
+            members.sort_by_key(|&(index, _)| (find_beginning(graph, &begins, index), index));
             let all: usize = members.iter().map(|member| member.1).sum();
             most = (all / LEAST_BUCKETS).clamp(LEAST_BYTES, BUCKET_BYTES);
         }
@@ -103,6 +106,11 @@ fn find_buckets(graph: &TaskGraph) -> Result<Vec<Vec<usize>>, LowerError> {
             }
             full += bytes;
             buckets.last_mut().expect("the first member opens a bucket").push(index);
+        }
+        for bucket in &buckets[first..] {
+            let of_members = bucket.iter().map(|&index| find_beginning(graph, &begins, index));
+            let begin = of_members.max().flatten();
+            bucket.iter().for_each(|&index| begins[index] = begin);
         }
     }
     buckets.retain(|bucket: &Vec<usize>| bucket.len() > 1);
@@ -128,14 +136,15 @@ fn bucket_key(graph: &TaskGraph, task: &Task, depth: usize) -> Option<BucketKey>
     })
 }
 
-/// Returns the task that makes the tensor which a collective reduces: the last one before the chain of collectives that it ends.
-fn find_moment_made(graph: &TaskGraph, task: usize) -> Option<usize> {
+/// Returns the last task of the backward pass for which a collective waits: that which makes what it reduces, or if its bucket is known, or that of a
+/// collective before it, what makes the last member's. So a tensor that waits for many others is not put among those that wait for none.
+fn find_beginning(graph: &TaskGraph, begins: &[Option<usize>], task: usize) -> Option<usize> {
     let before = graph.tasks[task].inputs.iter().filter_map(|input| {
         let TaskId(before) = graph.buffers[input.0].producer?;
         let gradient = graph.tasks[before].background == Some(Background::Gradient);
-        if gradient { find_moment_made(graph, before) } else { Some(before) }
+        if gradient { find_beginning(graph, begins, before) } else { Some(before) }
     });
-    before.max()
+    begins[task].or_else(|| before.max())
 }
 
 /// Returns the bytes of the task's input on its first rank, which holds the most.
