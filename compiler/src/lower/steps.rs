@@ -84,7 +84,7 @@ const STEPS: &[LoweringStep] = &[
         name: "buckets",
         why: "behind what says which collectives travel together, and before single tasks are moved for what they wait for",
         applies: |_| true,
-        run: |tasks, _| buckets::fuse_collectives(tasks),
+        run: |tasks, cx| buckets::fuse_collectives(tasks, !cx.has_one_stream()),
     },
     LoweringStep {
         name: "before updates",

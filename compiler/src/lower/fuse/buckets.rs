@@ -38,12 +38,16 @@ const LEAST_BUCKETS: usize = 8;
 /// The least bytes of a bucket, even if buckets are fewer then.
 const LEAST_BYTES: usize = 4 << 20;
 
-/// Fuses collectives into buckets, and sorts the tasks again.
+/// Fuses collectives into buckets, and sorts the tasks again. `beside` says whether they run beside kernels: on one stream members are those that are made
+/// one after another, which frees most memory.
 ///
 /// # Errors
 /// Returns an error if tasks wait for each other in a circle.
-pub(in crate::lower) fn fuse_collectives(graph: &mut TaskGraph) -> Result<(), LowerError> {
-    let buckets = find_buckets(graph)?;
+pub(in crate::lower) fn fuse_collectives(
+    graph: &mut TaskGraph,
+    beside: bool,
+) -> Result<(), LowerError> {
+    let buckets = find_buckets(graph, beside)?;
     let mut place = vec![None; graph.tasks.len()];
     for (bucket, members) in buckets.iter().enumerate() {
         for &member in members {
@@ -80,7 +84,7 @@ fn join_tasks(first: &mut Task, other: Task) {
 }
 
 /// Lists the members of each bucket, at least two tasks each.
-fn find_buckets(graph: &TaskGraph) -> Result<Vec<Vec<usize>>, LowerError> {
+fn find_buckets(graph: &TaskGraph, beside: bool) -> Result<Vec<Vec<usize>>, LowerError> {
     let depths = count_depths(graph)?;
     let mut by_key: BTreeMap<BucketKey, Vec<(usize, usize)>> = BTreeMap::new();
     for (index, task) in graph.tasks.iter().enumerate() {
@@ -107,7 +111,7 @@ fn find_buckets(graph: &TaskGraph) -> Result<Vec<Vec<usize>>, LowerError> {
             full += bytes;
             buckets.last_mut().expect("the first member opens a bucket").push(index);
         }
-        for bucket in &buckets[first..] {
+        for bucket in buckets[first..].iter().filter(|_| beside) {
             let of_members = bucket.iter().map(|&index| find_beginning(graph, &begins, index));
             let begin = of_members.max().flatten();
             bucket.iter().for_each(|&index| begins[index] = begin);
