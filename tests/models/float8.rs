@@ -85,8 +85,19 @@ fn train(options: &CompileOptions) -> Vec<f64> {
     (0..LOSSES.len()).map(|_| number(&step(&mut session, &feeds()), "loss")).collect()
 }
 
-/// Sums in another order may round to another number of bf16. So losses are allowed 5e-5 and a tenth of what the recipe changes, which is what PyTorch's are away from
-/// when all its products are of bf16.
+/// Checks losses against those of a recipe and those of bf16. Sums in another order may round to another number of bf16. So losses are allowed 5e-5 and a tenth of
+/// what the recipe changes, which is what PyTorch's are away from when all its products are of bf16.
+pub(crate) fn check_losses(
+    found: &[f64],
+    [expected, of_bf16]: [&[f64]; 2],
+    options: &CompileOptions,
+) {
+    let near = found.iter().zip(expected.iter().zip(of_bf16)).all(|(found, (expected, bf16))| {
+        (found - expected).abs() < 0.1 * (bf16 - expected).abs() + 5e-5
+    });
+    assert!(near, "{options:?}: {found:?} instead of {expected:?}");
+}
+
 fn check(options: &CompileOptions) {
     let found = train(options);
     let losses = match (options.float8_recipe, options.strategy) {
@@ -94,11 +105,7 @@ fn check(options: &CompileOptions) {
         (Float8Recipe::Rowwise, Strategy::Megatron) => LOSSES_OF_TWO_PARTS,
         (Float8Recipe::Rowwise, _) => LOSSES,
     };
-    let near =
-        found.iter().zip(losses.iter().zip(LOSSES_OF_BF16)).all(|(found, (expected, bf16))| {
-            (found - expected).abs() < 0.1 * (bf16 - expected).abs() + 5e-5
-        });
-    assert!(near, "{options:?}: {found:?} instead of {losses:?}");
+    check_losses(&found, [&losses, &LOSSES_OF_BF16], options);
     assert_eq!(found, train(options), "the same bits again");
 }
 

@@ -147,10 +147,8 @@ fn define_factors(
     };
     let at = [of_x, of_y].into_iter().zip(indices).map(|(sizes, names)| position_of(sizes, names));
     let at: Vec<String> = at.collect();
-    let scales = format!(
-        "(float8_scale<X>(load(of_x[{}])) * float8_scale<Y>(load(of_y[{}])))",
-        at[0], at[1]
-    );
+    let scales =
+        format!("float8_scale<X>(load(of_x[{}])) / float8_scale<Y>(load(of_y[{}]))", at[0], at[1]);
     source
         .define_element("OF_X", of_x.dtype())
         .define_element("OF_Y", of_y.dtype())

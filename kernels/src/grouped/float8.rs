@@ -139,7 +139,9 @@ impl ScalesOfProduct<'_> {
         let of_rows = of_rows.along(&[block, 0, 0, 0], 3);
         for (row, of_row) in sums.chunks_mut(columns.max(1)).zip(of_rows) {
             let of_columns = of_columns.along(&[block, 0, 0, 0], 3);
-            row.iter_mut().zip(of_columns).for_each(|(sum, of_column)| *sum *= of_row * of_column);
+            row.iter_mut().zip(of_columns).for_each(|(sum, of_column)| {
+                *sum = *sum * of_row * of_column;
+            });
         }
     }
 }

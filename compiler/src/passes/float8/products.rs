@@ -79,10 +79,9 @@ fn find_weight_gradient(
         [false, false] => return None,
     };
     let is_tiled = |value: ValueId| {
-        let extents = &graph.value(value).ty.shape;
         // Places are as many as the tokens that chose an expert, which nobody knows before.
         let known = if matches!(node.op, Op::MatMul(_)) { 2 } else { 1 };
-        has_tiles(&graph.value(value).ty, known.min(extents.len()))
+        has_tiles(&graph.value(value).ty, known)
     };
     let is_made = |value: ValueId| variable_of(graph, value).is_none();
     let fits = node.operands[..2].iter().all(|&value| is_tiled(value) && is_made(value));
