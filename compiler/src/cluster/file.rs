@@ -83,6 +83,8 @@ struct FileFramework {
     shared_nodes: Option<f64>,
     sums_in_products: Option<bool>,
     local_scales: Option<bool>,
+    buckets: Option<bool>,
+    flat_rings: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -259,7 +261,7 @@ fn check_convolution(shares: ConvolutionShares) -> Result<ConvolutionShares, Clu
 }
 
 fn read_framework(file: FileFramework) -> Result<Framework, ClusterError> {
-    const NAMES: &str = "write the name of a profile: graphc, torch-eager, torch-compile, megatron or megatron-core";
+    const NAMES: &str = "write the name of a profile: graphc, torch-eager, torch-compile, internevo, megatron or megatron-core";
     let Some(known) = profile(&file.name) else {
         return Err(field_error("framework.name", format!("\"{}\"", file.name), NAMES));
     };
@@ -291,6 +293,8 @@ fn read_framework(file: FileFramework) -> Result<Framework, ClusterError> {
         shared_nodes: check_share(name("shared_nodes"), shared)?,
         sums_in_products: file.sums_in_products.unwrap_or(known.sums_in_products),
         local_scales: file.local_scales.unwrap_or(known.local_scales),
+        buckets: file.buckets.unwrap_or(known.buckets),
+        flat_rings: file.flat_rings.unwrap_or(known.flat_rings),
     })
 }
 

@@ -11,7 +11,8 @@
 //! - the share of communication beside kernels that the step pays for all the same, which the null device adds (both
 //!   share the device's units and memory);
 //! - the share of tensor parallelism's reductions that it hides under products;
-//! - the bandwidth between nodes of groups that have several of a node's ranks, but not all.
+//! - the bandwidth between nodes of groups that have several of a node's ranks, but not all;
+//! - a message for each gradient, and rings that take a step for each rank of all nodes.
 //!
 //! It exists because measured trainings are of frameworks. With it predictions can be held against them
 //! (`examples/training_table`), and the losses of frameworks stay out of the prices by which graphc plans.
@@ -21,8 +22,8 @@ use graphc_plan::Framework;
 use super::Fitted;
 
 /// The names of all profiles.
-pub const FRAMEWORKS: [&str; 5] =
-    ["graphc", "torch-eager", "torch-compile", "megatron", "megatron-core"];
+pub const FRAMEWORKS: [&str; 6] =
+    ["graphc", "torch-eager", "torch-compile", "internevo", "megatron", "megatron-core"];
 
 /// Returns the profile of this name, or `None` if there is none.
 pub fn find_framework(name: &str) -> Option<Framework> {
@@ -49,6 +50,20 @@ pub fn find_framework(name: &str) -> Option<Framework> {
             name: name.into(),
             interference: 0.34,
             sums_in_products: false,
+            ..graphc
+        }),
+        // InternLM's InternEvo: kernels of PyTorch without a compiler, attention of FlashAttention-2, and gradients in a message each, which
+        // are waited for behind the backward pass. NCCL's rings go through all ranks. Interference was chosen by hand, with the even rows of its
+        // published sweeps in view.
+        "internevo" => Some(Framework {
+            name: name.into(),
+            dispatch: Fitted::MegatronDispatch.value(),
+            elementwise_traffic: Fitted::TorchEagerTraffic.value(),
+            attention: Fitted::TorchEagerAttention.value(),
+            interference: 0.3,
+            sums_in_products: false,
+            buckets: false,
+            flat_rings: true,
             ..graphc
         }),
         // Kernels are issued from Python, one by one, and most chains are fused by hand: the host's time and what is

@@ -31,8 +31,17 @@ pub struct Link {
 pub(crate) struct Hop {
     /// The number of ranks, or of groups joined by the level below.
     pub ranks: usize,
+    /// The steps that a ring takes over links of this level.
+    pub steps: usize,
     /// The constants.
     pub link: AlphaBeta,
+}
+
+impl Hop {
+    /// Returns a level over which a ring takes a step for each rank but one.
+    pub fn new(ranks: usize, link: AlphaBeta) -> Self {
+        Self { ranks, steps: ranks - 1, link }
+    }
 }
 
 impl Link {
@@ -43,12 +52,15 @@ impl Link {
 
     /// Returns numbers that are equal for equal links.
     pub fn key(&self) -> Vec<u64> {
-        let hop = |hop: &Hop| [hop.ranks as u64, hop.link.alpha.to_bits(), hop.link.beta.to_bits()];
+        let hop = |hop: &Hop| {
+            let Hop { ranks, steps, link } = hop;
+            [*ranks as u64, *steps as u64, link.alpha.to_bits(), link.beta.to_bits()]
+        };
         self.hops.iter().flat_map(hop).collect()
     }
 
     fn single_hop(ranks: usize, link: AlphaBeta, trees: bool) -> Self {
-        Self { hops: vec![Hop { ranks, link }], trees }
+        Self { hops: vec![Hop::new(ranks, link)], trees }
     }
 }
 
@@ -91,14 +103,26 @@ fn by_level(cluster: &Cluster, ranks: &[u32]) -> Option<Link> {
             if (2..node).contains(&below) {
                 link.beta /= cluster.framework.shared_nodes;
             }
-            hops.push(Hop { ranks: here / below, link });
+            hops.push(Hop::new(here / below, link));
         }
         below = here;
         if members.len() == 1 {
             break;
         }
     }
+    if cluster.framework.flat_rings {
+        flatten_rings(&mut hops);
+    }
     Some(Link { hops, trees: true })
+}
+
+/// Counts the steps of a ring through all ranks: it takes those of an inner level once in each group that the outer levels join.
+fn flatten_rings(hops: &mut [Hop]) {
+    let mut groups = 1;
+    for hop in hops.iter_mut().rev() {
+        hop.steps = (hop.ranks - 1) * groups;
+        groups *= hop.ranks;
+    }
 }
 
 #[cfg(test)]
@@ -118,6 +142,21 @@ mod tests {
         assert_eq!(ranks(&[0, 1, 2, 8]), [4], "3 in one node and 1 in the other: one ring");
         assert_eq!(ranks(&[7]), Vec::<usize>::new());
         assert_eq!(find_link(&cluster, &[0, 1, 2, 8], None).hops[0].link, of_level(&cluster, 1));
+    }
+
+    #[test]
+    fn flat_rings_take_a_step_for_each_rank() {
+        let mut cluster = preset("dgx-a100").expect("a preset");
+        let ranks: Vec<u32> = (0..32).collect();
+        let link = |cluster: &Cluster| find_link(cluster, &ranks, None);
+        let steps = |link: &Link| -> Vec<usize> { link.hops.iter().map(|hop| hop.steps).collect() };
+        let shared = link(&cluster);
+        cluster.framework.flat_rings = true;
+        let flat = link(&cluster);
+        assert_eq!((steps(&shared), steps(&flat)), (vec![7, 3], vec![7 * 4, 3]));
+        assert_ne!(shared.key(), flat.key(), "they are priced apart");
+        let near: Vec<u32> = (0..8).collect();
+        assert_eq!(steps(&find_link(&cluster, &near, None)), [7], "within a node");
     }
 
     #[test]

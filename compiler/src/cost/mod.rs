@@ -25,7 +25,8 @@ pub(crate) use sums::add_sums_in_products;
 /// All-reduce is a reduce-scatter and an all-gather. On a ring of `n` ranks each of these takes `n - 1` steps, in which a rank sends `1/n` of the
 /// bytes (Thakur et al., 2005, section 4). Over several levels the ranks of the inner level share the bytes first, and each exchanges its part with
 /// those of other nodes that have the same part (hierarchical); segments follow each other through the levels, so latencies add up and the slowest
-/// level sets the pace. If it is faster, small messages are reduced along a tree instead, which sends all bytes in `log2 n` steps, and large ones
+/// level sets the pace. Rings of a framework that go through all ranks (`flat_rings`) add up the latencies of all their steps, as NCCL's model of
+/// its rings does (NVIDIA/nccl, src/graph/tuning.cc). If it is faster, small messages are reduced along a tree instead, which sends all bytes in `log2 n` steps, and large ones
 /// along two trees at once, which keeps both directions of every link busy (Sanders, Speck and Traeff, 2009). An all-to-all sends each rank its own
 /// part. Each collective is one kernel, and is launched once.
 pub fn collective_seconds(cluster: &Cluster, link: &Link, kind: BoxingKind, bytes: f64) -> f64 {
@@ -48,7 +49,7 @@ pub fn collective_seconds(cluster: &Cluster, link: &Link, kind: BoxingKind, byte
 fn ring_seconds(link: &Link, bytes: f64) -> f64 {
     let (mut latency, mut pace, mut part) = (0.0, 0.0f64, bytes);
     for hop in &link.hops {
-        latency += (hop.ranks - 1) as f64 * hop.link.alpha;
+        latency += hop.steps as f64 * hop.link.alpha;
         pace = pace.max(bytes_sent(hop.ranks, part) * hop.link.beta);
         part /= hop.ranks as f64;
     }
@@ -121,7 +122,7 @@ mod tests {
     use crate::cluster::Hop;
 
     fn hop(ranks: usize, alpha: f64, beta: f64) -> Hop {
-        Hop { ranks, link: AlphaBeta { alpha, beta } }
+        Hop::new(ranks, AlphaBeta { alpha, beta })
     }
 
     fn seconds(hops: &[Hop], trees: bool, kind: BoxingKind, bytes: f64) -> f64 {
@@ -158,6 +159,14 @@ mod tests {
         );
         // 4 of 8 parts go to the other node, 3 of 8 stay inside.
         assert_eq!(seconds(&hops, false, BoxingKind::AllToAll, 16.0), 0.25 + 3.0 + 40.0 + 32.0);
+    }
+
+    /// A ring through all 8 ranks of two nodes takes 7 steps, of which one goes between nodes.
+    #[test]
+    fn flat_rings_add_up_all_steps() {
+        let hops = [Hop { steps: 6, ..hop(4, 1.0, 0.5) }, hop(2, 10.0, 4.0)];
+        let gather = seconds(&hops, false, BoxingKind::AllGather, 16.0);
+        assert_eq!(gather, 0.25 + 6.0 + 10.0 + 8.0);
     }
 
     #[test]

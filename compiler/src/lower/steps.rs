@@ -83,7 +83,7 @@ const STEPS: &[LoweringStep] = &[
     LoweringStep {
         name: "buckets",
         why: "behind what says which collectives travel together, and before single tasks are moved for what they wait for",
-        applies: |_| true,
+        applies: |cx| cx.cluster.framework.buckets,
         run: |tasks, cx| buckets::fuse_collectives(tasks, !cx.has_one_stream()),
     },
     LoweringStep {

@@ -2,7 +2,7 @@
 
 use crate::trained;
 use graphc_compiler::check::{verify_invariants, verify_plan};
-use graphc_compiler::cluster::{parse_cluster, preset};
+use graphc_compiler::cluster::{find_framework, parse_cluster, preset};
 use graphc_compiler::compile::{Compiled, Header, assemble_plan, compile, predict_step_seconds};
 use graphc_compiler::error::CompileError;
 use graphc_compiler::null_device::{simulate, trace};
@@ -256,4 +256,18 @@ fn gradients_of_two_levels_do_not_wait_for_the_last_of_the_small_ones() {
         let soon = kinds[..small].iter().filter(adds(0)).count();
         assert!(2 * soon > all && all > 4, "{soon} of {all} between nodes: {kinds:?}");
     }
+}
+
+#[test]
+fn a_framework_without_buckets_sends_a_message_for_each_gradient() {
+    let messages = |framework: &str| {
+        let options = options(Strategy::Data, &[16], 1);
+        let framework = find_framework(framework).expect("a profile");
+        let cluster = Cluster { framework, ..preset("dgx-a100").expect("a preset") };
+        let plan = compile(gpt(256), &options, &cluster, None).expect("compiles").plan;
+        let actors = plan.programs[0].actors.iter();
+        actors.filter(|actor| matches!(actor.action, Action::Collective { .. })).count()
+    };
+    let (joined, apart) = (messages("torch-eager"), messages("internevo"));
+    assert!(apart > 3 * joined, "{apart} messages, and {joined} with buckets");
 }

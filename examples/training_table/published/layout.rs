@@ -35,8 +35,10 @@ enum Runs {
     Megatron,
     /// Megatron-LM since 2023: sequence parallelism, fused attention, a distributed optimizer, gradients in f32.
     MegatronCore,
-    /// InternEvo and nanotron: fused attention, ZeRO-1, tensor parallelism without sequence parallelism.
+    /// InternEvo: fused attention, ZeRO-1, tensor parallelism without sequence parallelism.
     Evo,
+    /// Nanotron: fused attention, ZeRO-1, tensor parallelism with sequence parallelism, gradients in f32.
+    Nanotron,
     /// OneFlow's LiBai: as Megatron-LM of 2021 lays it out.
     LiBai,
 }
@@ -60,7 +62,8 @@ impl Runs {
             name if name.contains("torch") || name.contains("fsdp") => {
                 Self::Torch { compiled: false }
             }
-            name if name.contains("internevo") || name.contains("nanotron") => Self::Evo,
+            name if name.contains("internevo") => Self::Evo,
+            name if name.contains("nanotron") => Self::Nanotron,
             name if name.contains("libai") => Self::LiBai,
             other => bail!("no profile is of the framework {other}"),
         })
@@ -70,7 +73,8 @@ impl Runs {
     fn profile(self) -> &'static str {
         match self {
             Self::Torch { compiled: true } => "torch-compile",
-            Self::Torch { compiled: false } | Self::Evo => "torch-eager",
+            Self::Torch { compiled: false } | Self::Nanotron => "torch-eager",
+            Self::Evo => "internevo",
             Self::MegatronCore => "megatron-core",
             Self::Megatron | Self::LiBai => "megatron",
         }
@@ -78,14 +82,14 @@ impl Runs {
 
     fn flash(self) -> bool {
         match self {
-            Self::Torch { .. } | Self::MegatronCore | Self::Evo => true,
+            Self::Torch { .. } | Self::MegatronCore | Self::Evo | Self::Nanotron => true,
             Self::Megatron | Self::LiBai => false,
         }
     }
 
     fn splits_sequences(self) -> bool {
         match self {
-            Self::Torch { .. } | Self::MegatronCore => true,
+            Self::Torch { .. } | Self::MegatronCore | Self::Nanotron => true,
             Self::Megatron | Self::LiBai | Self::Evo => false,
         }
     }
@@ -200,7 +204,7 @@ fn one(
         accumulation: match runs {
             _ if row.comment.contains("f32 gradient accumulation") => Accumulation::F32,
             Runs::Megatron | Runs::LiBai | Runs::Evo => Accumulation::Half,
-            Runs::Torch { .. } | Runs::MegatronCore => Accumulation::F32,
+            Runs::Torch { .. } | Runs::MegatronCore | Runs::Nanotron => Accumulation::F32,
         },
         ..CompileOptions::default()
     };
@@ -352,7 +356,9 @@ fn recompute(row: &Published, runs: Runs) -> Recompute {
         "none" => Recompute::None,
         "" => match runs {
             Runs::Megatron | Runs::LiBai => Recompute::Full,
-            Runs::Torch { .. } | Runs::MegatronCore | Runs::Evo => Recompute::None,
+            Runs::Torch { .. } | Runs::MegatronCore | Runs::Evo | Runs::Nanotron => {
+                Recompute::None
+            }
         },
         _ => Recompute::Selective,
     }

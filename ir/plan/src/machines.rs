@@ -254,6 +254,13 @@ pub struct Framework {
     /// all-reduces a single number takes no seconds.
     #[serde(default, skip_serializing_if = "is_no")]
     pub local_scales: bool,
+    /// Whether gradients of several weights travel in one message.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub buckets: bool,
+    /// Whether rings of several nodes go through all ranks one after another, so that each rank adds a step's latency, as NCCL's do. Otherwise ranks of a
+    /// node share the tensor first, and as many rings as a node has ranks join the nodes at once.
+    #[serde(default, skip_serializing_if = "is_no")]
+    pub flat_rings: bool,
 }
 
 impl Default for Framework {
@@ -269,6 +276,8 @@ impl Default for Framework {
             shared_nodes: 1.0,
             sums_in_products: true,
             local_scales: false,
+            buckets: true,
+            flat_rings: false,
         }
     }
 }
