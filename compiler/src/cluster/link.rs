@@ -39,7 +39,7 @@ pub(crate) struct Hop {
 
 impl Hop {
     /// Returns a level over which a ring takes a step for each rank but one.
-    pub fn new(ranks: usize, link: AlphaBeta) -> Self {
+    pub(crate) fn new(ranks: usize, link: AlphaBeta) -> Self {
         Self { ranks, steps: ranks - 1, link }
     }
 }

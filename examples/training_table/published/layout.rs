@@ -356,9 +356,7 @@ fn recompute(row: &Published, runs: Runs) -> Recompute {
         "none" => Recompute::None,
         "" => match runs {
             Runs::Megatron | Runs::LiBai => Recompute::Full,
-            Runs::Torch { .. } | Runs::MegatronCore | Runs::Evo | Runs::Nanotron => {
-                Recompute::None
-            }
+            Runs::Torch { .. } | Runs::MegatronCore | Runs::Evo | Runs::Nanotron => Recompute::None,
         },
         _ => Recompute::Selective,
     }

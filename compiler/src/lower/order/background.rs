@@ -15,7 +15,7 @@
 //! gradients. Both streams take their part of the one order of all communication, whose numbers ascend on each.
 //!
 //! What is made ahead takes memory, so one stream runs ahead of the other only so far ([`find_waits`]). A gather waits until
-//! computing is near its first reader. Computing waits for gradients that are scattered, as these free memory.
+//! computing is near its first reader: so near that it is there in time even if the longest other communication has just begun. Computing waits for gradients that are scattered, as these free memory.
 //!
 //! A rank on a processor has one stream. Its cores are busy with kernels, and a second thread would only add a hand-over
 //! of 10 us. There, collectives that scatter gradients of 4 MiB and more stand right behind what makes these
@@ -257,13 +257,22 @@ impl BlockActors<'_> {
         if self.ahead.is_short() {
             return self.latest_gates(clock, &readers);
         }
-        let longest = readers.iter().map(|&(gather, _)| self.tasks[gather].expected);
-        let longest = longest.fold(0.0, f64::max);
+        let own = readers.iter().map(|&(gather, _)| self.tasks[gather].expected);
+        let own = own.fold(0.0, f64::max);
+        // What may be under way when a gather could begin is not interrupted.
+        let under_way = own.max(self.longest_reduction());
         let gate = |reader: usize| {
-            let ahead = 2.0 * longest + self.longest_gap(clock, &readers, self.tasks[reader].phase);
+            let gap = self.longest_gap(clock, &readers, self.tasks[reader].phase);
+            let ahead = own + under_way + gap;
             Gate { reader, opens: clock.begins[reader] - ahead, behind: None }
         };
         readers.iter().map(|&(gather, reader)| (gather, gate(reader))).collect()
+    }
+
+    /// Returns the seconds of the longest communication of gradients.
+    fn longest_reduction(&self) -> f64 {
+        let all = self.tasks.iter().filter(|task| task.background == Some(Background::Gradient));
+        all.map(|task| task.expected).fold(0.0, f64::max)
     }
 
     /// Returns the longest time between two of these readers that follow each other in a phase. If the backward pass alone reads a few weights in
@@ -279,8 +288,7 @@ impl BlockActors<'_> {
     /// Returns the gates if memory is short. Each gather then begins as late as it may if all are to be there in time, one after the other. It begins
     /// sooner by the time of the longest other communication, which may be under way by then and is not interrupted.
     fn latest_gates(&self, clock: &BlockClock, readers: &[(usize, usize)]) -> Vec<(usize, Gate)> {
-        let others = self.tasks.iter().filter(|task| task.background == Some(Background::Gradient));
-        let longest = others.map(|task| task.expected).fold(0.0, f64::max);
+        let longest = self.longest_reduction();
         let mut order = readers.to_vec();
         order.sort_by_key(|&(gather, reader)| (reader, gather));
         let behind = match self.ahead {

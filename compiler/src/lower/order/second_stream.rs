@@ -276,6 +276,21 @@ mod tests {
     }
 
     #[test]
+    fn a_short_gather_does_not_wait_for_a_long_reduction() {
+        let tasks: [Given<'_>; 6] = [
+            ("first", 1.0, None, &[], &[0]),
+            ("reduce", 4.0, GRADIENT, &[0], &[1]),
+            ("second", 1.0, None, &[0], &[2]),
+            ("third", 1.0, None, &[2], &[3]),
+            ("gather", 0.5, GATHER, &[4], &[5]),
+            ("reader", 1.0, None, &[3, 5], &[6]),
+        ];
+        // It is read at 3 s. The reduction could begin at 1 s, and would end at 5.
+        let expected = ["gather", "first", "reduce", "second", "third", "reader"];
+        assert_eq!(reordered(graph(&tasks, &[4])), expected);
+    }
+
+    #[test]
     fn a_gather_begins_no_sooner_than_it_must() {
         let tasks: [Given<'_>; 6] = [
             ("long", 9.0, None, &[], &[0]),
