@@ -47,7 +47,7 @@ struct Args {
     /// The machines: a preset or a TOML file; default what the rows say
     #[arg(long)]
     cluster: Option<String>,
-    /// What runs the steps: graphc, torch-eager, torch-compile, internevo, megatron or megatron-core; default megatron for its rows, torch-eager for those of FSDP, of published trainings what each ran on
+    /// What runs the steps: graphc, torch-eager, torch-compile, internevo, megatron, megatron-core or megatron-core-2025; default megatron for its rows, torch-eager for those of FSDP, of published trainings what each ran on
     #[arg(long)]
     framework: Option<String>,
     /// Of published trainings: a folder for the plan of each row, which `graphc simulate` and `graphc inspect` read

@@ -85,6 +85,8 @@ struct FileFramework {
     local_scales: Option<bool>,
     buckets: Option<bool>,
     flat_rings: Option<bool>,
+    expert_dispatch: Option<f64>,
+    waits_for_counts: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -261,7 +263,7 @@ fn check_convolution(shares: ConvolutionShares) -> Result<ConvolutionShares, Clu
 }
 
 fn read_framework(file: FileFramework) -> Result<Framework, ClusterError> {
-    const NAMES: &str = "write the name of a profile: graphc, torch-eager, torch-compile, internevo, megatron or megatron-core";
+    const NAMES: &str = "write the name of a profile: graphc, torch-eager, torch-compile, internevo, megatron, megatron-core or megatron-core-2025";
     let Some(known) = profile(&file.name) else {
         return Err(field_error("framework.name", format!("\"{}\"", file.name), NAMES));
     };
@@ -272,6 +274,7 @@ fn read_framework(file: FileFramework) -> Result<Framework, ClusterError> {
     }
     let name = |part: &str| format!("framework.{part}");
     let dispatch = file.dispatch.unwrap_or(known.dispatch);
+    let of_expert = file.expert_dispatch.unwrap_or(known.expert_dispatch);
     let traffic = file.elementwise_traffic.unwrap_or(known.elementwise_traffic);
     let shared = file.shared_nodes.unwrap_or(known.shared_nodes);
     let interference = file.interference.unwrap_or(known.interference);
@@ -295,6 +298,8 @@ fn read_framework(file: FileFramework) -> Result<Framework, ClusterError> {
         local_scales: file.local_scales.unwrap_or(known.local_scales),
         buckets: file.buckets.unwrap_or(known.buckets),
         flat_rings: file.flat_rings.unwrap_or(known.flat_rings),
+        expert_dispatch: not_negative(name("expert_dispatch"), of_expert)?,
+        waits_for_counts: file.waits_for_counts.unwrap_or(known.waits_for_counts),
     })
 }
 
@@ -462,6 +467,7 @@ mod tests {
                 "`device.matmul_efficiency_of.f33` is no element type",
             ),
             ("\"megatron\"", "\"abacus\"", "`framework.name` is \"abacus\""),
+            ("dispatch = 2e-5", "expert_dispatch = -1", "`framework.expert_dispatch` is -1"),
             ("dispatch = 2e-5", "interference = 1.5", "is 1.5: write a share"),
             ("dispatch = 2e-5", "reduced_under_products = 1.0", "is 1: write a share"),
             ("dispatch = 2e-5", "shared_nodes = 0.0", "`framework.shared_nodes` is 0"),

@@ -182,7 +182,7 @@ impl<'a> Engine<'a> {
             let known = Known::from_program(program).filter(|_| quick);
             let cuts = known.as_ref().map(|known| pace::find_cuts(program, known));
             // A host that takes its time leaves gaps between kernels.
-            let dense = quick && (known.is_none() || plan.cluster.dispatch_seconds() == 0.0);
+            let dense = quick && (known.is_none() || plan.cluster.host_keeps_up());
             let stream = |(index, stream): (usize, &graphc_plan::Stream)| {
                 let cuts = match &cuts {
                     _ if !dense => Cuts::Actions,
@@ -396,7 +396,7 @@ impl<'a> Engine<'a> {
         let stream = &mut state.streams[stream];
         let leg = &stream.legs[item.block as usize][stream.leg];
         if !std::mem::replace(&mut stream.worked, true) {
-            stream.clock = leg.work.clock_after(stream.clock, self.plan.cluster.dispatch_seconds());
+            stream.clock = leg.work.clock_after(stream.clock);
             if action.step == 0 {
                 state.spent.compute += leg.work.compute;
                 state.spent.communication += leg.work.communication;

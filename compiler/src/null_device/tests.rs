@@ -3,9 +3,9 @@
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
 use graphc_ir::types::DType;
-use graphc_nn::{Gpt, GptConfig, Module};
+use graphc_nn::{Gpt, GptConfig, MixtureConfig, MixtureFeedForward, Module, Routing};
 use graphc_plan::{
-    Action, AdamOptions, Cluster, CompileOptions, Loss, Optimizer, Plan, Schedule, Strategy,
+    Action, AdamOptions, Cluster, CompileOptions, Loss, Optimizer, Pin, Plan, Schedule, Strategy,
 };
 
 use super::classes::Classes;
@@ -105,6 +105,52 @@ fn classes_see_the_times_of_every_rank() {
         }
     }
     assert!(fewer > 80, "most of 112 plans have fewer classes than ranks: {fewer}");
+}
+
+/// A layer of 8 experts, apart on the ranks of a mesh.
+fn experts(mesh: &[usize], cluster: &Cluster) -> Plan {
+    let g = GraphBuilder::new("experts");
+    let x = g.input("x", DType::F32, [16, 32, 64]);
+    let (width, hidden, experts, chosen, blocks) = (64, 128, 8, 2, 2);
+    let (routing, capacity) = (Routing::Softmax, None);
+    let sizes = MixtureConfig { width, hidden, experts, chosen, routing, blocks, capacity };
+    g.output("y", &MixtureFeedForward::new(&g, "mixture", &sizes).forward(&x));
+    let pin = |pattern: &str, sbp: &str| Pin {
+        pattern: pattern.into(),
+        sbp: sbp.parse().expect("an SBP"),
+    };
+    let names = ["mixture.gate.weight", "mixture.up.weight", "mixture.down.weight"];
+    let pins = names.map(|name| pin(name, "S(0)"));
+    let options = CompileOptions {
+        loss: Some(Loss::Sum),
+        pins: if mesh == [1] { Vec::new() } else { pins.to_vec() },
+        ..options(mesh, 1, 2)
+    };
+    compile(g.finish().expect("fits"), &options, cluster, None).expect("compiles").plan.into_plan()
+}
+
+/// Of an expert there are three products forward, three that are gradients of matrices, and one that is the gradient of what is inside, as the input has
+/// none; and two microbatches.
+#[test]
+fn a_host_takes_its_time_for_each_expert() {
+    const EACH: f64 = 1e-3;
+    for mesh in [&[1][..], &[2]] {
+        let step = |of_each: f64, waits: bool| {
+            let mut cluster = small_nodes();
+            cluster.framework.expert_dispatch = of_each;
+            cluster.framework.waits_for_counts = waits;
+            let plan = experts(mesh, &cluster);
+            let quick = simulate(&plan).expect("runs");
+            let case = format!("{mesh:?}, {of_each}, {waits}");
+            assert_alike(&quick, &simulate_every_rank(&plan).expect("runs"), &case);
+            quick.step_seconds
+        };
+        let own = 8 / mesh[0];
+        let host = (own * 7 * 2) as f64 * EACH;
+        let (free, bound, waiting) = (step(0.0, false), step(EACH, false), step(EACH, true));
+        assert!((host..host + free).contains(&bound), "{host}, {free}, {bound}");
+        assert!(bound < waiting && waiting < host + free, "{bound}, {waiting}, {host}, {free}");
+    }
 }
 
 /// Ranks of one program that meet over slower links are in another class than the rest. (Their kernels cannot differ in speed, because they run the

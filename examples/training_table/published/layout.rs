@@ -25,6 +25,10 @@ pub struct Said {
     pub left_out: Vec<&'static str>,
 }
 
+/// The release of Megatron-Bridge since which the rows of experts are no longer bound by the host, year, month and patch. It was found with the rows in view:
+/// of 26.02.01 and 26.04 some are, of 26.04.01 none is. Rows that state no release are older.
+const EXPERTS_IN_GRAPHS: [u32; 3] = [26, 4, 1];
+
 /// The generation of a framework.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Runs {
@@ -70,8 +74,9 @@ impl Runs {
     }
 
     /// The profile of `graphc_compiler::cluster::framework`.
-    fn profile(self) -> &'static str {
+    fn profile(self, row: &Published) -> &'static str {
         match self {
+            Self::MegatronCore if row.release() < Some(EXPERTS_IN_GRAPHS) => "megatron-core-2025",
             Self::Torch { compiled: true } => "torch-compile",
             Self::Torch { compiled: false } | Self::Nanotron => "torch-eager",
             Self::Evo => "internevo",
@@ -208,7 +213,7 @@ fn one(
         },
         ..CompileOptions::default()
     };
-    Ok(Some(Said { model, options, profile: runs.profile(), left_out: left_out.to_vec() }))
+    Ok(Some(Said { model, options, profile: runs.profile(row), left_out: left_out.to_vec() }))
 }
 
 fn strategy(runs: Runs, sharding: Sharding, tensor: bool) -> Strategy {

@@ -75,6 +75,14 @@ impl Published {
         self.stated_data != self.data
     }
 
+    /// The release of the software that its source names at the end: year, month and patch, as in `26.04.01`.
+    pub fn release(&self) -> Option<[u32; 3]> {
+        let mut parts = self.source.split_whitespace().last()?.split('.').map(str::parse);
+        let (year, month) = (parts.next()?.ok()?, parts.next()?.ok()?);
+        let patch = parts.next().map_or(Ok(0), |patch| patch).ok()?;
+        Some([year, month, patch])
+    }
+
     /// Whether its source, model or framework has a word.
     pub fn names(&self, word: &str) -> bool {
         [&self.source, &self.model, &self.framework].iter().any(|name| name.contains(word))

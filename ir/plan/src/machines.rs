@@ -33,6 +33,12 @@ impl Cluster {
         self.device.dispatch.max(self.framework.dispatch)
     }
 
+    /// Returns whether the host takes no time for any kernel, and waits for none.
+    pub fn host_keeps_up(&self) -> bool {
+        let Framework { expert_dispatch, waits_for_counts, .. } = self.framework;
+        self.dispatch_seconds() == 0.0 && expert_dispatch == 0.0 && !waits_for_counts
+    }
+
     /// Returns whether communication that nothing waits for at once runs beside kernels.
     pub fn overlaps(&self) -> bool {
         self.device.overlap && self.framework.overlap
@@ -261,6 +267,12 @@ pub struct Framework {
     /// node share the tensor first, and as many rings as a node has ranks join the nodes at once.
     #[serde(default, skip_serializing_if = "is_no")]
     pub flat_rings: bool,
+    /// The seconds that its host needs besides for each expert of a product of experts: 0 where one kernel takes all of them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub expert_dispatch: f64,
+    /// Whether its host waits until tokens stand at the places of their experts, as it must know how many each expert has.
+    #[serde(default, skip_serializing_if = "is_no")]
+    pub waits_for_counts: bool,
 }
 
 impl Default for Framework {
@@ -278,6 +290,8 @@ impl Default for Framework {
             local_scales: false,
             buckets: true,
             flat_rings: false,
+            expert_dispatch: 0.0,
+            waits_for_counts: false,
         }
     }
 }

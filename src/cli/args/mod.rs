@@ -200,7 +200,7 @@ pub(crate) struct SimulateArgs {
     /// Judge the plan on these machines: a preset or a TOML file; default those that it was compiled for
     #[arg(long, value_name = "NAME|FILE")]
     pub cluster: Option<String>,
-    /// Judge the plan as this framework would run it: graphc, torch-eager, torch-compile, internevo, megatron or megatron-core
+    /// Judge the plan as this framework would run it: graphc, torch-eager, torch-compile, internevo, megatron, megatron-core or megatron-core-2025
     #[arg(long, value_parser = parse_framework)]
     pub framework: Option<Framework>,
     /// Write a trace (Chrome's JSON, which Perfetto reads): a process for each kind of rank, a thread for each stream
@@ -309,7 +309,7 @@ pub(crate) struct SharedArgs {
     /// The machines: a preset (`graphc clusters` lists them) or a TOML file; default cpu
     #[arg(long, value_name = "NAME|FILE.toml")]
     pub cluster: Option<String>,
-    /// What predicted times are of: graphc, torch-eager, torch-compile, internevo, megatron or megatron-core; default what the cluster file says, else graphc
+    /// What predicted times are of: graphc, torch-eager, torch-compile, internevo, megatron, megatron-core or megatron-core-2025; default what the cluster file says, else graphc
     #[arg(long, value_parser = parse_framework)]
     pub framework: Option<Framework>,
     /// All ranks of the job, row-major: 4 or 2x4; default 1, or WORLD_SIZE under launch
