@@ -16,7 +16,7 @@ use graphc_ir::ops::Init;
 use graphc_ir::sbp::NdSbp;
 use graphc_ir::types::DType;
 use graphc_nn::{Embedding, Gpt, GptConfig, Linear, Module, RmsNorm, TransformerBlock};
-use graphc_plan::{BoxingKind, CompileOptions, Loss, Pin, Recompute, Strategy};
+use graphc_plan::{Action, BoxingKind, CompileOptions, Loss, Pin, Recompute, Strategy};
 
 fn options(mesh: &[usize], stages: usize, microbatches: usize) -> CompileOptions {
     CompileOptions { strategy: Strategy::Megatron, ..trained::options(mesh, stages, microbatches) }
@@ -210,6 +210,37 @@ fn sequences_are_split_between_products_and_weights_stay_where_they_are() {
             apart[&BoxingKind::AllReduce] < whole[&BoxingKind::AllReduce],
             "{apart:?} {whole:?}"
         );
+    }
+}
+
+/// Each rank keeps and adds up its part of the residual stream alone, and what it sends is of the products' type.
+#[test]
+fn the_residual_stream_is_split_along_the_sequence() {
+    for precision in [None, Some(DType::BF16)] {
+        let strategy = Strategy::MegatronSp;
+        let options = CompileOptions { strategy, precision, ..options(&[2], 1, 1) };
+        let compiled = compiled(llama(4, 4), &options);
+        let graph = compiled.decisions.graph();
+        let readers = graph.list_consumers();
+        // Gradients of several products of one input are added up before they are reduced. Nothing else is.
+        for ((_, node), sharding) in graph.iter().zip(&compiled.sharding.nodes) {
+            let mut read = node.operands.iter().filter(|value| readers[value.index()].len() > 1);
+            let adds = node.op.name() == "binary" && sharding.results[0].to_string() == "P(sum)";
+            assert!(!adds || read.next().is_none(), "{:?}", node.operands);
+        }
+        let plan = &compiled.plan;
+        let dtypes = plan.programs[0].actors.iter().filter_map(|actor| match actor.action {
+            Action::Collective { kind: BoxingKind::ReduceScatter, .. } => {
+                let register = &plan.programs[0].registers[actor.inputs[0].index()];
+                Some(plan.layouts[register.layout.index()].dtype)
+            }
+            _ => None,
+        });
+        let wanted = precision.unwrap_or(DType::F32);
+        let dtypes: Vec<DType> = dtypes.collect();
+        let others = dtypes.iter().filter(|&&dtype| dtype != wanted).count();
+        // The table of tokens is of f32.
+        assert!(dtypes.len() >= 8 && others <= 1, "{dtypes:?}");
     }
 }
 

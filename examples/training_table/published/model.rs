@@ -318,7 +318,7 @@ impl Parts<'_> {
         let dtype = if mixed { DType::F32 } else { half };
         let mut weight = self.g.variable(name, dtype, shape, init);
         if let Shards::Over { axes, split, tensor, weights } = shards {
-            let sbp = lies(*axes, split, *tensor, cut);
+            let sbp = lies(*axes, split, *tensor, cut, shape.len());
             self.note_states(name, &sbp);
             if *weights {
                 weight = weight.pin(sbp);
@@ -329,9 +329,9 @@ impl Parts<'_> {
 }
 
 /// The layout of a weight in shards. Ranks that share it split the dim that tensor parallelism leaves whole, so that each one's shard is of the part that it
-/// multiplies with.
-fn lies(axes: usize, split: &[usize], tensor: bool, cut: Cut) -> NdSbp {
-    let shared = if tensor && cut == Cut::Rows { 1 } else { 0 };
+/// multiplies with. A bias has one dim for both.
+fn lies(axes: usize, split: &[usize], tensor: bool, cut: Cut, dims: usize) -> NdSbp {
+    let shared = if tensor && cut == Cut::Rows && dims > 1 { 1 } else { 0 };
     let of_axis = |axis: usize| match cut {
         _ if split.contains(&axis) => Sbp::Split(shared),
         Cut::Columns if tensor && axis + 1 == axes => Sbp::Split(1),

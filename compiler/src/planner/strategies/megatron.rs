@@ -12,7 +12,7 @@
 //! - Attention, a product of activations with two batch dims, is split along heads. Heads that the axis does not
 //!   divide are an error.
 //! - Partial sums are reduced as soon as something other than their own sum reads them, and to the whole: never in
-//!   parts.
+//!   parts. A sum of several stays one where nothing else reads its summands, as the gradients of three products of one input.
 //! - What comes from another stage is taken as it lies there, over all axes. So a weight that two stages read, as a
 //!   tied embedding, is sent once a step and its gradients are added once a step, and samples stay where they are.
 //! - Everything else takes its operands as they are, as [`super`] has it.
@@ -30,6 +30,7 @@ use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Movement, Op};
 use graphc_ir::rule::{Choice, FactorKind, Rule};
 use graphc_ir::sbp::{NdSbp, Sbp};
+use graphc_ir::types::TensorType;
 
 mod heads;
 
@@ -61,6 +62,7 @@ pub(super) fn assign_megatron(
         sequences,
         chosen: vec![None; nodes],
         fed: vec![false; nodes],
+        readers: graph.list_consumers(),
         of_weights: vec![false; nodes],
         rounding: quantizing_nodes(graph),
         experts: PinnedExperts::of_problem(problem),
@@ -83,6 +85,8 @@ struct Splitter<'p, 'a> {
     chosen: Vec<Option<usize>>,
     /// Whether a node depends on an input.
     fed: Vec<bool>,
+    /// The nodes that read each value.
+    readers: Vec<Vec<NodeId>>,
     /// Whether a node is a variable, or made from one variable by moves, casts or maps.
     of_weights: Vec<bool>,
     /// Whether a node leads from a tensor to its numbers of 8 bits.
@@ -479,17 +483,23 @@ impl Splitter<'_, '_> {
         }
     }
 
-    /// Whether a candidate takes only partial sums, of no more elements than it makes. A sum of fewer elements would be reduced in addition to what
-    /// the others read.
+    /// Whether a candidate takes only partial sums that no other node reads, of no more elements than it makes. A sum of fewer elements would be reduced
+    /// in addition to what the others read. One that has other readers is reduced for these, as the residual stream is for the next norm, and
+    /// would be added up whole on each rank; and before a cast to a wider type a sum moves fewer bytes.
     fn takes_partial_sums(&self, id: NodeId, candidate: &Candidate) -> bool {
         let graph = self.problem.decisions.graph();
-        let elements =
-            |values: &[ValueId]| values.iter().map(|&value| graph.value(value).ty.elements()).max();
+        let most = |values: &[ValueId], size: fn(&TensorType) -> usize| {
+            values.iter().map(|&value| size(&graph.value(value).ty)).max()
+        };
         let axis = self.model_axis(id);
         let partial = |&taken: &SbpId| self.problem.layouts.sbp(taken).0[axis].is_partial();
         let node = graph.node(id);
+        let [operands, results] = [&node.operands, &node.results];
+        let mut readers = operands.iter().map(|value| &self.readers[value.index()]);
         candidate.operands.iter().all(partial)
-            && elements(&node.operands) <= elements(&node.results)
+            && readers.all(|readers| readers.iter().all(|&reader| reader == id))
+            && most(operands, TensorType::elements) <= most(results, TensorType::elements)
+            && most(operands, |ty| ty.dtype.size()) >= most(results, |ty| ty.dtype.size())
     }
 
     /// Whether an operand depends on an input.
