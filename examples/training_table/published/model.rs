@@ -205,7 +205,7 @@ impl Parts<'_> {
         let (experts, others): (Vec<Tensor>, Vec<Tensor>) =
             block.parameters().into_iter().partition(|weight| weight.shape().len() == 3);
         if let Shards::Over { axes, split, tensor, weights } = shards {
-            let sbp = lies(*axes, split, *tensor, Cut::Whole);
+            let sbp = lies(*axes, split, *tensor, Cut::Whole, 2);
             if *weights {
                 others.into_iter().for_each(|weight| _ = weight.pin(sbp.clone()));
             }
