@@ -118,6 +118,7 @@ fn optimizers() -> Vec<CompileOptions> {
         Optimizer::nadam(0.02),
         Optimizer::radam(0.02),
         Optimizer::lion(0.002),
+        Optimizer::adafactor(0.02),
         Optimizer::Composed(ComposedOptions::damped(0.1, 0.9, 0.4)),
         Optimizer::Composed(ComposedOptions::amsgrad(0.02)),
     ];

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import warnings
 from collections.abc import Callable
 
@@ -41,9 +42,20 @@ def warns(x: Tensor) -> Tensor:
     return x.square().mean()
 
 
-@pytest.mark.parametrize("function", [takes_edges_without_loops, leaves_no_layer_out, has_constants_of_an_old_kind, warns])
+def leaves_no_layer_out_by_python(x: Tensor) -> Tensor:
+    probability = random.uniform(0, 1)
+    return x.mean() if probability < 0.0 or random.random() > 1.0 else x.square().mean()
+
+
+@pytest.mark.parametrize(
+    "function", [takes_edges_without_loops, leaves_no_layer_out, leaves_no_layer_out_by_python, has_constants_of_an_old_kind, warns]
+)
 def test_losses_are_those_of_pytorch(function: Callable[[Tensor], Tensor]) -> None:
     check_losses(begun(function))
+
+
+def leaves_layers_out_by_python(x: Tensor) -> Tensor:
+    return x.mean() if random.uniform(0, 1) < 0.1 else x.square().mean()
 
 
 def leaves_layers_out(x: Tensor) -> Tensor:
@@ -62,6 +74,9 @@ def test_branches_that_do_more_than_warn_are_refused() -> None:
 
 
 def test_branches_that_random_numbers_decide_are_refused() -> None:
+    refuse(
+        begun(leaves_layers_out_by_python), "the model draws random numbers by `random` or numpy, and they would be the same at each step"
+    )
     refuse(begun(leaves_layers_out), r"the model branches on a random number.*: set that probability \(`layerdrop`\) to 0")
 
 

@@ -183,6 +183,22 @@ def puts_rows_back(x: Tensor) -> Tensor:
     return (found.square() + x).mean()
 
 
+def computes_along_rows(x: Tensor) -> Tensor:
+    """What is taken along the other dims of rows: the greatest of each, shares, and a number by its place."""
+    mask, found = x[:, 1] > 0, torch.zeros(len(x))
+    rows = x[mask]
+    best, place = rows.max(1)
+    found[mask] = best + rows.softmax(dim=-1).gather(1, place.unsqueeze(1)).squeeze(1) * rows.norm(dim=1) + rows.mean(1)
+    return found.tanh().mean() + x.tanh().mean()
+
+
+def fills_places_along_a_dim(x: Tensor) -> Tensor:
+    places = torch.nonzero(x.detach()[:, 0] > 0)
+    found = x.tanh().index_fill(0, places.squeeze(), 0.5)
+    found.index_fill_(1, torch.nonzero(x.detach()[0] > 0).squeeze(1).view(-1), 0.25)
+    return found.square().mean()
+
+
 def fills_rows_with_a_row(x: Tensor) -> Tensor:
     found = x.clone()
     found[x.detach()[:, 0] > 0] = x.sin()[0]
@@ -204,7 +220,16 @@ def has_normal_likelihoods(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    "function", [has_normal_likelihoods, takes_what_a_known_mask_holds, puts_rows_back, fills_rows_with_a_row, puts_rows_back_in_rounds]
+    "function",
+    [
+        has_normal_likelihoods,
+        takes_what_a_known_mask_holds,
+        puts_rows_back,
+        computes_along_rows,
+        fills_places_along_a_dim,
+        fills_rows_with_a_row,
+        puts_rows_back_in_rounds,
+    ],
 )
 def test_what_a_condition_selects_goes_back_to_its_places(function: Callable[[Tensor], Tensor]) -> None:
     check_losses(begun(function))

@@ -38,6 +38,42 @@ class Lion(torch.optim.Optimizer):
                 mean.lerp_(parameter.grad, 1 - second)
 
 
+class FixedAdafactor(torch.optim.Optimizer):
+    """Adafactor as transformers has it with ``relative_step=False``."""
+
+    def __init__(self, params: Any, **options: Any) -> None:
+        usual = {"eps": (1e-30, 1e-3), "clip_threshold": 1.0, "decay_rate": -0.8, "beta1": None, "weight_decay": 0.0}
+        super().__init__(params, {**usual, "scale_parameter": True, "relative_step": False, "warmup_init": False, **options})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group, parameter in [(each, parameter) for each in self.param_groups for parameter in each["params"]]:
+            state, size = self.state[parameter], rms(parameter)
+            state["step"] = int(state.get("step", 0)) + 1
+            rate = group["lr"] * (max(group["eps"][1], size) if group["scale_parameter"] else 1.0)
+            square, share = parameter.grad**2 + group["eps"][0], state["step"] ** group["decay_rate"]
+            means = {"exp_avg_sq": square}
+            if parameter.dim() > 1:
+                means = {"exp_avg_sq_row": square.mean(-1), "exp_avg_sq_col": square.mean(-2)}
+            for name, mean in means.items():
+                state.setdefault(name, torch.zeros_like(mean)).lerp_(mean, share)
+            if parameter.dim() > 1:
+                row, column = state["exp_avg_sq_row"], state["exp_avg_sq_col"]
+                moment = (row / row.mean(-1, keepdim=True)).unsqueeze(-1) * column.unsqueeze(-2)
+            else:
+                moment = state["exp_avg_sq"]
+            update = parameter.grad * moment.rsqrt()
+            update /= max(1.0, rms(update) / group["clip_threshold"])
+            parameter.mul_(1.0 - rate * group["weight_decay"]).add_(update, alpha=-rate)
+
+
+FixedAdafactor.__name__ = "Adafactor"
+
+
+def rms(x: Tensor) -> float:
+    return float(x.norm()) / math.sqrt(x.numel())
+
+
 def network() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.LayerNorm(12), nn.Linear(12, 3))
@@ -84,15 +120,18 @@ KINDS: dict[str, Make] = {
     "nadam": lambda p: torch.optim.NAdam(p, lr=0.02, weight_decay=0.01, decoupled_weight_decay=True),
     "radam": lambda p: torch.optim.RAdam(p, lr=0.02, weight_decay=0.01),
     "lion": lambda p: Lion(p, lr=0.01, weight_decay=0.1),
+    "adafactor": lambda p: torch.optim.Adafactor(p, lr=0.6, weight_decay=0.1),
+    "adafactor-fixed": lambda p: FixedAdafactor(p, lr=0.1, weight_decay=0.1),
+    "adafactor-unscaled": lambda p: FixedAdafactor(p, lr=0.02, weight_decay=0.1, scale_parameter=False, clip_threshold=0.5),
     "maximize": lambda p: torch.optim.AdamW(p, lr=0.001, maximize=True),
 }
 
 
-GO_ON = ("dampening", "amsgrad", "adagrad", "nadam")
+GO_ON = ("dampening", "amsgrad", "adagrad", "nadam", "adafactor", "adafactor-fixed")
 """Those of which states are passed on: they have all kinds of states."""
 
 
-SLOW = ("amsgrad-decoupled", "adadelta", "adamax")
+SLOW = ("amsgrad-decoupled", "adadelta", "adamax", "adafactor-unscaled")
 """Those whose parts others have too."""
 
 
@@ -144,21 +183,31 @@ def test_updates_in_blocks_and_averages_of_chains_have_the_same_bits(name: str, 
         assert all(torch.equal(a, b) for a, b in zip(usual, found, strict=True))
 
 
-@pytest.mark.parametrize(("mesh", "strategy"), [((2,), "zero1"), pytest.param((2, 2), "auto", marks=pytest.mark.slow)])
-def test_ranks_train_alike(mesh: tuple[int, ...], strategy: str) -> None:
+@pytest.mark.parametrize(
+    ("mesh", "strategy", "kind"),
+    [
+        ((2,), "zero1", "nadam"),
+        pytest.param((2, 2), "auto", "nadam", marks=pytest.mark.slow),
+        ((2,), "zero3", "adafactor"),
+        ((2, 2), "auto", "adafactor"),
+        *(pytest.param((2,), strategy, "adafactor", marks=pytest.mark.slow) for strategy in ("data", "zero1", "zero2")),
+        pytest.param((2, 2), "megatron", "adafactor-fixed", marks=pytest.mark.slow),
+    ],
+)
+def test_ranks_train_alike(mesh: tuple[int, ...], strategy: str, kind: str) -> None:
     world = math.prod(mesh)
 
     def on_rank(rank: int) -> list[float]:
         model, count = network(), 8 // world
-        rows = [(x[rank * count :][:count], y[rank * count :][:count]) for x, y in batches(5)]
-        optimizer = KINDS["nadam"](model.parameters())
+        rows = [(x[rank * count :][:count], y[rank * count :][:count]) for x, y in batches(10)]
+        optimizer = KINDS[kind](model.parameters())
         parallel = graphc.parallelize(model, rows[0], loss=loss_of, optimizer=optimizer, mesh=mesh, strategy=strategy, max_norm=0.5)
         return steps(parallel, rows)
 
     model = network()
-    optimizer = KINDS["nadam"](model.parameters())
+    optimizer = KINDS[kind](model.parameters())
     hook = optimizer.register_step_pre_hook(lambda *_: nn.utils.clip_grad_norm_(model.parameters(), 0.5) and None)
-    expected = by_hand(model, optimizer, batches(5))
+    expected = by_hand(model, optimizer, batches(10))
     hook.remove()
     for found in run(world, on_rank):
         assert found == pytest.approx(expected, abs=1e-5)
@@ -222,5 +271,9 @@ def test_what_no_plan_has_is_refused() -> None:
     lion.param_groups[0]["caution"] = True
     with pytest.raises(graphc.Error, match="graphc has no optimizer with caution: leave it out"):
         planned(model, lion)
+    with pytest.raises(graphc.Error, match="rate that is given alone: say lr and relative_step=False"):
+        planned(model, FixedAdafactor(model.parameters(), lr=None, relative_step=True))
+    with pytest.raises(graphc.Error, match="no Adafactor with beta1"):
+        planned(model, FixedAdafactor(model.parameters(), lr=0.1, beta1=0.9))
     with pytest.raises(graphc.Error, match=r"takes no optimizer ASGD: use torch\.optim's SGD, RMSprop, .* or Muon, or Lion"):
         planned(model, torch.optim.ASGD(model.parameters()))

@@ -238,6 +238,9 @@ fn check_optimizer(given: &Given<'_>, plan: &Plan, args: &SharedArgs) -> Result<
         ("--momentum-decay", args.momentum_decay),
         ("--lr-decay", args.lr_decay),
         ("--initial-accumulator", args.initial_accumulator),
+        ("--decay-exponent", args.decay_exponent),
+        ("--least-scale", args.least_scale),
+        ("--clip-step", args.clip_step),
     ];
     let own = plan.options.optimizer;
     if let Some(optimizer) = args.optimizer
@@ -262,7 +265,13 @@ fn check_optimizer(given: &Given<'_>, plan: &Plan, args: &SharedArgs) -> Result<
     };
     let nesterov = matches!(own, Some(Optimizer::Sgd { nesterov: true, .. }));
     let amsgrad = composed.is_some_and(|of| matches!(of.rule, StepRule::Amsgrad { .. }));
+    let adafactor = composed.and_then(|of| match of.rule {
+        StepRule::Adafactor(of) => Some(of),
+        _ => None,
+    });
     let flags = [
+        ("--fixed-rate", args.fixed_rate, adafactor.is_some_and(|of| of.fixed_rate)),
+        ("--unscaled", args.unscaled, adafactor.is_some_and(|of| of.unscaled)),
         ("--nesterov", args.nesterov, nesterov),
         ("--centered", args.centered, centered),
         ("--amsgrad", args.amsgrad, amsgrad),
@@ -388,6 +397,7 @@ fn optimizer_name(optimizer: Optimizer) -> OptimizerName {
             StepRule::Nadam { .. } => OptimizerName::Nadam,
             StepRule::Radam { .. } => OptimizerName::Radam,
             StepRule::Lion { .. } => OptimizerName::Lion,
+            StepRule::Adafactor(_) => OptimizerName::Adafactor,
         },
     }
 }

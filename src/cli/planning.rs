@@ -59,7 +59,7 @@ pub(super) fn plan_model(
     if training {
         ensure!(
             args.optimizer.is_some(),
-            "training needs --optimizer sgd, adam, adamw, lamb, rmsprop, muon, adagrad, adadelta, adamax, nadam, radam or lion"
+            "training needs --optimizer sgd, adam, adamw, lamb, rmsprop, muon, adagrad, adadelta, adamax, nadam, radam, lion or adafactor"
         );
     }
     if let (Some(optimizer), None) = (args.optimizer, args.lr) {

@@ -213,6 +213,7 @@ fn every_mesh_trains_alike_and_twice_the_same() {
         with("muon").into_iter().find(|case| has(case, "clip_norm")),
         with("composed").into_iter().find(|case| has(case, "groups")),
         with("composed").into_iter().find(|case| has(case, "maximize")),
+        with("composed").into_iter().rfind(|case| has(case, "groups")),
         with("sgd").into_iter().find(|case| has(case, "clip_norm") && has(case, "clip_value")),
         with("adamw").into_iter().find(|case| has(case, "lr_schedule")),
         with("sgd").into_iter().find(|case| has(case, "label_smoothing")),

@@ -22,6 +22,7 @@ pub(super) fn counts_updates(rule: StepRule) -> bool {
         StepRule::Lion { .. } | StepRule::Adadelta { .. } => false,
         StepRule::Adagrad { lr_decay, .. } => lr_decay != 0.0,
         StepRule::Damped { .. }
+        | StepRule::Adafactor(_)
         | StepRule::Amsgrad { .. }
         | StepRule::Adamax { .. }
         | StepRule::Nadam { .. }
@@ -48,6 +49,12 @@ pub(super) fn append_composed(
         let decay = ops.scale(variable, coupled)?;
         gradient = ops.add(gradient, decay)?;
     }
+    if let StepRule::Adafactor(of) = options.rule {
+        let direction = ops.adafactor(gradient, &of, decoupled)?;
+        let limit = ops.limit_of_rate(&of)?;
+        let apart = if of.fixed_rate { 0.0 } else { decoupled };
+        return ops.limited_step((direction, limit), lr, apart);
+    }
     let direction = ops.direction(options.rule, gradient)?;
     ops.step(direction, lr, decoupled)
 }
@@ -67,6 +74,7 @@ impl Ops<'_> {
             }
             StepRule::Radam { beta1, beta2, eps } => self.radam(gradient, [beta1, beta2], eps),
             StepRule::Lion { beta1, beta2 } => self.lion(gradient, [beta1, beta2]),
+            StepRule::Adafactor(_) => unreachable!("its step is made elsewhere"),
         }
     }
 

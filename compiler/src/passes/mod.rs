@@ -9,6 +9,7 @@ use graphc_ir::ids::ValueId;
 
 use error::PassError;
 
+mod adafactor;
 mod append;
 pub mod attention;
 pub mod autocast;

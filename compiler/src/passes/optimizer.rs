@@ -13,7 +13,7 @@ use graphc_ir::op::{Op, OpError};
 use graphc_ir::ops::{AdamUpdate, LambDirection, LambUpdate, RmspropUpdate, SgdUpdate, SquareSum};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
-use graphc_plan::{AdamOptions, CompileOptions, Optimizer, RmspropOptions, TensorKind};
+use graphc_plan::{AdamOptions, CompileOptions, Optimizer, RmspropOptions, StepRule, TensorKind};
 
 use super::append::{Scalars, push_node, push_state, push_value};
 use super::clipping::{GRAD_NORM, clip_norm};
@@ -97,6 +97,9 @@ fn check_optimizer(optimizer: Optimizer) -> Result<(), PassError> {
             (numbers, vec![("momentum", of.momentum)])
         }
         Optimizer::Composed(of) => {
+            if let StepRule::Adafactor(of) = of.rule {
+                check_number("clip_step", Some(of.clip), "above 0", |value| value > 0.0)?;
+            }
             let own = of.rule.numbers();
             let (shares, numbers): (Vec<_>, Vec<_>) =
                 own.into_iter().partition(|&(_, _, is_share)| is_share);

@@ -138,7 +138,13 @@ impl Ops<'_> {
         self.state_of(kind, TensorType::new(DType::F32, []), initial)
     }
 
-    fn state_of(&mut self, kind: &str, ty: TensorType, initial: f64) -> Result<ValueId, OpError> {
+    /// A state of its own type.
+    pub(super) fn state_of(
+        &mut self,
+        kind: &str,
+        ty: TensorType,
+        initial: f64,
+    ) -> Result<ValueId, OpError> {
         let beside = self.beside();
         let name = format!("state.{kind}.{}", self.training.graph.display_name(self.variable));
         push_filled_state(self.training, name, ty, Init::Fill(Scalar(initial)), beside)
@@ -182,14 +188,26 @@ impl Ops<'_> {
         lr: LearningRate,
         decoupled_decay: f64,
     ) -> Result<(), OpError> {
+        self.limited_step((direction, None), lr, decoupled_decay)
+    }
+
+    /// The same step, but along the direction by a limit at most.
+    pub(super) fn limited_step(
+        &mut self,
+        (direction, limit): (ValueId, Option<ValueId>),
+        lr: LearningRate,
+        decoupled_decay: f64,
+    ) -> Result<(), OpError> {
         let made = match self.scalars.made {
             // SGD would take it as a factor of the step.
             Some(made) => Some(self.unary(UnaryFunction::Sign, made)?),
+            // A limit stands behind a factor.
+            None if limit.is_some() => Some(self.constant(1.0)?),
             None => None,
         };
         let weight_decay = Scalar(decoupled_decay);
         let update = Op::SgdUpdate(SgdUpdate { lr, weight_decay, ..SgdUpdate::default() });
-        let operands = [self.variable, direction].into_iter().chain(made).collect();
+        let operands = [self.variable, direction].into_iter().chain(made).chain(limit).collect();
         let beside = self.beside();
         push_node(self.training, update, operands, beside, &[TensorKind::Parameter])?;
         Ok(())

@@ -87,6 +87,25 @@ pub enum StepRule {
         /// Decay of the momentum.
         beta2: f64,
     },
+    /// Adafactor (Shazeer and Stern, arXiv 1804.04235).
+    Adafactor(AdafactorOptions),
+}
+
+/// Parameters of Adafactor: torch.optim's, or with `fixed_rate` those of transformers with `relative_step=False` and without `beta1`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AdafactorOptions {
+    /// Means of squares take a share of `n^-decay_exponent` of those of update n, counted from 1.
+    pub decay_exponent: f64,
+    /// The least root of a mean of squares; with `fixed_rate` what is added to squares.
+    pub eps: f64,
+    /// The least root mean square of a variable, by which its steps are scaled.
+    pub least_scale: f64,
+    /// The greatest root mean square of a step before it is scaled.
+    pub clip: f64,
+    /// Whether the rate has no limit, which is `1 / sqrt(n)` otherwise. Weights then decay by the scaled rate.
+    pub fixed_rate: bool,
+    /// Whether steps are not scaled by the root mean square of their variable.
+    pub unscaled: bool,
 }
 
 impl ComposedOptions {
@@ -132,6 +151,19 @@ impl ComposedOptions {
         Self { decoupled: true, ..Self::coupled(lr, rule) }
     }
 
+    /// Returns torch.optim.Adafactor's defaults for variables of `f32`, with this learning rate, which is usually 0.01.
+    pub fn adafactor(lr: f64) -> Self {
+        let rule = StepRule::Adafactor(AdafactorOptions {
+            decay_exponent: 0.8,
+            eps: f64::from(f32::EPSILON),
+            least_scale: 1e-3,
+            clip: 1.0,
+            fixed_rate: false,
+            unscaled: false,
+        });
+        Self { decoupled: true, ..Self::coupled(lr, rule) }
+    }
+
     fn coupled(lr: f64, rule: StepRule) -> Self {
         Self { rule, lr, weight_decay: 0.0, decoupled: false }
     }
@@ -162,6 +194,12 @@ impl StepRule {
                 with(with(moments(beta1, beta2), "eps", eps), "momentum_decay", momentum_decay)
             }
             Self::Lion { beta1, beta2 } => moments(beta1, beta2),
+            Self::Adafactor(of) => vec![
+                ("eps", of.eps, false),
+                ("decay_exponent", of.decay_exponent, false),
+                ("least_scale", of.least_scale, false),
+                ("clip_step", of.clip, false),
+            ],
         }
     }
 }

@@ -147,7 +147,7 @@ pub enum Optimizer {
     /// Muon (Jordan et al., kellerjordan.github.io/posts/muon) for matrices and batches of them, such as the weights of experts. Variables
     /// of other ranks are updated by AdamW with its defaults, at Muon's learning rate and weight decay.
     Muon(MuonOptions),
-    /// One whose step is composed of other ops: Adagrad, Adadelta, Adamax, NAdam, RAdam, Lion, Adam with `amsgrad`, SGD with `dampening`.
+    /// One whose step is composed of other ops: Adagrad, Adadelta, Adamax, NAdam, RAdam, Lion, Adafactor, Adam with `amsgrad`, SGD with `dampening`.
     Composed(ComposedOptions),
 }
 
@@ -210,6 +210,11 @@ impl Optimizer {
     /// Makes Lion with the defaults of its authors.
     pub fn lion(lr: f64) -> Self {
         Self::Composed(ComposedOptions::lion(lr))
+    }
+
+    /// Makes Adafactor with torch.optim.Adafactor's defaults, but for the learning rate, of which its is 0.01.
+    pub fn adafactor(lr: f64) -> Self {
+        Self::Composed(ComposedOptions::adafactor(lr))
     }
 
     /// Returns the learning rate that a schedule multiplies.

@@ -32,6 +32,7 @@ use crate::types::{DType, TensorType};
 
 /// (w, g) -> (w') or, with momentum, (w, g, m) -> (w', m'); with a factor of the gradient as a further operand (f32[]).
 /// g += weight_decay w; m' = momentum m + g; g = nesterov ? g + momentum m' : m'; w' = w - lr g.
+/// Without momentum a limit of the rate may stand behind the factor, (w, g, factor, limit): w' = w - lr weight_decay w - min(lr, limit) g.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SgdUpdate {
     /// Learning rate.
@@ -94,12 +95,15 @@ impl Operation for SgdUpdate {
     }
 
     fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        let expected = match self.has_momentum() {
-            true => "with momentum 3, or 4 with a factor of the gradient",
-            false => "without momentum 2, or 3 with a factor of the gradient",
-        };
         let count = self.count_tensors();
-        check_operand_count(self.name(), operands, count..=count + 1, expected)?;
+        let (most, expected) = match self.has_momentum() {
+            true => (count + 1, "with momentum 3, or 4 with a factor of the gradient"),
+            false => (
+                count + 2,
+                "without momentum 2, 3 with a factor of the gradient, or 4 with a limit of the rate too",
+            ),
+        };
+        check_operand_count(self.name(), operands, count..=most, expected)?;
         result_dtypes(self.name(), operands, count)
     }
 
@@ -119,7 +123,12 @@ impl Operation for SgdUpdate {
     ) -> Result<Vec<Array>, OpError> {
         let (tensors, scalars) = operands.split_at(self.count_tensors());
         let lr = self.lr.rate_at(cx.step);
+        let limit = scalars.get(1).map(|limit| limit.array.data[0]);
         let step = |values: &[f64]| {
+            if let Some(limit) = limit {
+                let [w, g] = [values[0], values[1]];
+                return vec![w - lr * self.weight_decay.0 * w - lr.min(limit) * g];
+            }
             let (w, m) = self.update_element(
                 lr,
                 values[0],
@@ -387,6 +396,23 @@ mod tests {
         check_scaled(adam.clone(), &states, &[0.25, 2.0], &[expected, 1.0, 3.0]);
         check_scaled(adam, &[1.0, f64::INFINITY, 0.5, 2.0], &[0.0, 2.0], &[1.0, 0.5, 2.0]);
     }
+
+    #[test]
+    fn a_limit_holds_for_gradients_not_for_the_decay() {
+        let sgd = Op::SgdUpdate(SgdUpdate {
+            lr: 0.5.into(),
+            weight_decay: Scalar(0.5),
+            ..SgdUpdate::default()
+        });
+        check_scaled(sgd.clone(), &[1.0, 2.0], &[1.0, 0.25], &[0.25]);
+        check_scaled(sgd.clone(), &[1.0, 2.0], &[0.5, 0.75], &[0.25]);
+        check_scaled(sgd, &[1.0, f64::NAN], &[0.0, 0.25], &[1.0]);
+        let momentum = SgdUpdate { momentum: Scalar(0.5), ..SgdUpdate::default() };
+        let (one, scalar) = (TensorType::new(DType::F32, [1]), TensorType::new(DType::F32, []));
+        let operands = [&one, &one, &one, &scalar, &scalar];
+        assert!(Op::SgdUpdate(momentum).infer_types(&operands).is_err());
+    }
+
     #[test]
     fn gradients_are_clipped_after_they_are_scaled() {
         let clip = Some(Scalar(1.5));

@@ -57,16 +57,18 @@ struct CudaUpdateRule {
 
 /// Prepares the call of an `SgdUpdate` op.
 pub(super) fn prepare_sgd(op: &SgdUpdate, operands: &[Shard]) -> Call {
-    sgd_rule(op).of_one(operands)
+    sgd_rule(op, operands.len()).of_one(operands)
 }
 
-fn sgd_rule(op: &SgdUpdate) -> CudaUpdateRule {
+fn sgd_rule(op: &SgdUpdate, operands: usize) -> CudaUpdateRule {
+    let tensors = if op.momentum.0 == 0.0 { 2 } else { 3 };
+    let rates = (operands > tensors + 1).then(|| rates::of_sgd(op));
     let step = KernelSource::new(include_str!("cu/sgd.cu"))
         .define_number("MOMENTUM", op.momentum.0 as f32)
         .define_flag("NESTEROV", op.nesterov)
-        .define_number("DECAY", op.weight_decay.0 as f32);
-    let tensors = if op.momentum.0 == 0.0 { 2 } else { 3 };
-    CudaUpdateRule { step, op: Op::SgdUpdate(op.clone()), tensors, clip: op.clip, rates: None }
+        .define_number("DECAY", op.weight_decay.0 as f32)
+        .define_flag("LIMITED", rates.is_some());
+    CudaUpdateRule { step, op: Op::SgdUpdate(op.clone()), tensors, clip: op.clip, rates }
 }
 
 /// Prepares the call of an `AdamUpdate` op.

@@ -15,8 +15,8 @@ pub(crate) use blocks::{BLOCK, PartedGradient, UpdateTensors};
 use blocks::{Step, UpdateOperands, over_blocks};
 use rules::{
     AdamRates, LambRates, RmspropRates, SgdRates, adam_block, ahead_block, along_block,
-    blend_block, clip_block, lamb_block, momentum_block, replace_block, rmsprop_block, scale_block,
-    sgd_block, step_block,
+    blend_block, clip_block, lamb_block, limited_block, momentum_block, replace_block,
+    rmsprop_block, scale_block, sgd_block, step_block,
 };
 
 /// The update of an op, whatever the types of its tensors; states are of `f32`.
@@ -49,11 +49,18 @@ pub(crate) fn sgd_update(
     let Op::SgdUpdate(op) = op else {
         return Err(KernelError::bad_call("sgd_update", "another op"));
     };
-    let rates = SgdRates::from_op(op, op.lr.at_or_given(cx.step, cx.rate));
     let tensors = if op.momentum.0 == 0.0 { 2 } else { 3 };
     let (tensors, scalars) = operands.split_at(tensors.min(operands.len()));
+    let limit = scalars.get(1).map(read_number).transpose()?;
+    let lr = op.lr.at_or_given(cx.step, cx.rate);
+    let rates = SgdRates::from_op(op, lr, limit.map_or(lr, f64::from));
     let clipping = GradientChange::from_scalars(scalars, op.clip)?;
     let operands = UpdateOperands { op: "sgd_update", tensors, given };
+    if op.momentum.0 == 0.0 && limit.is_some() {
+        return update_blocks::<2, 1>(operands, &clipping, results, cx, &|[w, g]| {
+            limited_block(&rates, w, g);
+        });
+    }
     if op.momentum.0 == 0.0 {
         return update_blocks::<2, 1>(operands, &clipping, results, cx, &|[w, g]| {
             sgd_block(&rates, w, g);

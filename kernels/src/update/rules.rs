@@ -9,13 +9,18 @@ pub(super) struct SgdRates {
     momentum: f32,
     decay: f32,
     nesterov: bool,
+    /// The rate of gradients, where it is limited.
+    limited: f32,
+    /// 1 - lr weight_decay
+    shrink: f32,
 }
 
 impl SgdRates {
-    pub(super) fn from_op(op: &SgdUpdate, lr: f64) -> Self {
-        let [lr, momentum, decay] =
-            [lr, op.momentum.0, op.weight_decay.0].map(|value| value as f32);
-        Self { lr, momentum, decay, nesterov: op.nesterov }
+    pub(super) fn from_op(op: &SgdUpdate, lr: f64, limit: f64) -> Self {
+        let (limited, shrink) = (lr.min(limit), 1.0 - lr * op.weight_decay.0);
+        let [lr, momentum, decay, limited, shrink] =
+            [lr, op.momentum.0, op.weight_decay.0, limited, shrink].map(|value| value as f32);
+        Self { lr, momentum, decay, nesterov: op.nesterov, limited, shrink }
     }
 }
 
@@ -202,6 +207,14 @@ vectorized! {
     pub(super) fn sgd_block(rates: &SgdRates, w: &mut [f32], g: &[f32]) {
         for (w, &g) in w.iter_mut().zip(g) {
             *w -= rates.lr * (g + rates.decay * *w);
+        }
+    }
+}
+
+vectorized! {
+    pub(super) fn limited_block(rates: &SgdRates, w: &mut [f32], g: &[f32]) {
+        for (w, &g) in w.iter_mut().zip(g) {
+            *w = rates.shrink * *w - rates.limited * g;
         }
     }
 }

@@ -72,9 +72,12 @@ fn update(
 
 pub fn optimizers(to: &mut Examples, pair: [DType; 2], shape: &[usize]) {
     let (weight_decay, clip) = (Scalar(0.01), Some(Scalar(0.75)));
-    for (momentum, nesterov, scalars) in
-        [(0.0, false, &[][..]), (0.9, false, &[0.25]), (0.9, true, &[0.0])]
-    {
+    for (momentum, nesterov, scalars) in [
+        (0.0, false, &[][..]),
+        (0.0, false, &[0.5, 0.03]),
+        (0.9, false, &[0.25]),
+        (0.9, true, &[0.0]),
+    ] {
         let momentum = Scalar(momentum);
         let op = SgdUpdate { lr: falling(), momentum, nesterov, weight_decay, clip };
         let states = usize::from(!momentum.is_zero());

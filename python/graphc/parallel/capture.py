@@ -28,6 +28,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from ..command import Error
 from .attributes import Attributes
+from .drawn import OTHERS, drawn_by_python
 from .gradients import check_gradients, gradients_as_captured
 from .known import Known
 from .of_distributed import world_of_one
@@ -279,10 +280,10 @@ def _drawn_by_torch() -> Iterator[None]:
         Error: where they are not.
     """
     before = _other_generators()
-    yield
+    with drawn_by_python():
+        yield
     if _other_generators() != before:
-        said = "the model draws random numbers by `random` or numpy, and they would be the same at each step"
-        raise Error(f"{said}: draw them by torch, or leave that out (`apply_spec_augment=False` of models of sounds)")
+        raise Error(OTHERS)
 
 
 def _other_generators() -> tuple[Any, ...]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from .recorded import Unknown
@@ -14,15 +16,22 @@ LEAST, GREATEST = 2.0**-24, 1.0 - 2.0**-24
 SAID = "the model branches on a random number, as where it leaves out layers: set that probability (`layerdrop`) to 0"
 
 
-class Drawn(Unknown):
-    """A number that ``torch.rand`` draws."""
+OTHERS = (
+    "the model draws random numbers by `random` or numpy, and they would be the same at each step: draw them by torch, or leave that out "
+    "(`apply_spec_augment=False` of models of sounds)"
+)
 
-    def __init__(self) -> None:
-        """Any of them."""
-        super().__init__(SAID)
+
+class Drawn(Unknown):
+    """A number that ``torch.rand`` draws, or Python's ``random``."""
+
+    def __init__(self, said: str = SAID, ends: tuple[float, float] = (LEAST, GREATEST)) -> None:
+        """Any number between these ends."""
+        super().__init__(said)
+        self.ends = ends
 
     def _holds(self, compare: Callable[[float, Any], bool], other: Any) -> bool:
-        least, greatest = (compare(end, other) for end in (LEAST, GREATEST))
+        least, greatest = (compare(end, other) for end in self.ends)
         return least if least == greatest else bool(self._refuse())
 
     def __lt__(self, other: Any) -> bool:
@@ -40,3 +49,18 @@ class Drawn(Unknown):
     def __ge__(self, other: Any) -> bool:
         """Whether none is less."""
         return self._holds(operator.ge, other)
+
+
+@contextmanager
+def drawn_by_python() -> Iterator[None]:
+    """Lets Python's ``random`` give numbers of which it is known alone between which they lie."""
+    own = random.random, random.uniform
+
+    def uniform(a: float, b: float) -> Any:
+        return Drawn(OTHERS, (a + (b - a) * LEAST, a + (b - a) * GREATEST))
+
+    random.random, random.uniform = lambda: uniform(0.0, 1.0), uniform
+    try:
+        yield
+    finally:
+        random.random, random.uniform = own

@@ -51,6 +51,11 @@ OF_OPTIMIZER = (
     "momentum_decay",
     "lr_decay",
     "initial_accumulator",
+    "decay_exponent",
+    "least_scale",
+    "clip_step",
+    "fixed_rate",
+    "unscaled",
     "own_counts",
     "plain_momentum",
     "iterations",
@@ -98,9 +103,9 @@ def parallelize(
             second of a pair. Without it the output is one, or has one as ``loss``. A function may return a pair: the loss, and whatever
             else is to be seen of each step as ``beside``.
         forward: calls the model with a batch, where that is not ``model(input)`` or ``model(**batch)``.
-        optimizer: torch.optim's SGD, Adam, AdamW, RMSprop, Adagrad, Adadelta, Adamax, NAdam or RAdam of the model's parameters, or Lion, or
-            a pair of Muon for matrices and AdamW for all else; what it has kept of its steps is the first process's for all. Rates of its
-            groups are read at each step, and what else its kind allows, so schedulers of PyTorch have their way.
+        optimizer: torch.optim's SGD, Adam, AdamW, RMSprop, Adagrad, Adadelta, Adafactor, Adamax, NAdam or RAdam of the model's parameters,
+            or Lion, or a pair of Muon for matrices and AdamW for all else; what it has kept of its steps is the first process's for all.
+            Rates of its groups are read at each step, and what else its kind allows, so schedulers of PyTorch have their way.
         mesh: the ranks in a grid, or ``auto``.
         accumulate: how many batches make a step, whose gradients are summed.
         max_norm: the norm, of all gradients together, down to which they are scaled.

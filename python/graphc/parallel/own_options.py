@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam, RMSprop
+import torch
+from torch.optim import SGD, Adadelta, Adafactor, Adagrad, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam, RMSprop
 
 from ..command import Error
 
@@ -30,9 +31,15 @@ def is_lion(optimizer: Optimizer) -> bool:
     return type(optimizer).__name__ == "Lion" and plain and not getattr(optimizer, "decoupled_wd", False)
 
 
+def is_fixed_adafactor(optimizer: Optimizer) -> bool:
+    """Whether it is Adafactor with the options of transformers', or of fairseq's, from which that is."""
+    return type(optimizer).__name__ == "Adafactor" and all("clip_threshold" in group for group in optimizer.param_groups)
+
+
 def counts_steps(optimizer: Optimizer) -> bool:
     """Whether what a step does depends on its number."""
-    return type(optimizer) in MOMENTS or any(group.get("lr_decay") for group in optimizer.param_groups)
+    by_number = type(optimizer) in (*MOMENTS, Adafactor) or is_fixed_adafactor(optimizer)
+    return by_number or any(group.get("lr_decay") for group in optimizer.param_groups)
 
 
 def keeps_count(optimizer: Optimizer) -> bool:
@@ -46,13 +53,17 @@ def own_options(optimizer: Optimizer, group: Mapping[str, Any]) -> dict[str, Any
     Raises:
         Error: where graphc has no such optimizer.
     """
-    kinds = (SGD, RMSprop, Adagrad, Adadelta, *MOMENTS)
-    if not (type(optimizer) in kinds or is_muon(optimizer) or is_lion(optimizer)):
+    kinds = (SGD, RMSprop, Adagrad, Adadelta, Adafactor, *MOMENTS)
+    if not (type(optimizer) in kinds or is_muon(optimizer) or is_lion(optimizer) or is_fixed_adafactor(optimizer)):
         names = ", ".join(kind.__name__ for kind in kinds)
         raise Error(f"parallelize takes no optimizer {type(optimizer).__name__}: use torch.optim's {names} or Muon, or Lion")
     for name, value in REFUSED.items():
         if group.get(name, value) != value:
             raise Error(f"graphc has no optimizer with {name}: leave it out")
+    if group.get("relative_step"):
+        raise Error("graphc has Adafactor with a rate that is given alone: say lr and relative_step=False, or use torch.optim.Adafactor")
+    if "clip_threshold" in group and group["beta1"] is not None:
+        raise Error("graphc has no Adafactor with beta1: leave it out")
     shared = {"lr": float(group["lr"]), "weight_decay": float(group["weight_decay"])}
     up = {"maximize": True} if group.get("maximize") else {}
     return {**_of_kind(optimizer, group), **shared, **up}
@@ -61,7 +72,8 @@ def own_options(optimizer: Optimizer, group: Mapping[str, Any]) -> dict[str, Any
 def read_at_each_step(own: Mapping[str, Any], scheduled: bool) -> list[str]:
     """What is read of a group at each step; of a step that is composed of ops all else is part of the plan."""
     kind = own["optimizer"]
-    if kind in ("muon", "lion") or own.get("decoupled") or (kind == "adamw" and own.get("amsgrad")):
+    limited = kind == "adafactor" and not own.get("fixed_rate")
+    if kind in ("muon", "lion") or limited or own.get("decoupled") or (kind == "adamw" and own.get("amsgrad")):
         found: tuple[str, ...] = ("lr", "weight_decay")
     elif kind in ("sgd", "adam", "adamw", "rmsprop") and not (own.get("amsgrad") or own.get("dampening")):
         found = tuple(NUMBERS)
@@ -83,6 +95,8 @@ def _of_kind(optimizer: Optimizer, group: Mapping[str, Any]) -> dict[str, Any]:
         return {"optimizer": "adagrad", "eps": float(group["eps"]), **{name: value for name, value in given.items() if value}}
     if kind is Adadelta:
         return {"optimizer": "adadelta", "alpha": float(group["rho"]), "eps": float(group["eps"])}
+    if kind is Adafactor or is_fixed_adafactor(optimizer):
+        return _of_adafactor(group)
     first, second = group["betas"]
     betas = {"beta1": float(first), "beta2": float(second)}
     if is_lion(optimizer):
@@ -112,6 +126,19 @@ def _of_rmsprop(group: Mapping[str, Any]) -> dict[str, Any]:
     kinds = {"centered": True} if group["centered"] else {}
     moving = {"momentum": momentum} if momentum else {}
     return {"optimizer": "rmsprop", "alpha": alpha, "eps": float(group["eps"]), **kinds, **moving}
+
+
+def _of_adafactor(group: Mapping[str, Any]) -> dict[str, Any]:
+    eps, least = group["eps"]
+    if "clip_threshold" in group:
+        how = {"fixed_rate": True, **({} if group["scale_parameter"] else {"unscaled": True})}
+        exponent, clip = group["decay_rate"], group["clip_threshold"]
+    else:
+        how, exponent, clip = {}, group["beta2_decay"], group["d"]
+        # As in PyTorch, that of the first parameter's type.
+        eps = torch.finfo(group["params"][0].dtype).eps if eps is None and group["params"] else eps
+    numbers = {"decay_exponent": -float(exponent), "eps": float(eps or 0.0), "least_scale": float(least), "clip_step": float(clip)}
+    return {"optimizer": "adafactor", **numbers, **how}
 
 
 def _of_muon(group: Mapping[str, Any]) -> dict[str, Any]:

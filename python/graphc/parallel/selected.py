@@ -32,6 +32,12 @@ ROW_BY_ROW = {
 }  # fmt: skip
 """Functions of which each row of a result depends on the same row of the operands alone, and whose rows stay the first dim."""
 
+ALONG = {
+    "max", "min", "amax", "amin", "argmax", "argmin", "sum", "mean", "var", "std", "norm", "prod", "cumsum", "softmax", "log_softmax",
+    "logsumexp", "normalize", "unsqueeze", "squeeze", "gather",
+}  # fmt: skip
+"""Functions along dims, row by row where the first is none of them: the names of what says which are `dim`, behind the rows."""
+
 IN_PLACE = {"relu_", "add_", "sub_", "mul_", "div_", "__iadd__", "__isub__", "__imul__", "__itruediv__"}
 """Those that write to their first operand."""
 
@@ -271,8 +277,17 @@ class Selected:
             return self._taken(arguments[0], arguments[1], run)
         if name in ("index_add_", "index_add") and first is None:
             return self._added(name, arguments, options, run)
+        if name in ("index_fill_", "index_fill") and first is None:
+            return self._filled(name, arguments, options, run)
+        if name in ("squeeze", "flatten", "ravel", "view", "reshape") and isinstance(first, Column):
+            found = run(function, *arguments, **options)
+            return self._mark(found, first) if found.dim() == 1 else None
         if not isinstance(first, Rows) and not any(isinstance(mark, Rows) for mark in marks.values()):
             return None
+        if name in ALONG and isinstance(first, Rows) and not first.leading:
+            found = self._along(name, function, arguments, options, marks, run)
+            if found is not None:
+                return found
         if name in ("sum", "mean") and isinstance(first, Rows):
             return self._reduced(name, arguments[0], first, _given(("self", "dim", "keepdim"), arguments, options), run)
         if name == "cross_entropy":
@@ -347,6 +362,36 @@ class Selected:
             return total
         width = torch.Size([x.shape[one] for one in dims if one != 0]).numel()
         return run(torch.div, total, run(torch.mul, run(torch.sum, run(Tensor.to, rows.selection.mask, x.dtype)), width))
+
+    def _along(self, name: str, function: Any, arguments: Any, options: Mapping[str, Any], marks: Mapping[int, Any], run: Run) -> Any:
+        """What is computed along other dims than that of rows, which stay the first one."""
+        x, dim = arguments[0], options.get("dim", arguments[1] if len(arguments) > 1 else None)
+        if name in ("norm", "normalize"):
+            dim = options.get("dim", arguments[2] if len(arguments) > 2 else 1 if name == "normalize" else None)
+        dims = list(dim) if isinstance(dim, list | tuple) else [dim]
+        extents = x.dim() + (name == "unsqueeze")
+        if not dims or not all(type(one) is int and one % extents for one in dims) or len({*marks.values()}) != 1:
+            return None
+        if len(marks) != (2 if name == "gather" else 1):
+            return None
+        found = run(function, *arguments, **options)
+        for part in pytree.tree_leaves(found):
+            self._mark(part, self.kept[x])
+        return found
+
+    def _filled(self, name: str, arguments: Any, options: Mapping[str, Any], run: Run) -> Any:
+        """One number at the places of a condition along a dim."""
+        given = _given(("self", "dim", "index", "value"), arguments, options)
+        x, dim, index, value = (given.get(key) for key in ("self", "dim", "index", "value"))
+        column = self.kept.get(index) if isinstance(index, Tensor) else None
+        if not isinstance(column, Column) or not isinstance(x, Tensor) or type(dim) is not int or isinstance(value, Tensor):
+            return None
+        if column.selection.shape != (x.shape[dim],) or value is None:
+            return None
+        self._check_rounds(column.selection)
+        view = [-1 if other == dim % x.dim() else 1 for other in range(x.dim())]
+        found = run(torch.where, run(Tensor.reshape, column.selection.mask, view), value, x)
+        return run(Tensor.copy_, x, found) if name.endswith("_") else found
 
     def _lost(self, name: str, function: Any, arguments: Any, options: Mapping[str, Any], run: Run) -> Any:
         """A loss of rows: those of each element, reduced."""

@@ -18,7 +18,10 @@ from .optimizers import Pair, Whatever, parameters_of, parts_of
 from .own_options import counts_steps, keeps_count
 from .tensors import Read, put
 
-TENSORS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "sum", "square_avg", "grad_avg", "acc_delta")
+TENSORS = (
+    "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "sum", "square_avg", "grad_avg", "acc_delta", "row_var", "col_var", "variance",
+    "exp_avg_sq_row", "exp_avg_sq_col",
+)  # fmt: skip
 KINDS = {name: name for name in (*TENSORS, "mu_product", "step")} | {"momentum": "momentum_buffer"}
 """States by graphc's names for them, and PyTorch's."""
 

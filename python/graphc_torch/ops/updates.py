@@ -82,9 +82,10 @@ def _step(call: Call, tensors: int, step: Callable[[list[Tensor], Tensor], list[
 
 @op("sgd_update", updates=((0, 0), (1, 2)))
 def sgd_update(call: Call) -> Run:
-    """(w, g [, m]) -> (w' [, m'])."""
+    """(w, g [, m]) -> (w' [, m']), or (w, g, factor, limit of the rate) -> w'."""
     has_momentum, nesterov, rate = call.op.number("momentum") != 0.0, bool(call.op["nesterov"]), _rate(call)
     numbers = call.numbers("momentum", "weight_decay")
+    limit = _Gradient(call, 3 if has_momentum else 2).number
     if has_momentum and not nesterov and _Gradient(call, 3).plain and call.operand(0).dtype not in HALVES:
         return _plain_momentum(call, numbers, rate)
     if not has_momentum and _Gradient(call, 2).plain and _is_in_blocks(call, 2):
@@ -93,6 +94,8 @@ def sgd_update(call: Call) -> Run:
     def step(old: list[Tensor], g: Tensor) -> list[Tensor]:
         w, *states = old
         momentum, decay = numbers()
+        if limit is not None:
+            return [w * (1.0 - rate() * decay) - g * limit.clamp_max(rate())]
         g = g.add(w, alpha=decay) if decay else g
         if not states:
             return [w - rate() * g]

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use anyhow::{Result, bail, ensure};
 use graphc_compiler::passes::LOSS;
 use graphc_plan::{
-    AdamOptions, CompileOptions, ComposedOptions, CrossEntropyForm, MuonOptions, MuonRate,
-    Optimizer, ParameterGroup, RmspropOptions, Schedule, StepRule, Strategy,
+    AdafactorOptions, AdamOptions, CompileOptions, ComposedOptions, CrossEntropyForm, MuonOptions,
+    MuonRate, Optimizer, ParameterGroup, RmspropOptions, Schedule, StepRule, Strategy,
 };
 
 use super::{Count, LossChoice, OptimizerName, SharedArgs, value_name};
@@ -90,10 +90,11 @@ fn choose_mesh(args: &SharedArgs) -> Result<Vec<usize>> {
 /// The learning rate where none is given: torch.optim's, of Lion its authors'.
 fn usual_rate(optimizer: OptimizerName) -> f64 {
     use OptimizerName::{
-        Adadelta, Adagrad, Adam, Adamax, Adamw, Lamb, Lion, Muon, Nadam, Radam, Rmsprop, Sgd,
+        Adadelta, Adafactor, Adagrad, Adam, Adamax, Adamw, Lamb, Lion, Muon, Nadam, Radam, Rmsprop,
+        Sgd,
     };
     match optimizer {
-        Rmsprop | Adagrad => 1e-2,
+        Rmsprop | Adagrad | Adafactor => 1e-2,
         Adadelta => 1.0,
         Adamax | Nadam => 2e-3,
         Sgd | Adam | Adamw | Lamb | Muon | Radam => 1e-3,
@@ -146,6 +147,7 @@ fn choose_optimizer(args: &SharedArgs) -> Result<Option<Optimizer>> {
         OptimizerName::Nadam => composed(ComposedOptions::nadam(lr)),
         OptimizerName::Radam => composed(ComposedOptions::radam(lr)),
         OptimizerName::Lion => composed(ComposedOptions::lion(lr)),
+        OptimizerName::Adafactor => composed(ComposedOptions::adafactor(lr)),
         OptimizerName::Sgd => Optimizer::Sgd {
             lr,
             momentum: args.momentum.unwrap_or(0.0),
@@ -180,6 +182,11 @@ fn refuse_numbers(args: &SharedArgs) -> Result<()> {
         ("--momentum-decay", args.momentum_decay.is_some()),
         ("--lr-decay", args.lr_decay.is_some()),
         ("--initial-accumulator", args.initial_accumulator.is_some()),
+        ("--decay-exponent", args.decay_exponent.is_some()),
+        ("--least-scale", args.least_scale.is_some()),
+        ("--clip-step", args.clip_step.is_some()),
+        ("--fixed-rate", args.fixed_rate),
+        ("--unscaled", args.unscaled),
         ("--adjust-lr", args.adjust_lr.is_some()),
         ("--by-adamw", !args.by_adamw.is_empty()),
         ("--plain-momentum", args.plain_momentum),
@@ -256,6 +263,14 @@ fn set_composed(args: &SharedArgs, defaults: ComposedOptions) -> ComposedOptions
         StepRule::Lion { beta1: first, beta2: second } => {
             StepRule::Lion { beta1: beta1(first), beta2: beta2(second) }
         }
+        StepRule::Adafactor(of) => StepRule::Adafactor(AdafactorOptions {
+            decay_exponent: args.decay_exponent.unwrap_or(of.decay_exponent),
+            eps: epsilon(if args.fixed_rate { 1e-30 } else { of.eps }),
+            least_scale: args.least_scale.unwrap_or(of.least_scale),
+            clip: args.clip_step.unwrap_or(of.clip),
+            fixed_rate: args.fixed_rate,
+            unscaled: args.unscaled,
+        }),
     };
     ComposedOptions {
         rule,
@@ -268,12 +283,14 @@ fn set_composed(args: &SharedArgs, defaults: ComposedOptions) -> ComposedOptions
 /// Refuses numbers of other optimizers.
 fn check_owners(args: &SharedArgs, name: OptimizerName) -> Result<()> {
     use OptimizerName::{
-        Adadelta, Adagrad, Adam, Adamax, Adamw, Lamb, Lion, Muon, Nadam, Radam, Rmsprop, Sgd,
+        Adadelta, Adafactor, Adagrad, Adam, Adamax, Adamw, Lamb, Lion, Muon, Nadam, Radam, Rmsprop,
+        Sgd,
     };
     let of_moments = [Adam, Adamw, Lamb, Adamax, Nadam, Radam, Lion];
     let moments = "adam, adamw, lamb, adamax, nadam, radam and lion";
-    let of_eps = [Adam, Adamw, Lamb, Rmsprop, Muon, Adagrad, Adadelta, Adamax, Nadam, Radam];
-    let owners: [(&str, bool, &[OptimizerName], &str); 18] = [
+    let of_eps =
+        [Adam, Adamw, Lamb, Rmsprop, Muon, Adagrad, Adadelta, Adamax, Nadam, Radam, Adafactor];
+    let owners: [(&str, bool, &[OptimizerName], &str); 23] = [
         ("--momentum", args.momentum.is_some(), &[Sgd, Rmsprop, Muon], "sgd, rmsprop and muon"),
         ("--nesterov", args.nesterov, &[Sgd], "sgd"),
         ("--dampening", args.dampening.is_some(), &[Sgd], "sgd"),
@@ -287,6 +304,11 @@ fn check_owners(args: &SharedArgs, name: OptimizerName) -> Result<()> {
         ("--momentum-decay", args.momentum_decay.is_some(), &[Nadam], "nadam"),
         ("--lr-decay", args.lr_decay.is_some(), &[Adagrad], "adagrad"),
         ("--initial-accumulator", args.initial_accumulator.is_some(), &[Adagrad], "adagrad"),
+        ("--decay-exponent", args.decay_exponent.is_some(), &[Adafactor], "adafactor"),
+        ("--least-scale", args.least_scale.is_some(), &[Adafactor], "adafactor"),
+        ("--clip-step", args.clip_step.is_some(), &[Adafactor], "adafactor"),
+        ("--fixed-rate", args.fixed_rate, &[Adafactor], "adafactor"),
+        ("--unscaled", args.unscaled, &[Adafactor], "adafactor"),
         ("--adjust-lr", args.adjust_lr.is_some(), &[Muon], "muon"),
         ("--by-adamw", !args.by_adamw.is_empty(), &[Muon], "muon"),
         ("--plain-momentum", args.plain_momentum, &[Muon], "muon"),

@@ -343,7 +343,7 @@ pub(crate) struct SharedArgs {
     /// Optimizer
     #[arg(long, value_enum)]
     pub optimizer: Option<OptimizerName>,
-    /// Learning rate; default 0.001, of rmsprop and adagrad 0.01, of adadelta 1, of adamax and nadam 0.002, of lion 0.0001
+    /// Learning rate; default 0.001, of rmsprop, adagrad and adafactor 0.01, of adadelta 1, of adamax and nadam 0.002, of lion 0.0001
     #[arg(long, value_parser = not_negative)]
     pub lr: Option<f64>,
     /// Steps go up the gradients instead of down, so that the loss grows
@@ -370,7 +370,7 @@ pub(crate) struct SharedArgs {
     /// Decay of the second moment; of Adamax that of the greatest gradient, of Lion that of its momentum
     #[arg(long, value_parser = parse_share)]
     pub beta2: Option<f64>,
-    /// The addend to the root of the second moment, or to a gradient's size; Muon's least norm
+    /// The addend to the root of the second moment, or to a gradient's size; Muon's least norm, Adafactor's least root of a moment
     #[arg(long, value_parser = not_negative)]
     pub eps: Option<f64>,
     /// RMSprop's and Adadelta's decay of means of squares
@@ -394,6 +394,22 @@ pub(crate) struct SharedArgs {
     /// What Adagrad's sums of squares begin with
     #[arg(long, value_parser = not_negative)]
     pub initial_accumulator: Option<f64>,
+    /// Adafactor's moments take a share of n^-EXPONENT at update n; default 0.8
+    #[arg(long, value_name = "EXPONENT", value_parser = not_negative)]
+    pub decay_exponent: Option<f64>,
+    /// The least size of a weight by which Adafactor's steps are scaled; default 0.001
+    #[arg(long, value_parser = not_negative)]
+    pub least_scale: Option<f64>,
+    /// The greatest root mean square of Adafactor's steps before they are scaled; default 1
+    #[arg(long, value_parser = not_negative)]
+    pub clip_step: Option<f64>,
+    /// Adafactor's rate is not limited to 1 / sqrt(n) at update n, --eps is added to squares (default 1e-30), and weights decay by the scaled
+    /// rate, as in transformers with relative_step=False
+    #[arg(long)]
+    pub fixed_rate: bool,
+    /// Adafactor's steps are not scaled by the sizes of weights
+    #[arg(long)]
+    pub unscaled: bool,
     /// The factor of Muon's learning rate: match_rms_adamw (default), 0.2 times the root of a matrix's greater extent, so that AdamW takes
     /// the same rate, or original, the root of rows over columns
     #[arg(long, value_enum)]
@@ -528,6 +544,8 @@ pub(crate) enum OptimizerName {
     Radam,
     /// Lion
     Lion,
+    /// Adafactor
+    Adafactor,
 }
 
 /// Factors of Muon's learning rate, by torch.optim's names.

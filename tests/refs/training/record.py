@@ -100,10 +100,23 @@ class Lion(torch.optim.Optimizer):
                 m.mul_(beta2).add_(w.grad, alpha=1 - beta2)
 
 
+def adafactor_of(o, groups, **shared):
+    """torch.optim's Adafactor, or with a fixed rate that of transformers."""
+    eps, decay = (o["eps"], o["least_scale"]), -o["decay_exponent"]
+    if not o["fixed_rate"]:
+        return torch.optim.Adafactor(groups, beta2_decay=decay, eps=eps, d=o["clip"], **shared)
+    from transformers.optimization import Adafactor
+
+    own = dict(scale_parameter=not o["unscaled"], relative_step=False)
+    return Adafactor(groups, decay_rate=decay, eps=eps, clip_threshold=o["clip"], **own, **shared)
+
+
 def composed_of(o, groups, lr, maximize):
     """Optimizers whose step graphc composes of ops: a rule with its numbers."""
     (rule, numbers), = o["rule"].items()
     numbers = dict(numbers)
+    if rule == "adafactor":
+        return adafactor_of(numbers, groups, lr=lr, weight_decay=o["weight_decay"])
     if "beta1" in numbers:
         numbers["betas"] = numbers.pop("beta1"), numbers.pop("beta2")
     if rule == "adagrad":
@@ -280,11 +293,14 @@ def cases():
     moments = dict(betas, eps=1e-8)
     adagrad = dict(lr_decay=0.01, initial=0.01, eps=1e-10)
     nadam = dict(moments, momentum_decay=0.004)
+    adafactor = dict(decay_exponent=0.8, eps=1.1920928955078125e-7, least_scale=0.001, clip=1.0, fixed_rate=False, unscaled=False)
     for optimizer in [
         composed(0.1, 0.01, False, damped=dict(momentum=0.9, dampening=0.4)), composed(0.01, 0.05, False, amsgrad=moments),
         composed(0.01, 0.05, True, amsgrad=moments), composed(0.05, 0.01, False, adagrad=adagrad),
         composed(1.0, 0.01, False, adadelta=dict(rho=0.9, eps=1e-6)), composed(0.01, 0.01, False, adamax=moments), composed(0.01, 0.01, False, nadam=nadam),
         composed(0.01, 0.05, False, radam=dict(moments, beta2=0.9999)), composed(0.001, 0.1, True, lion=betas),
+        composed(0.16, 0.05, True, adafactor=adafactor), composed(0.1, 0.05, True, adafactor=dict(adafactor, eps=1e-30, fixed_rate=True)),
+        composed(0.02, 0.05, True, adafactor=dict(adafactor, eps=1e-20, clip=2.0, fixed_rate=True, unscaled=True)),
     ]:
         yield entropy | dict(optimizer=optimizer)
     yield entropy | dict(
@@ -292,6 +308,9 @@ def cases():
         clip_value=0.05
     )
     yield entropy | dict(optimizer=composed(0.01, 0.05, True, nadam=nadam), maximize=True, clip_norm=0.3)
+    yield entropy | dict(
+        optimizer=composed(0.16, 0.05, True, adafactor=adafactor), groups=[no_decay, slow], lr_schedule="linear:50", clip_norm=0.3
+    )
     yield entropy | dict(optimizer=adam("adamw"), maximize=True)
     for loss in ["mse", "bce", "huber", "l1"]:
         yield dict(loss=loss, optimizer=sgd(0.9))

@@ -62,7 +62,7 @@ fn updates() -> Vec<Case> {
             operands: samples.iter().map(|sample| sample(shape)).collect(),
             complete,
         };
-        // Scalars besides: factors of the gradient, a count of updates, sums of squares.
+        // Scalars besides: factors of the gradient, a count of updates or a limit of the rate, sums of squares.
         let scaled = |of: Case, scalars: usize| {
             let operands = of.operands.into_iter().chain((0..scalars).map(|_| positive(&[])));
             Case { operands: operands.collect(), ..of }
@@ -78,6 +78,7 @@ fn updates() -> Vec<Case> {
             scaled(case(Op::Blend(Blend::with_decay(0.0, 1.0)), &[integers, integers]), 1),
             case(adam(true), &[floats, floats, floats, positive]),
             scaled(case(sgd(0.0, false), &[floats, floats]), 1),
+            scaled(case(sgd(0.0, false), &[floats, floats]), 2),
             scaled(case(sgd(0.9, true), &[floats, floats, floats]), 1),
             scaled(case(adam(true), &[floats, floats, floats, positive]), 1),
             scaled(case(adam(true), &[floats, floats, floats, positive]), 2),

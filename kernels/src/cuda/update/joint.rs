@@ -47,7 +47,7 @@ pub fn join_alike(op: &Op, members: &[Vec<Shard>]) -> Option<Call> {
 
 fn find_rule(op: &Op, operands: usize) -> Option<CudaUpdateRule> {
     match op {
-        Op::SgdUpdate(op) => Some(sgd_rule(op)),
+        Op::SgdUpdate(op) => Some(sgd_rule(op, operands)),
         Op::AdamUpdate(op) => Some(adam_rule(op, operands)),
         Op::RmspropUpdate(op) => Some(rmsprop_rule(op)),
         Op::LambDirection(op) => Some(direction_rule(op, operands)),

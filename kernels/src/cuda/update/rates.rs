@@ -2,7 +2,7 @@
 
 use graphc_ir::learning_rate::GivenRate;
 use graphc_ir::op::Op;
-use graphc_ir::ops::{AdamUpdate, LambDirection};
+use graphc_ir::ops::{AdamUpdate, LambDirection, SgdUpdate};
 
 use super::super::call::{Argument, Launch, Numbers};
 use super::super::source::{KernelSource, f64_literal};
@@ -37,7 +37,7 @@ impl Numbers {
 fn step_numbers(op: &Op, step: u64, rate: Option<GivenRate>) -> Vec<f32> {
     let count = step as f64 + 1.0;
     match op {
-        Op::SgdUpdate(op) => vec![op.lr.at_or_given(step, rate) as f32],
+        Op::SgdUpdate(op) => in_two(op.lr.at_or_given(step, rate)).to_vec(),
         Op::RmspropUpdate(op) => vec![op.lr.at_or_given(step, rate) as f32],
         Op::AdamUpdate(op) => {
             let lr = op.lr.at_or_given(step, rate);
@@ -62,6 +62,15 @@ fn step_numbers(op: &Op, step: u64, rate: Option<GivenRate>) -> Vec<f32> {
 fn in_two(number: f64) -> [f32; 2] {
     let first = number as f32;
     [first, (number - f64::from(first)) as f32]
+}
+
+/// Returns the rates of SGD whose rate has a limit, which is the last operand.
+pub(super) fn of_sgd(op: &SgdUpdate) -> DeviceRates {
+    let find = format!(
+        "rates[0] = (float)(lr < a ? lr : a); rates[1] = (float)(1.0 - lr * {});",
+        f64_literal(op.weight_decay.0),
+    );
+    DeviceRates { lr: 0, find, scalars: [1, 1] }
 }
 
 /// Returns the rates of Adam, which follow from the number of the update.
@@ -118,7 +127,7 @@ impl DeviceRates {
 #[cfg(test)]
 mod tests {
     use graphc_ir::learning_rate::LearningRate;
-    use graphc_ir::ops::{LambUpdate, SgdUpdate};
+    use graphc_ir::ops::LambUpdate;
 
     use super::*;
 
