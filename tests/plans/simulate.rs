@@ -365,6 +365,29 @@ fn experts_that_a_row_describes_in_other_words_are_not_guessed() {
     }
 }
 
+/// Since release 26.04.01 the host of Megatron-Bridge has nothing to do for each expert.
+#[test]
+fn an_older_release_has_a_host_that_is_busy_with_experts() {
+    let rows = std::fs::read_to_string(measured().join("published.csv")).expect("a table");
+    let header = rows.lines().next().expect("a header");
+    let row = rows.lines().find(|row| row.contains("MoE 128 experts")).expect("one has experts");
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = folder.path().join("rows.csv");
+    let releases = ["25.11", "26.04", "26.04.01"];
+    let table: Vec<String> =
+        releases.iter().map(|release| row.replace(" 25.11,", &format!(" {release},"))).collect();
+    std::fs::write(&path, format!("{header}\n{}\n", table.join("\n"))).expect("a file");
+    let output = Command::new(example("training_table")).arg(&path).output();
+    let text = String::from_utf8(output.expect("the example starts").stdout).expect("UTF-8");
+    let seconds: Vec<f64> = text
+        .lines()
+        .filter_map(|line| line.split_once(" s, measured")?.0.split_whitespace().last())
+        .map(|seconds| seconds.parse().expect("a number"))
+        .collect();
+    assert_eq!(seconds.len(), releases.len(), "{text}");
+    assert!(seconds[0] == seconds[1] && seconds[1] > 1.1 * seconds[2], "{text}");
+}
+
 #[test]
 fn graphc_loses_nothing_of_what_a_framework_loses() {
     let rows = measured().join("fsdp.csv");

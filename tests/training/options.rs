@@ -279,7 +279,10 @@ fn a_rate_that_is_not_given_is_said() {
     assert!(said(&[]).starts_with("note: no --lr is given: sgd takes its default, 0.001\n"));
     assert!(!said(&["--lr", "0.1"]).contains("default"));
     let help = String::from_utf8(graphc(["train", "--help"]).stdout).expect("UTF-8");
-    assert!(help.contains("Learning rate; default 0.001, of rmsprop and adagrad 0.01"), "{help}");
+    assert!(
+        help.contains("Learning rate; default 0.001, of rmsprop, adagrad and adafactor 0.01"),
+        "{help}"
+    );
 }
 
 #[test]
