@@ -349,20 +349,24 @@ fn experts_that_a_row_describes_in_other_words_are_not_guessed() {
     let rows = std::fs::read_to_string(measured().join("published.csv")).expect("a table");
     let header = rows.lines().next().expect("a header");
     let row = rows.lines().find(|row| row.contains("MoE 128 experts")).expect("one has experts");
-    let folder = tempfile::tempdir().expect("a scratch folder");
     for (known, other, told) in [
         ("head width 128", "head width 128; 2 dense layers", "`2 dense layers`"),
         ("experts top-8", "experts some", "`MoE 128 experts some`"),
         ("MoE 128 experts top-8;", "", "ep is 8, and no remark says `MoE N experts`"),
     ] {
         assert!(row.contains(known), "{row}");
-        let path = folder.path().join("rows.csv");
-        let text = format!("{header}\n{}\n", row.replace(known, other));
-        std::fs::write(&path, text).expect("a file");
-        let output = Command::new(example("training_table")).arg(&path).output();
-        let text = String::from_utf8(output.expect("the example starts").stdout).expect("UTF-8");
+        let text = said_of(header, &[row.replace(known, other)]);
         assert!(text.contains(told) && text.contains("cannot be said"), "{text}");
     }
+}
+
+/// Returns what is said of a table of published trainings.
+fn said_of(header: &str, rows: &[String]) -> String {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = folder.path().join("rows.csv");
+    std::fs::write(&path, format!("{header}\n{}\n", rows.join("\n"))).expect("a file");
+    let output = Command::new(example("training_table")).arg(&path).output();
+    String::from_utf8(output.expect("the example starts").stdout).expect("UTF-8")
 }
 
 /// Since release 26.04.01 the host of Megatron-Bridge has nothing to do for each expert.
@@ -371,14 +375,10 @@ fn an_older_release_has_a_host_that_is_busy_with_experts() {
     let rows = std::fs::read_to_string(measured().join("published.csv")).expect("a table");
     let header = rows.lines().next().expect("a header");
     let row = rows.lines().find(|row| row.contains("MoE 128 experts")).expect("one has experts");
-    let folder = tempfile::tempdir().expect("a scratch folder");
-    let path = folder.path().join("rows.csv");
     let releases = ["25.11", "26.04", "26.04.01"];
     let table: Vec<String> =
         releases.iter().map(|release| row.replace(" 25.11,", &format!(" {release},"))).collect();
-    std::fs::write(&path, format!("{header}\n{}\n", table.join("\n"))).expect("a file");
-    let output = Command::new(example("training_table")).arg(&path).output();
-    let text = String::from_utf8(output.expect("the example starts").stdout).expect("UTF-8");
+    let text = said_of(header, &table);
     let seconds: Vec<f64> = text
         .lines()
         .filter_map(|line| line.split_once(" s, measured")?.0.split_whitespace().last())

@@ -60,19 +60,14 @@ pub fn find_framework(name: &str) -> Option<Framework> {
             sums_in_products: false,
             ..graphc
         }),
-        // InternLM's InternEvo: kernels of PyTorch without a compiler, attention of FlashAttention-2, and gradients in a message each, which
-        // are waited for behind the backward pass. NCCL's rings go through all ranks. Interference was chosen by hand, with the even rows of its
-        // published sweeps in view.
+        // InternLM's InternEvo: kernels of PyTorch without a compiler. Gradients travel beside the backward pass, in a message each, and NCCL's
+        // rings go through all ranks. Interference was chosen by hand, with the even rows of its published sweeps in view.
         "internevo" => Some(Framework {
             name: name.into(),
-            dispatch: Fitted::MegatronDispatch.value(),
-            elementwise_traffic: Fitted::TorchEagerTraffic.value(),
-            attention: Fitted::TorchEagerAttention.value(),
             interference: 0.3,
-            sums_in_products: false,
             buckets: false,
             flat_rings: true,
-            ..graphc
+            ..find_framework("torch-eager")?
         }),
         // Kernels are issued from Python, one by one, and most chains are fused by hand: the host's time and what is
         // not fused are fitted by `training_table --fit` to every second row of Megatron-LM's tables. Gradients are

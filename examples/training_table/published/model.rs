@@ -105,6 +105,8 @@ pub enum Shards {
 enum Cut {
     Columns,
     Rows,
+    /// The one dim of a bias, as the columns of its weight.
+    Bias,
     Whole,
 }
 
@@ -205,7 +207,7 @@ impl Parts<'_> {
         let (experts, others): (Vec<Tensor>, Vec<Tensor>) =
             block.parameters().into_iter().partition(|weight| weight.shape().len() == 3);
         if let Shards::Over { axes, split, tensor, weights } = shards {
-            let sbp = lies(*axes, split, *tensor, Cut::Whole, 2);
+            let sbp = lies(*axes, split, *tensor, Cut::Whole);
             if *weights {
                 others.into_iter().for_each(|weight| _ = weight.pin(sbp.clone()));
             }
@@ -290,8 +292,8 @@ impl Parts<'_> {
         let y = x.matmul(&self.weight(name, &[inputs, outputs], cut));
         let cut = match cut {
             // The only dim of the bias is that of the weight's columns.
-            Cut::Columns => Cut::Rows,
-            Cut::Rows | Cut::Whole => Cut::Whole,
+            Cut::Columns => Cut::Bias,
+            Cut::Rows | Cut::Whole | Cut::Bias => Cut::Whole,
         };
         match self.model.family {
             Family::Gpt | Family::Bert => {
@@ -318,7 +320,7 @@ impl Parts<'_> {
         let dtype = if mixed { DType::F32 } else { half };
         let mut weight = self.g.variable(name, dtype, shape, init);
         if let Shards::Over { axes, split, tensor, weights } = shards {
-            let sbp = lies(*axes, split, *tensor, cut, shape.len());
+            let sbp = lies(*axes, split, *tensor, cut);
             self.note_states(name, &sbp);
             if *weights {
                 weight = weight.pin(sbp);
@@ -330,13 +332,13 @@ impl Parts<'_> {
 
 /// The layout of a weight in shards. Ranks that share it split the dim that tensor parallelism leaves whole, so that each one's shard is of the part that it
 /// multiplies with. A bias has one dim for both.
-fn lies(axes: usize, split: &[usize], tensor: bool, cut: Cut, dims: usize) -> NdSbp {
-    let shared = if tensor && cut == Cut::Rows && dims > 1 { 1 } else { 0 };
+fn lies(axes: usize, split: &[usize], tensor: bool, cut: Cut) -> NdSbp {
+    let shared = if tensor && cut == Cut::Rows { 1 } else { 0 };
     let of_axis = |axis: usize| match cut {
         _ if split.contains(&axis) => Sbp::Split(shared),
         Cut::Columns if tensor && axis + 1 == axes => Sbp::Split(1),
-        Cut::Rows if tensor && axis + 1 == axes => Sbp::Split(0),
-        Cut::Columns | Cut::Rows | Cut::Whole => Sbp::Broadcast,
+        Cut::Rows | Cut::Bias if tensor && axis + 1 == axes => Sbp::Split(0),
+        Cut::Columns | Cut::Rows | Cut::Bias | Cut::Whole => Sbp::Broadcast,
     };
     NdSbp((0..axes).map(of_axis).collect())
 }

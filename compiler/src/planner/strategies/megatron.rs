@@ -369,14 +369,13 @@ impl Splitter<'_, '_> {
     fn table_of(&self, value: ValueId) -> Option<NodeId> {
         let training = &self.problem.decisions.training;
         let graph = &training.graph;
-        let readers = graph.list_consumers();
         let mut value = value;
         loop {
             let found = training.gradients.iter().find(|&&(_, gradient)| gradient == value);
             if let Some(&(variable, _)) = found {
                 return Some(graph.value(variable).producer);
             }
-            let &[reader] = readers[value.index()].as_slice() else { return None };
+            let &[reader] = self.readers[value.index()].as_slice() else { return None };
             let reader = graph.node(reader);
             if !matches!(reader.op, Op::Cast(_) | Op::Accumulate(_) | Op::Binary(_)) {
                 return None;
